@@ -1,0 +1,161 @@
+"""The values every room shares, and the three protocols that search asks for.
+
+Everything here is frozen: a state is a value, never a place. Token ids and log-probabilities are kept exactly as
+they were sampled; nothing downstream tokenises an action again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Role = Literal["system", "user", "assistant"]
+Split = Literal["train", "validation", "test"]
+Origin = Literal["real", "imagined"]
+Stop = Literal["terminated", "truncated", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to be done in an environment."""
+
+    id: str
+    prompt: str
+    """The instruction in words, as the agent reads it."""
+    split: Split = "train"
+    seed: int = 0
+    """Seeds the environment's own randomness at reset."""
+    data: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    """What the environment and its verifier need, the answer included. Never shown to the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+    token_ids: tuple[int, ...] = ()
+    """The ids as a model sampled them; empty for text that no model sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of one of the environment's tools, in the OpenAI and MCP form."""
+
+    name: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One think/action step as sampled from a policy: an edge of the search tree."""
+
+    text: str
+    call: str | ToolCall
+    """The part that touches the environment; the empty string when ``error`` is set."""
+    thought: str = ""
+    token_ids: tuple[int, ...] = ()
+    """Sampled ids, the stop token included."""
+    logprobs: tuple[float, ...] = ()
+    """Behaviour log-probability of each token, in nats, at the sampling temperature. As long as ``token_ids``."""
+    error: str = ""
+    """Why ``text`` holds no well-formed call; a malformed call is data, not an exception."""
+
+    @property
+    def logprob(self) -> float:
+        """log π(a|s), summed over tokens, in nats."""
+        return sum(self.logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The conversation so far, and where the environment stands."""
+
+    task: Task
+    messages: tuple[Message, ...]
+    key: str | None = None
+    """Equal keys mean equal futures (transpositions, anchor states); ``None`` where nobody can tell."""
+    snapshot: object = field(default=None, compare=False, repr=False)
+    """Opaque handle by which the dynamics that made this state finds it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What one step of a dynamics leads to."""
+
+    state: State
+    reward: float | None = 0.0
+    """r; ``None`` where it is withheld, as at evaluation, where search must not see the verifier."""
+    terminated: bool = False
+    """The task is over (the environment's word)."""
+    truncated: bool = False
+    """A limit was hit; the state keeps its value estimate."""
+    origin: Origin = "real"
+    invalid: bool = False
+    """The call was malformed or refused by the environment."""
+    cost: int = 1
+    """Environment steps paid, replayed ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One executed step of an episode."""
+
+    state: State
+    action: Action
+    transition: Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One run of a task."""
+
+    task: Task
+    steps: tuple[Step, ...]
+    stop: Stop
+    reward: float = 0.0
+    """The verifier's word at the end; 0 when the episode failed."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A policy's candidates at one state."""
+
+    context_ids: tuple[int, ...]
+    """Ids that the state adds after its last assistant message (all of them at the root); the full prompt is the
+    concatenation of contexts and sampled actions along the path."""
+    actions: tuple[Action, ...]
+    """As drawn: duplicates not yet merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a value function says of one state."""
+
+    value: float
+    """V(s), the expected return from here on, in reward units."""
+    context_ids: tuple[int, ...] = ()
+    """As in ``Proposal``; empty where the value reads no tokens."""
+
+
+class Policy(Protocol):
+    """Proposes actions. One call serves the frontier of many trees."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        """Draw ``count`` actions at each state; the draw at ``states[i]`` depends on ``seeds[i]`` alone."""
+        ...
+
+
+class Value(Protocol):
+    """Estimates V(s) of many states at once."""
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]: ...
+
+
+class Dynamics(Protocol):
+    """What search steps through: an environment plays it, a world model imagines it. Search cannot tell which."""
+
+    async def reset(self, task: Task) -> State: ...
+
+    async def step(self, state: State, action: Action) -> Transition: ...
