@@ -1,0 +1,279 @@
+"""The generated store: pages, both grammars, snapshots, search and tasks."""
+
+import itertools
+import json
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.shop.engine import SearchEngine
+from treeagent.envs.shop.goals import goal_of
+from treeagent.envs.shop.reward import purchase_reward
+from treeagent.types import Split, Task, ToolCall
+
+ENV = ShopEnv()
+COUNTS: dict[Split, int] = {"train": 3000, "validation": 400, "test": 400}
+
+
+def begin(env: ShopEnv = ENV, index: int = 0) -> Task:
+    task = env.tasks("train", 1, index)[0]
+    env.reset(options={"task": task})
+    return task
+
+
+def do(call: str | ToolCall, env: ShopEnv = ENV) -> str:
+    observation, reward, terminated, truncated, info = env.step(call)
+    assert (reward, terminated, truncated, info) == (0.0, False, False, {})
+    return observation
+
+
+def test_pages_read_as_designed() -> None:
+    begin()
+    results = do("search[desk lamp]")
+    lines = results.split("\n")
+    assert lines[0] == "page 1 of 10"
+    assert len(lines) == 6
+    assert all(re.fullmatch(r"\[B\d{4}\] [a-z ]+ \$\d\d", line) for line in lines[1:])
+    identifier = lines[1][1:6]
+    page = do(f"click[{identifier}]").split("\n")
+    assert page[0].startswith(f"[{identifier}] ")
+    assert [line.split(":")[0] for line in page[1:]] == ["features", "color", "light", "chosen"]
+    color, light = (line.split(": ")[1].split(", ")[-1] for line in page[2:4])
+    assert do(f"click[{light}]") == f"chosen: {light}"
+    assert do(f"click[{color}]") == f"chosen: {color}, {light}"
+    other = page[2].split(": ")[1].split(", ")[0]
+    assert do(f"click[{other}]") == f"chosen: {other}, {light}"
+    observation, _, terminated, truncated, info = ENV.step("click[buy now]")
+    assert (observation, terminated, truncated, info) == ("order placed", True, False, {})
+
+
+def test_walking_the_result_pages() -> None:
+    begin()
+    first = do("search[lamp]")
+    second = do("click[next >]")
+    assert second.startswith("page 2 of 10")
+    identifier = second.split("\n")[1][1:6]
+    do(f"click[{identifier}]")
+    assert do("click[< prev]") == second
+    assert do("click[< prev]") == first
+    assert do("click[< prev]") == "search page"
+    do("search[lamp]")
+    assert do("click[back to search]") == "search page"
+    assert do("search[zzz]") == "no results"
+
+
+def test_both_grammars_do_the_same() -> None:
+    begin()
+    identifier = do("search[desk lamp]").split("\n")[1][1:6]
+    color = do(f"click[{identifier}]").split("\n")[2].split(": ")[1].split(", ")[0]
+    pairs: list[tuple[str, ToolCall]] = [
+        ("search[desk lamp]", ToolCall("search", {"query": "desk lamp"})),
+        ("click[next >]", ToolCall("next", {})),
+        ("click[< prev]", ToolCall("back", {})),
+        (f"  Click[ {identifier.lower()} ] ", ToolCall("open", {"product": identifier})),
+        (f"CLICK[{color.upper()}]", ToolCall("choose", {"option": f" {color}"})),
+        ("click[Buy  Now]", ToolCall("buy", {})),
+    ]
+    assert {call.name for _, call in pairs} == {tool.name for tool in ENV.tools()}
+    begin()
+    place = ENV.snapshot()
+    for text, call in pairs:
+        ENV.restore(place)
+        by_text = ENV.step(text), ENV.state_key()
+        ENV.restore(place)
+        assert (ENV.step(call), ENV.state_key()) == by_text
+        assert "tool_error" not in by_text[0][4]
+        place = ENV.snapshot()
+
+
+def test_tool_schemas_are_json() -> None:
+    for tool in ENV.tools():
+        schema = json.loads(json.dumps(tool.parameters))
+        assert schema["type"] == "object"
+        assert set(schema["required"]) == set(schema["properties"])
+    assert [tool.name for tool in ENV.tools() if not tool.read_only] == ["choose", "buy"]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("buy it", r"write search\[words\] or click\[button\]"),
+        ("click[]", "nothing between the brackets"),
+        ("search[  ]", "nothing between the brackets"),
+        ("click[buy now]", "open a product first"),
+        ("click[next >]", "no next page"),
+        ("click[< prev]", "no page to go back to"),
+        ("click[B0001]", "no b0001 on this page"),
+        (ToolCall("order", {}), "no tool order"),
+        (ToolCall("open", {"id": "B0001"}), "open takes product"),
+        (ToolCall("open", {"product": 1}), "product must be text"),
+        (ToolCall("buy", {"now": "yes"}), "buy takes no argument"),
+    ],
+)
+def test_a_bad_call_is_an_observation(call: str | ToolCall, reason: str) -> None:
+    begin()
+    before = ENV.session
+    observation, reward, terminated, truncated, info = ENV.step(call)
+    assert re.match(reason, observation)
+    assert (reward, terminated, truncated, info) == (0.0, False, False, {"tool_error": observation})
+    assert ENV.session == before
+
+
+def test_nothing_happens_after_the_order() -> None:
+    begin()
+    identifier = do("search[desk lamp]").split("\n")[1][1:6]
+    do(f"click[{identifier}]")
+    ENV.step("click[buy now]")
+    verdict = ENV.verify()
+    assert ENV.step("search[lamp]")[2:] == (True, False, {"tool_error": "the order is placed already"})
+    assert ENV.verify() == verdict
+
+
+def test_every_clickable_can_be_clicked() -> None:
+    begin()
+    assert ENV.clickables() == []
+    for call in ("search[lamp]", "click[next >]", ""):
+        do(call or ENV.clickables()[0])
+        place = ENV.snapshot()
+        for click in ENV.clickables():
+            ENV.restore(place)
+            assert "tool_error" not in ENV.step(click)[4]
+        ENV.restore(place)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 50), st.lists(st.integers(0, 99), max_size=6), st.lists(st.integers(0, 99), max_size=6))
+def test_a_restored_branch_equals_its_replay(index: int, before: list[int], after: list[int]) -> None:
+    def run(picks: list[int]) -> list[object]:
+        seen: list[object] = []
+        for pick in picks:
+            choices = ["search[leather boot]", "search[red lamp]", *ENV.clickables()]
+            seen.append((choices[pick % len(choices)], ENV.step(choices[pick % len(choices)]), ENV.state_key()))
+        return seen
+
+    begin(index=index)
+    first = run(before)
+    place = ENV.snapshot()
+    branch = run(after)
+    run([pick + 1 for pick in after])
+    ENV.restore(place)
+    assert run(after) == branch
+    begin(index=index)
+    assert run([*before, *after]) == first + branch
+
+
+def test_equal_keys_are_equal_places() -> None:
+    begin()
+    do("search[desk lamp]")
+    key = ENV.state_key()
+    do("click[next >]")
+    assert ENV.state_key() != key
+    do("click[< prev]")
+    assert ENV.state_key() == key
+    begin(index=1)
+    do("search[desk lamp]")
+    assert ENV.state_key() != key
+
+
+def test_search_ranks_by_shared_words_then_id() -> None:
+    results = [
+        ENV.catalogue.products[each] for each in SearchEngine(ENV.catalogue.products.values()).search("lantern", 9)
+    ]
+    assert all("lantern" in product.title for product in results)
+    target = next(product for product in ENV.catalogue.products.values() if product.type == "hiking boot")
+    engine = SearchEngine(ENV.catalogue.products.values())
+    assert all("lantern" in ENV.catalogue.products[each].title for each in engine.search("lantern", 9))
+    ranked = [ENV.catalogue.products[each] for each in engine.search(target.title, 50)]
+    assert ranked[0].title == target.title
+    alike = [product.id for product in ranked if product.title == target.title]
+    assert alike == sorted(alike)
+    assert target.id in alike
+    shared = [len(set(product.title.split()) & set(target.title.split())) for product in ranked]
+    assert shared[0] == max(shared) > shared[-1]
+    assert engine.search('boots" OR (', 50) == engine.search("boot or", 50)
+    assert engine.search("!?", 50) == ()
+
+
+@pytest.mark.parametrize("difficulty", [1, 2, 3, 4, 5])
+def test_tasks_are_plentiful_disjoint_and_solvable(difficulty: int) -> None:
+    env = ShopEnv(ShopOptions(difficulty=difficulty))
+    products, requirements = dict[Split, set[str]](), dict[Split, set[str]]()
+    for split, count in COUNTS.items():
+        tasks = env.tasks(split, count)
+        assert len({task.id for task in tasks}) == len({task.prompt for task in tasks}) == count
+        goals = [goal_of(task) for task in tasks]
+        for task, goal in zip(tasks, goals, strict=True):
+            product = env.catalogue.products[goal.product_id]
+            chosen = [(product.group_of(value) or "", value) for value in goal.options]
+            assert purchase_reward(product, chosen, goal) == 1.0
+            assert all(word in task.prompt for word in (*goal.attributes, *goal.options, goal.type))
+            assert f"under ${goal.price_limit:.0f}" in task.prompt
+        products[split] = {goal.product_id for goal in goals}
+        # Wording apart: the requirements themselves are what must not come back.
+        requirements[split] = {
+            repr((goal.type, sorted(goal.attributes), sorted(goal.options), goal.price_limit)) for goal in goals
+        }
+    for one, other in itertools.combinations(COUNTS, 2):
+        assert not products[one] & products[other]
+        assert not requirements[one] & requirements[other]
+
+
+def test_tasks_do_not_depend_on_how_they_are_asked_for() -> None:
+    whole = ShopEnv().tasks("validation", 30)
+    late = ShopEnv()
+    assert late.tasks("validation", 5, start=20) == whole[20:25]
+    assert late.tasks("validation", 30) == whole
+    assert ShopEnv(ShopOptions(catalogue_seed=1)).tasks("validation", 30) != whole
+    assert json.loads(json.dumps(dict(whole[0].data))) == whole[0].data
+
+
+def test_a_store_too_small_for_the_tasks_says_so() -> None:
+    env = ShopEnv(ShopOptions(products=100, difficulty=1))
+    with pytest.raises(ValueError, match=r"test goals 0 to 5000 .* raise ShopOptions.products"):
+        env.tasks("test", 5000)
+
+
+def test_reset_takes_seeds_and_refuses_strange_tasks() -> None:
+    ENV.reset(seed=7)
+    assert ENV.goal == goal_of(ENV.tasks("train", 1, 7)[0])
+    with pytest.raises(ValueError, match="task 'x' holds no shop goal"):
+        ENV.reset(options={"task": Task("x", "find a thing")})
+    with pytest.raises(ValueError, match="is a str"):
+        ENV.reset(options={"task": "boot"})
+    with pytest.raises(ValueError, match="no episode has begun"):
+        ShopEnv().step("search[boot]")
+    with pytest.raises(ValueError, match="no snapshot of a ShopEnv"):
+        ENV.restore(3)
+
+
+def test_near_duplicates_differ_in_what_a_goal_can_ask() -> None:
+    products = list(ENV.catalogue.products.values())
+    assert len(products) == 1000
+    by_title: dict[str, list[tuple[object, ...]]] = {}
+    for product in products:
+        by_title.setdefault(product.title, []).append((product.attributes, product.options, product.price))
+        assert all(attribute in product.attributes for attribute in product.details)
+        assert product.price % 10
+        values = [value for _, offered in product.options for value in offered]
+        assert len(values) == len(set(values))
+    alike = [group for group in by_title.values() if len(group) > 1]
+    assert sum(map(len, alike)) > 900
+    assert sum(len(set(group)) for group in alike) / sum(map(len, alike)) > 0.9
+
+
+def test_the_vocabulary_is_small() -> None:
+    words = set[str]()
+    rng = random.Random(0)
+    for task in ENV.tasks("train", 300):
+        player = ENV.demonstrator(0.3)
+        assert player is not None
+        text = [task.prompt, ENV.reset(options={"task": task})[0]]
+        while len(text) < 40 and ENV.session.page != "done":
+            thought, call = player.act(rng)
+            text += [thought, call, ENV.step(call)[0]]
+        words.update(re.findall(r"[a-z]+|\d+", re.sub(r"B\d{4}", "", " ".join(text))))
+    assert len(words) < 450

@@ -1,0 +1,94 @@
+"""The scripted shopper: how often it succeeds, and that its thoughts are true."""
+
+import random
+import re
+
+import pytest
+
+from treeagent.envs.shop import ShopEnv, ShopOptions
+
+STOCK_WORDS = "look for yes no over under nothing new fits on this page not chosen yet and all"
+
+
+def success_and_steps(env: ShopEnv, noise: float, count: int, limit: int = 15) -> tuple[float, float]:
+    """Share of episodes with reward 1, and mean steps."""
+    rng = random.Random(0)
+    player = env.demonstrator(noise)
+    assert player is not None
+    solved = steps = 0
+    for task in env.tasks("train", count):
+        env.reset(options={"task": task})
+        for _ in range(limit):
+            info = env.step(player.act(rng)[1])[4]
+            assert "tool_error" not in info
+            steps += 1
+            if env.session.page == "done":
+                break
+        solved += env.verify() == 1.0
+    return solved / count, steps / count
+
+
+@pytest.mark.parametrize("difficulty", [1, 2, 3, 4, 5])
+def test_without_noise_it_succeeds(difficulty: int) -> None:
+    success, steps = success_and_steps(ShopEnv(ShopOptions(difficulty=difficulty)), 0.0, 200)
+    assert success >= 0.98
+    assert steps <= 8
+
+
+def test_noise_is_a_dial() -> None:
+    env = ShopEnv()
+    rates = [success_and_steps(env, noise, 200)[0] for noise in (0.0, 0.25, 0.5, 1.0)]
+    assert rates == sorted(rates, reverse=True)
+    assert 0.3 <= rates[2] <= 0.5
+    assert rates[3] <= 0.02
+    with pytest.raises(ValueError, match=r"noise is 1\.5"):
+        env.demonstrator(1.5)
+
+
+def test_a_third_of_default_episodes_need_a_second_product() -> None:
+    env, opened = ShopEnv(), list[int]()
+    player = env.demonstrator(0.0)
+    assert player is not None
+    for task in env.tasks("train", 300):
+        env.reset(options={"task": task})
+        while env.session.page != "done" and len(env.session.opened) < 15:
+            env.step(player.act(random.Random(0))[1])
+        opened.append(len(env.session.opened))
+    assert 0.25 <= sum(count > 1 for count in opened) / len(opened) <= 0.42
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5, 1.0])
+def test_thoughts_are_true_and_can_be_read_off_the_page(noise: float) -> None:
+    env, rng = ShopEnv(), random.Random(1)
+    player = env.demonstrator(noise)
+    assert player is not None
+    for task in env.tasks("validation", 150):
+        page, _ = env.reset(options={"task": task})
+        for _ in range(15):
+            thought, call = player.act(rng)
+            said = re.sub(r"B\d{4}", "", thought)
+            known = set(re.findall(r"[a-z]+|\d+", f"{task.prompt} {page} {STOCK_WORDS}"))
+            assert set(said.replace(".", " ").split()) <= known, (thought, page)
+            assert len(thought.split()) <= 24
+            for price, relation, limit in re.findall(r"(\d+) (under|over) (\d+)", thought):
+                assert (int(price) <= int(limit)) == (relation == "under")
+                assert f"${price}" in page
+            for what, verdict in re.findall(r"(?:^|\. )((?:(?! \. ).)+?) (yes|no)(?= \.|$)", thought):
+                assert (what in re.split(r": |, |\n", page)) == (verdict == "yes"), (thought, page)
+            page, _, terminated, _, _ = env.step(call)
+            if terminated:
+                break
+
+
+def test_thoughts_do_not_depend_on_the_error() -> None:
+    env = ShopEnv()
+    sound, noisy = env.demonstrator(0.0), env.demonstrator(1.0)
+    assert sound is not None and noisy is not None
+    rng = random.Random(2)
+    for task in env.tasks("test", 50):
+        env.reset(options={"task": task})
+        for _ in range(12):
+            if env.session.page == "done":
+                break
+            assert sound.act(rng)[0] == noisy.act(rng)[0]
+            env.step((sound if rng.random() < 0.5 else noisy).act(rng)[1])

@@ -1,0 +1,57 @@
+"""Tool environments: the contract, the forks that search needs, and the environments that ship."""
+
+import importlib
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from treeagent.envs.base import Demonstrator, Env, Forkable, Mark, ReplayDivergence, ToolSpec
+from treeagent.envs.check import CheckReport, check_env
+from treeagent.envs.dynamics import EnvDynamics
+
+__all__ = [
+    "BUILT_IN",
+    "CheckReport",
+    "Demonstrator",
+    "Env",
+    "EnvDynamics",
+    "Forkable",
+    "Mark",
+    "ReplayDivergence",
+    "ToolSpec",
+    "check_env",
+    "make_env",
+]
+
+BUILT_IN = {"shop": "treeagent.envs.shop:ShopEnv"}
+
+
+def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
+    """Build a built-in environment by name, or the user's own by ``"module:Class"``.
+
+    A class with an ``options_type`` is built from one value of that type, any other from keyword arguments.
+
+    Raises:
+        ValueError: no such environment, or options that it does not take.
+    """
+    module_name, _, class_name = BUILT_IN.get(name, name).partition(":")
+    if not class_name:
+        raise ValueError(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
+    try:
+        made = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"environment {name!r} cannot be imported ({error}): give an importable module") from error
+    settings = dict(options or {})
+    options_type = getattr(made, "options_type", None)
+    try:
+        env: Env = made(options_type(**settings)) if options_type is not None else made(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = f"; it knows {sorted(options_type.__dataclass_fields__)}" if options_type is not None else ""
+        raise ValueError(
+            f"environment {name!r} refuses option {where}={first['input']!r}: {first['msg']}{known}"
+        ) from error
+    except TypeError as error:
+        raise ValueError(f"environment {name!r} refuses options {settings!r}: {error}") from error
+    return env

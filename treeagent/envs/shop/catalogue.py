@@ -1,0 +1,245 @@
+"""Products, and a generated catalogue of them whose near-duplicates can only be told apart on their pages."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from treeagent.envs.shop.vocabulary import BRANDS, DEPARTMENTS, Department
+from treeagent.types import Split
+
+OptionGroups = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One article of the store."""
+
+    id: str
+    title: str
+    type: str
+    """What one would search for to find it; WebShop's ``query``."""
+    category: tuple[str, ...]
+    """Path from the department down; WebShop's ``product_category``."""
+    brand: str
+    attributes: tuple[str, ...]
+    options: OptionGroups
+    """(group, values offered), in page order."""
+    price: float
+    """Dollars."""
+    nouns: frozenset[str]
+    """Nouns of the title, for WebShop's type reward."""
+    details: tuple[str, ...] = ()
+    """Text of the product page besides title, price and options."""
+
+    def group_of(self, value: str) -> str | None:
+        """The option group that offers ``value``."""
+        return next((group for group, values in self.options if value in values), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difficulty:
+    """What ``ShopOptions.difficulty`` stands for."""
+
+    shown: int
+    """Attributes in a title."""
+    hidden: int
+    """Attributes that only the page tells."""
+    hidden_pool: int
+    """How many of a department's ten attributes no title ever shows."""
+    option_groups: int
+    family: int
+    """Near-duplicates, the product itself included."""
+    goal_shown: tuple[int, int]
+    """Fewest and most shown attributes that a goal asks for."""
+    goal_hidden: tuple[int, int]
+    goal_options: tuple[int, int]
+
+
+DIFFICULTIES: Mapping[int, Difficulty] = {
+    1: Difficulty(
+        shown=2,
+        hidden=1,
+        hidden_pool=3,
+        option_groups=2,
+        family=2,
+        goal_shown=(1, 2),
+        goal_hidden=(0, 0),
+        goal_options=(1, 1),
+    ),
+    2: Difficulty(
+        shown=1,
+        hidden=2,
+        hidden_pool=3,
+        option_groups=2,
+        family=2,
+        goal_shown=(1, 1),
+        goal_hidden=(1, 1),
+        goal_options=(1, 1),
+    ),
+    3: Difficulty(
+        shown=1,
+        hidden=2,
+        hidden_pool=3,
+        option_groups=2,
+        family=4,
+        goal_shown=(1, 1),
+        goal_hidden=(1, 2),
+        goal_options=(1, 2),
+    ),
+    4: Difficulty(
+        shown=1,
+        hidden=3,
+        hidden_pool=4,
+        option_groups=2,
+        family=4,
+        goal_shown=(1, 1),
+        goal_hidden=(2, 2),
+        goal_options=(2, 2),
+    ),
+    5: Difficulty(
+        shown=1,
+        hidden=4,
+        hidden_pool=5,
+        option_groups=3,
+        family=5,
+        goal_shown=(1, 1),
+        goal_hidden=(3, 3),
+        goal_options=(2, 3),
+    ),
+}
+# How a near-duplicate differs from its family's first product, and how often. Price and title differences show among
+# the results; the others only on the page. These shares make a third of default goals need a second product page.
+_DIFFERENCES = {"price": 12, "title": 6, "hidden": 3, "option": 3}
+_LOWEST_PRICE, _HIGHEST_PRICE = 11, 89
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All products of a store."""
+
+    products: Mapping[str, Product]
+    """By id, in order of id."""
+    split_ids: Mapping[Split, Sequence[str]]
+    """The products that goals of a split may aim at; no family is in two splits."""
+    hidden: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """Per product type, the attributes that no title of the type shows."""
+
+
+def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
+    """Draw ``count`` products in families of near-duplicates; the same arguments give the same catalogue."""
+    rng = random.Random(f"catalogue {seed}")
+    types = [(department, type_) for department in DEPARTMENTS for type_ in department.types]
+    pools = {department.name: _pools(rng, department, difficulty.hidden_pool) for department in DEPARTMENTS}
+    families: list[list[Product]] = []
+    made = 0
+    while made < count:
+        department, type_ = types[len(families) % len(types)]
+        round_number = len(families) // len(types)
+        shown_pool, hidden_pool = pools[department.name]
+        size = min(difficulty.family, count - made)
+        # Rotating through the pool keeps families of one type apart in their titles for as long as it lasts.
+        turned = shown_pool[round_number % len(shown_pool) :] + shown_pool[: round_number % len(shown_pool)]
+        families.append(_family(rng, department, type_, turned, hidden_pool, difficulty, size))
+        made += size
+    ids = [f"B{number:04d}" for number in range(count)]
+    rng.shuffle(ids)
+    rng.shuffle(families)
+    products: dict[str, Product] = {}
+    split_ids: dict[Split, list[str]] = {"train": [], "validation": [], "test": []}
+    for number, family in enumerate(families):
+        split: Split = ("test", "validation")[number % 5] if number % 5 < 2 else "train"
+        for product in family:
+            identifier = ids[len(products)]
+            products[identifier] = replace(product, id=identifier)
+            split_ids[split].append(identifier)
+    hidden = {type_: frozenset(pools[department.name][1]) for department, type_ in types}
+    return Catalogue(dict(sorted(products.items())), split_ids, hidden)
+
+
+def _pools(rng: random.Random, department: Department, hidden: int) -> tuple[list[str], list[str]]:
+    """Which of a department's attributes its titles show, and which they hide."""
+    attributes = list(department.attributes)
+    rng.shuffle(attributes)
+    return attributes[hidden:], attributes[:hidden]
+
+
+def _family(
+    rng: random.Random,
+    department: Department,
+    type_: str,
+    shown_pool: Sequence[str],
+    hidden_pool: Sequence[str],
+    difficulty: Difficulty,
+    size: int,
+) -> list[Product]:
+    shown = list(shown_pool[: difficulty.shown])
+    hidden = rng.sample(hidden_pool, difficulty.hidden)
+    options = tuple((group, _offer(rng, values)) for group, values in department.options[: difficulty.option_groups])
+    price = _price(rng)
+    family = [_product(rng, department, type_, shown, hidden, options, price)]
+    while len(family) < size:
+        drawn = rng.choices(tuple(_DIFFERENCES), tuple(_DIFFERENCES.values()), k=2)
+        family.append(
+            _product(
+                rng,
+                department,
+                type_,
+                _swap(rng, shown, shown_pool) if "title" in drawn else shown,
+                _swap(rng, hidden, hidden_pool) if "hidden" in drawn else hidden,
+                _change_offer(rng, options, department) if "option" in drawn else options,
+                _price(rng) if "price" in drawn else price,
+            )
+        )
+    return family
+
+
+def _product(
+    rng: random.Random,
+    department: Department,
+    type_: str,
+    shown: Sequence[str],
+    hidden: Sequence[str],
+    options: OptionGroups,
+    price: int,
+) -> Product:
+    attributes = tuple(sorted({*shown, *hidden}))
+    return Product(
+        id="",
+        title=" ".join((*shown, type_)),
+        type=type_,
+        category=("store", department.name, type_),
+        brand=rng.choice(BRANDS),
+        attributes=attributes,
+        options=options,
+        price=price,
+        nouns=frozenset(type_.split()),
+        details=attributes,
+    )
+
+
+def _price(rng: random.Random) -> int:
+    """Never a multiple of ten, so that a price never equals a goal's limit."""
+    return rng.choice([price for price in range(_LOWEST_PRICE, _HIGHEST_PRICE + 1) if price % 10])
+
+
+def _offer(rng: random.Random, values: Sequence[str]) -> tuple[str, ...]:
+    """Some values of a group but never all, in the group's order."""
+    offered = rng.sample(values, min(3, len(values) - 1))
+    return tuple(value for value in values if value in offered)
+
+
+def _swap(rng: random.Random, chosen: Sequence[str], pool: Sequence[str]) -> list[str]:
+    """``chosen`` with one attribute exchanged for another of the pool."""
+    swapped = list(chosen)
+    swapped[rng.randrange(len(swapped))] = rng.choice([attribute for attribute in pool if attribute not in chosen])
+    return swapped
+
+
+def _change_offer(rng: random.Random, options: OptionGroups, department: Department) -> OptionGroups:
+    """``options`` with one value of one group exchanged for one not offered."""
+    changed = rng.randrange(len(options))
+    group, offered = options[changed]
+    every = dict(department.options)[group]
+    kept = set(_swap(rng, offered, every))
+    values = tuple(value for value in every if value in kept)
+    return (*options[:changed], (group, values), *options[changed + 1 :])

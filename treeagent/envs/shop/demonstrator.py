@@ -1,0 +1,122 @@
+"""A scripted shopper with a noise dial: its thoughts are always true, only its actions err."""
+
+import random
+from typing import TYPE_CHECKING
+
+from treeagent.envs.shop.catalogue import Product
+from treeagent.envs.shop.goals import Goal
+from treeagent.envs.shop.session import Session
+
+if TYPE_CHECKING:
+    from treeagent.envs.shop.env import ShopEnv
+
+
+class ShopDemonstrator:
+    """Searches, opens what fits, checks every requirement on the page, chooses the options and buys.
+
+    A thought states what the conversation so far shows against what the instruction asks, whether or not the action
+    then errs, so a model that clones it learns to verify. At each decision it errs with probability ``noise``: a
+    query without most key words, another product of the page, a wrong or forgotten option, buying in spite of a
+    mismatch. Errors that can still be seen on a page are mended at the next decision unless that errs as well.
+    """
+
+    def __init__(self, env: "ShopEnv", noise: float) -> None:
+        if not 0.0 <= noise <= 1.0:
+            raise ValueError(f"noise is {noise}: give a probability between 0 and 1")
+        self._env = env
+        self._noise = noise
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        goal, session = self._env.goal, self._env.session
+        errs = rng.random() < self._noise
+        match session.page:
+            case "results":
+                return self._on_results(goal, session, rng, errs)
+            case "product":
+                return self._on_product(goal, session, rng, errs)
+            case _:
+                return f"look for {_needs(goal)}", _search(goal, rng, errs)
+
+    def _on_results(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
+        size = self._env.options.page_size
+        seen = [self._product(each) for each in session.results[: (session.number + 1) * size]]
+        page = [self._product(each) for each in session.shown(size)]
+        # The ranking puts the title that shares most words first; a lesser one cannot be the product meant.
+        best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
+        fitting = [
+            product
+            for product in page
+            if product.id not in session.opened
+            and goal.type in product.title
+            and _title_words(goal, product) == best
+            and product.price <= goal.price_limit
+        ]
+        if fitting:
+            thought = f"{fitting[0].id} {_shared(goal, fitting[0])} {_price(goal, fitting[0])}"
+            others = [product for product in page if product is not fitting[0]]
+            # The slip that people make: a line that looks much the same.
+            alike = [product for product in others if product.type == goal.type] or others
+            opened = rng.choice(alike) if errs and alike else fitting[0]
+            return thought, f"click[{opened.id}]"
+        thought = "nothing new fits on this page"
+        if session.query != _query(goal) and not errs:
+            return thought, f"search[{_query(goal)}]"
+        if session.last_page(size):
+            return thought, _search(goal, rng, errs)
+        return thought, "click[next >]"
+
+    def _on_product(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
+        product = self._product(session.product_id)
+        chosen = dict(session.chosen)
+        checks = [(attribute, attribute in product.attributes) for attribute in goal.attributes]
+        checks += [(value, product.group_of(value) is not None) for value in goal.options]
+        said: list[str] = []
+        leaves = "click[buy now]" if errs else "click[< prev]"
+        for what, holds in checks:
+            said.append(f"{what} {'yes' if holds else 'no'}")
+            if not holds:
+                return " . ".join(said), leaves
+        said.append(_price(goal, product))
+        if product.price > goal.price_limit:
+            return " . ".join(said), leaves
+        missing = [value for value in goal.options if value not in chosen.values()]
+        if not missing:
+            return f"{' and '.join(goal.options)} chosen . all fits", "click[buy now]"
+        thought = f"{missing[0]} not chosen yet" if chosen else " . ".join(said)
+        if not errs:
+            return thought, f"click[{missing[0]}]"
+        offered = dict(product.options)[product.group_of(missing[0]) or ""]
+        slips = [f"click[{value}]" for value in offered if value != missing[0]]
+        forgets = f"click[{missing[1]}]" if len(missing) > 1 else "click[buy now]"
+        return thought, rng.choice((rng.choice(slips), forgets)) if slips else forgets
+
+    def _product(self, identifier: str) -> Product:
+        return self._env.catalogue.products[identifier]
+
+
+def _query(goal: Goal) -> str:
+    return " ".join((*goal.attributes, goal.type))
+
+
+def _search(goal: Goal, rng: random.Random, errs: bool) -> str:
+    """The whole query, or one that lost most of its words."""
+    sloppy = [goal.type, goal.type.split()[-1], *goal.attributes]
+    return f"search[{rng.choice(sloppy) if errs else _query(goal)}]"
+
+
+def _needs(goal: Goal) -> str:
+    return f"{_query(goal)} under {goal.price_limit:.0f}"
+
+
+def _shared(goal: Goal, product: Product) -> str:
+    """The words of the query that the title has."""
+    title = set(product.title.split())
+    return " ".join(word for word in _query(goal).split() if word in title)
+
+
+def _title_words(goal: Goal, product: Product) -> int:
+    return len(_shared(goal, product).split())
+
+
+def _price(goal: Goal, product: Product) -> str:
+    return f"{product.price:.0f} {'under' if product.price <= goal.price_limit else 'over'} {goal.price_limit:.0f}"

@@ -1,0 +1,139 @@
+"""What a shopper wants: goals drawn from a catalogue, their words, and their way into a ``Task``."""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from treeagent.envs.shop.catalogue import Catalogue, Difficulty
+from treeagent.types import Split, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The requirements behind an instruction: the answer key that ``Task.data`` carries."""
+
+    product_id: str
+    """A product that meets them all."""
+    type: str
+    category: tuple[str, ...]
+    nouns: tuple[str, ...]
+    """Nouns of the target's title."""
+    attributes: tuple[str, ...]
+    options: tuple[str, ...]
+    """Option values to choose."""
+    price_limit: float
+    """Dollars."""
+
+
+_GOAL: TypeAdapter[Goal] = TypeAdapter(Goal)
+
+
+def goal_of(task: Task) -> Goal:
+    """The goal in ``task.data``.
+
+    Raises:
+        ValueError: the data is no goal.
+    """
+    try:
+        return _GOAL.validate_python(dict(task.data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(
+            f"task {task.id!r} holds no shop goal ({'.'.join(map(str, first['loc']))}: {first['msg']}): "
+            "take tasks from ShopEnv.tasks"
+        ) from error
+
+
+def task_of(goal: Goal, instruction: str, *, store: str, split: Split, index: int) -> Task:
+    """The goal as task ``index`` of a split."""
+    data: dict[str, object] = _GOAL.dump_python(goal, mode="json")
+    return Task(id=f"{store}-{split}-{index}", prompt=instruction, split=split, seed=index, data=data)
+
+
+class GoalSource(Protocol):
+    """Where a store's goals come from."""
+
+    def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
+        """(goal, instruction) number ``start`` to ``start + count``.
+
+        Raises:
+            ValueError: the split holds fewer.
+        """
+        ...
+
+
+class GeneratedGoals:
+    """Goals drawn from a generated catalogue, without end but for repetition.
+
+    Splits differ in the products aimed at and, by a hash of the requirements, in the requirements themselves, so no
+    instruction of one split is a rewording of another's.
+    """
+
+    def __init__(self, catalogue: Catalogue, difficulty: Difficulty, seed: int) -> None:
+        self._catalogue = catalogue
+        self._difficulty = difficulty
+        splits: tuple[Split, ...] = ("train", "validation", "test")
+        self._buckets = {split: bucket for bucket, split in enumerate(splits)}
+        self._rngs = {split: random.Random(f"goals {seed} {split}") for split in splits}
+        self._drawn: dict[Split, list[tuple[Goal, str]]] = {split: [] for split in splits}
+        self._seen: set[str] = set()
+
+    def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
+        drawn = self._drawn[split]
+        misses = 0
+        while len(drawn) < start + count:
+            goal, instruction = self._draw(self._rngs[split], split)
+            requirements = repr((goal.type, sorted(goal.attributes), goal.options, goal.price_limit))
+            bucket = hashlib.blake2b(requirements.encode(), digest_size=4).digest()[0] % len(self._buckets)
+            if bucket != self._buckets[split] or requirements in self._seen:
+                misses += 1
+                if misses > 5000:
+                    raise ValueError(
+                        f"{split} goals {start} to {start + count} are asked for, but this store has about "
+                        f"{len(drawn)}: raise ShopOptions.products"
+                    )
+                continue
+            misses = 0
+            self._seen.add(requirements)
+            drawn.append((goal, instruction))
+        return drawn[start : start + count]
+
+    def _draw(self, rng: random.Random, split: Split) -> tuple[Goal, str]:
+        product = self._catalogue.products[rng.choice(self._catalogue.split_ids[split])]
+        hidden_here = self._catalogue.hidden[product.type]
+        shown = [attribute for attribute in product.attributes if attribute not in hidden_here]
+        hidden = [attribute for attribute in product.attributes if attribute in hidden_here]
+        attributes = rng.sample(shown, rng.randint(*self._difficulty.goal_shown))
+        attributes += rng.sample(hidden, rng.randint(*self._difficulty.goal_hidden))
+        rng.shuffle(attributes)
+        groups = sorted(rng.sample(range(len(product.options)), rng.randint(*self._difficulty.goal_options)))
+        options = [(product.options[group][0], rng.choice(product.options[group][1])) for group in groups]
+        # WebShop draws limits among the next multiples of ten dollars, too.
+        limit = int(product.price) // 10 * 10 + rng.choice((10, 20))
+        goal = Goal(
+            product.id,
+            product.type,
+            product.category,
+            tuple(sorted(product.nouns)),
+            tuple(attributes),
+            tuple(value for _, value in options),
+            float(limit),
+        )
+        return goal, _instruction(rng, goal, options)
+
+
+def _instruction(rng: random.Random, goal: Goal, options: Sequence[tuple[str, str]]) -> str:
+    wanted = f"{' '.join(goal.attributes)} {goal.type}"
+    article = "an" if wanted[0] in "aeiou" else "a"
+    choices = " , ".join(f"{group} {value}" for group, value in options)
+    return rng.choice(
+        (
+            f"find {article} {wanted} , {choices} , under ${goal.price_limit:.0f}",
+            f"i want {article} {wanted} under ${goal.price_limit:.0f} , {choices}",
+            f"buy {article} {wanted} with {choices} , price under ${goal.price_limit:.0f}",
+        )
+    )

@@ -1,0 +1,24 @@
+"""The store's settings."""
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ShopOptions:
+    """Settings of ``ShopEnv``."""
+
+    products: int = Field(default=1000, ge=100, le=9999)
+    """Size of the generated catalogue; with ``webshop_products``, how many to read from the file."""
+    page_size: int = Field(default=5, ge=1, le=50)
+    """Products on a page of results."""
+    catalogue_seed: int = 0
+    """Draws the catalogue and its goals; another seed is another store."""
+    difficulty: int = Field(default=3, ge=1, le=5)
+    """Raises required attributes and options, near-duplicates, and attributes that titles hide."""
+    webshop_products: str | None = None
+    """WebShop's own ``items_shuffle*.json``; None generates the catalogue."""
+    webshop_attributes: str | None = None
+    """WebShop's ``items_ins_v2*.json``: product attributes and synthetic instructions."""
+    webshop_instructions: str | None = None
+    """WebShop's ``items_human_ins.json``; None takes the instructions of ``webshop_attributes``."""

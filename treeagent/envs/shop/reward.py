@@ -1,0 +1,60 @@
+"""WebShop's reward for a purchase: equation 1 of Yao et al. 2022, https://arxiv.org/abs/2207.01206."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from treeagent.envs.shop.catalogue import Product
+from treeagent.envs.shop.goals import Goal
+
+
+class Matching(Protocol):
+    """When a product or a chosen option counts as what the goal asks."""
+
+    def attribute(self, product: Product, wanted: str) -> bool: ...
+
+    def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool: ...
+
+
+class ExactMatching:
+    """Word for word: right for a generated catalogue, where every word is ours."""
+
+    def attribute(self, product: Product, wanted: str) -> bool:
+        return wanted in product.attributes
+
+    def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool:
+        return value in wanted
+
+
+def type_reward(product: Product, goal: Goal) -> float:
+    """r_type in {0, 0.1, 0.5, 1}, by the rule of princeton-nlp/WebShop ``web_agent_site/engine/goal.py``.
+
+    With t the share of the target title's nouns that the bought title has: 0 where t = 0; 0.1 where t < 0.1; 1 where
+    the search words agree, or two steps of the category path do, or t > 0.2; else 0.5.
+    """
+    target = set(goal.nouns)
+    title_score = len(target & product.nouns) / len(target) if target else 0.2
+    if title_score == 0.0:
+        return 0.0
+    if title_score < 0.1:
+        return 0.1
+    same_category = len(set(product.category) & set(goal.category)) >= 2
+    return 1.0 if product.type == goal.type or same_category or title_score > 0.2 else 0.5
+
+
+def purchase_reward(
+    product: Product, chosen: Sequence[tuple[str, str]], goal: Goal, matching: Matching | None = None
+) -> float:
+    """r = r_type · (matched attributes + matched options + [price ≤ limit]) / (attributes + options + 1), in [0, 1].
+
+    WebShop's code counts the chosen options that match, which can exceed those asked for; the count is capped here,
+    as in the paper's equation.
+
+    Args:
+        chosen: (group, value) of every option chosen.
+        matching: ``None`` matches word for word.
+    """
+    rule = matching or ExactMatching()
+    attributes = sum(rule.attribute(product, wanted) for wanted in goal.attributes)
+    options = sum(rule.option(product, group, value, goal.options) for group, value in chosen)
+    matched = attributes + min(options, len(goal.options)) + (product.price <= goal.price_limit)
+    return type_reward(product, goal) * matched / (len(goal.attributes) + len(goal.options) + 1)

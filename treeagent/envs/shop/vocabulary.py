@@ -1,0 +1,146 @@
+"""The words of the generated store: departments, product types, attributes, options and brands."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Department:
+    """Product types that share attributes and options."""
+
+    name: str
+    types: tuple[str, ...]
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, tuple[str, ...]], ...]
+    """(group, values). No value is in two groups, so a value names its group."""
+
+
+COLORS = ("black", "white", "red", "blue", "green", "brown", "grey", "pink")
+BRANDS = ("acme", "norden", "kato", "lumo", "vega", "oskar", "fenn", "tiva", "brill", "zola", "marlo", "quill")
+
+DEPARTMENTS = (
+    Department(
+        "shoes",
+        ("hiking boot", "running shoe", "sandal", "slipper", "sneaker"),
+        (
+            "waterproof",
+            "leather",
+            "breathable",
+            "insulated",
+            "padded",
+            "lightweight",
+            "vegan",
+            "flexible",
+            "suede",
+            "slip resistant",
+        ),
+        (("color", COLORS), ("size", ("6", "7", "8", "9", "10", "11")), ("width", ("narrow", "medium", "wide"))),
+    ),
+    Department(
+        "clothing",
+        ("shirt", "rain jacket", "sweater", "dress", "hoodie"),
+        (
+            "cotton",
+            "wool",
+            "linen",
+            "stretchy",
+            "striped",
+            "warm",
+            "breathable",
+            "lightweight",
+            "soft",
+            "machine washable",
+        ),
+        (("color", COLORS), ("size", ("small", "medium", "large", "xl")), ("fit", ("slim", "regular", "loose"))),
+    ),
+    Department(
+        "kitchen",
+        ("blender", "electric kettle", "toaster", "coffee maker", "frying pan"),
+        (
+            "steel",
+            "ceramic",
+            "quiet",
+            "compact",
+            "portable",
+            "digital",
+            "programmable",
+            "nonstick",
+            "rustproof",
+            "dishwasher safe",
+        ),
+        (("color", COLORS), ("capacity", ("1 liter", "2 liter", "3 liter")), ("plug", ("us", "uk", "eu"))),
+    ),
+    Department(
+        "lighting",
+        ("desk lamp", "floor lamp", "night light", "lantern", "ceiling light"),
+        (
+            "wooden",
+            "metal",
+            "dimmable",
+            "rechargeable",
+            "modern",
+            "vintage",
+            "foldable",
+            "bright",
+            "cordless",
+            "energy saving",
+        ),
+        (("color", COLORS), ("light", ("warm", "cool", "daylight")), ("height", ("short", "medium", "tall"))),
+    ),
+    Department(
+        "bedding",
+        ("pillow", "blanket", "bed sheet", "mattress pad", "quilt"),
+        ("cotton", "bamboo", "fleece", "cooling", "soft", "fluffy", "washable", "organic", "quilted", "wrinkle free"),
+        (("color", COLORS), ("size", ("twin", "full", "queen", "king")), ("pack", ("single", "pair", "set"))),
+    ),
+    Department(
+        "electronics",
+        ("headphone", "speaker", "keyboard", "phone charger", "webcam"),
+        (
+            "wireless",
+            "bluetooth",
+            "portable",
+            "slim",
+            "waterproof",
+            "durable",
+            "quiet",
+            "ergonomic",
+            "lightweight",
+            "fast charging",
+        ),
+        (("color", COLORS), ("length", ("1 meter", "2 meter", "3 meter")), ("edition", ("basic", "pro", "max"))),
+    ),
+    Department(
+        "bags",
+        ("backpack", "tote bag", "suitcase", "wallet", "lunch box"),
+        (
+            "canvas",
+            "leather",
+            "nylon",
+            "waterproof",
+            "foldable",
+            "padded",
+            "durable",
+            "insulated",
+            "vegan",
+            "theft proof",
+        ),
+        (("color", COLORS), ("size", ("small", "medium", "large")), ("pattern", ("plain", "striped", "dotted"))),
+    ),
+    Department(
+        "furniture",
+        ("desk chair", "bar stool", "bookshelf", "side table", "bench"),
+        (
+            "wooden",
+            "metal",
+            "bamboo",
+            "modern",
+            "rustic",
+            "foldable",
+            "padded",
+            "sturdy",
+            "adjustable",
+            "scratch resistant",
+        ),
+        (("color", COLORS), ("height", ("short", "medium", "tall")), ("finish", ("matte", "glossy", "natural"))),
+    ),
+)

@@ -1,0 +1,260 @@
+"""WebShop's own files as this store's products and goals.
+
+Formats and rules after princeton-nlp/WebShop, ``web_agent_site/engine/engine.py`` (load_products) and ``goal.py``.
+The files themselves are not ours to ship: WebShop's ``setup.sh`` fetches them.
+"""
+
+import itertools
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from treeagent.envs.shop.catalogue import Catalogue, OptionGroups, Product
+from treeagent.envs.shop.goals import Goal
+from treeagent.envs.shop.options import ShopOptions
+from treeagent.types import Split
+
+_WITHOUT_PRICE = 100.0
+"""Dollars that WebShop asks for a product whose file entry has no price."""
+_NO_LIMIT = 1_000_000.0
+_FUZZY_THRESHOLD = 85
+# WebShop tags a title's nouns with spaCy. Here every content word counts as one.
+_WORD = re.compile(r"[a-z]{3,}")
+_STOP_WORDS = frozenset(
+    ("and", "for", "with", "the", "from", "that", "this", "are", "our", "your", "you", "not", "all")
+)
+
+
+class _OptionEntry(BaseModel):
+    value: str
+
+
+class _ProductEntry(BaseModel):
+    """One element of ``items_shuffle*.json``, as far as it is read."""
+
+    asin: str
+    name: str
+    category: str
+    query: str
+    product_category: str
+    brand: str | None = None
+    full_description: str | None = None
+    small_description: list[str] | str | None = None
+    pricing: str | None = None
+    customization_options: dict[str, list[_OptionEntry] | None] | str | None = None
+
+
+class _AttributeEntry(BaseModel):
+    """One value of ``items_ins_v2*.json``, which is keyed by ASIN."""
+
+    attributes: list[str] = []
+    instruction: str | None = None
+    instruction_attributes: list[str] | None = None
+
+
+class _HumanEntry(BaseModel):
+    """One instruction in the lists of ``items_human_ins.json``, which is keyed by ASIN."""
+
+    instruction: str
+    instruction_attributes: list[str]
+    instruction_options: list[str] | dict[str, str]
+
+
+_PRODUCTS = TypeAdapter(list[_ProductEntry])
+_ATTRIBUTES = TypeAdapter(dict[str, _AttributeEntry])
+_INSTRUCTIONS = TypeAdapter(dict[str, list[_HumanEntry]])
+_Form = TypeVar("_Form")
+
+
+class FuzzyMatching:
+    """WebShop's rules: token set ratio above 85, or the words stand in the product's text; sizes match exactly.
+
+    WebShop also reduces colours to basic ones first; here the ratio alone decides.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from rapidfuzz import fuzz, utils
+        except ImportError as error:
+            raise ValueError("WebShop's files need rapidfuzz: pip install 'treeagent[webshop]'") from error
+        self._ratio = fuzz.token_set_ratio
+        self._clean = utils.default_process
+
+    def attribute(self, product: Product, wanted: str) -> bool:
+        return any(self._alike(had, wanted) for had in product.attributes) or wanted in _text(product)
+
+    def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool:
+        if value in _text(product):
+            return True
+        return value in wanted if group == "size" else any(self._alike(value, each) for each in wanted)
+
+    def _alike(self, one: str, other: str) -> bool:
+        return bool(self._ratio(one, other, processor=self._clean) > _FUZZY_THRESHOLD)
+
+
+class FileGoals:
+    """The files' instructions, shuffled and cut as WebShop does: 500 test, then 1,000 validation, the rest training.
+
+    Files with fewer than 3,000 instructions give a tenth each to test and validation.
+    """
+
+    def __init__(self, goals: Sequence[tuple[Goal, str]]) -> None:
+        shuffled = list(goals)
+        random.Random(233).shuffle(shuffled)
+        test, validation = (500, 1500) if len(shuffled) >= 3000 else (len(shuffled) // 10, len(shuffled) // 5)
+        self._splits: Mapping[Split, Sequence[tuple[Goal, str]]] = {
+            "test": shuffled[:test],
+            "validation": shuffled[test:validation],
+            "train": shuffled[validation:],
+        }
+
+    def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
+        goals = self._splits[split]
+        if start + count > len(goals):
+            raise ValueError(
+                f"{split} goals {start} to {start + count} are asked for, but these WebShop files hold {len(goals)}: "
+                "ask for fewer or bring larger files"
+            )
+        return goals[start : start + count]
+
+
+def load_webshop(options: ShopOptions) -> tuple[Catalogue, FileGoals]:
+    """Products and goals of the files that ``options`` names.
+
+    Raises:
+        ValueError: a file is missing, is not of WebShop's form, or gives no goal.
+    """
+    if options.webshop_products is None:
+        raise ValueError("webshop_products is None: name WebShop's items_shuffle*.json")
+    about = _read(options.webshop_attributes, _ATTRIBUTES) if options.webshop_attributes is not None else {}
+    products: dict[str, Product] = {}
+    for entry in _read(options.webshop_products, _PRODUCTS)[: options.products]:
+        # WebShop drops these entries, too.
+        if entry.asin != "nan" and len(entry.asin) <= 10:
+            products.setdefault(entry.asin, _product(entry, about.get(entry.asin), options.catalogue_seed))
+    rng = random.Random(f"limits {options.catalogue_seed}")
+    if options.webshop_instructions is not None:
+        instructions = _read(options.webshop_instructions, _INSTRUCTIONS)
+        goals = _human_goals(instructions, products, rng)
+    elif options.webshop_attributes is not None:
+        goals = _synthetic_goals(about, products, rng)
+    else:
+        raise ValueError(
+            "webshop_products is set without instructions: set webshop_instructions (items_human_ins.json) or "
+            "webshop_attributes (items_ins_v2*.json)"
+        )
+    if not goals:
+        raise ValueError(
+            f"{options.webshop_instructions or options.webshop_attributes} has no instruction for a product of "
+            f"{options.webshop_products}: take both from one WebShop download"
+        )
+    return Catalogue(dict(sorted(products.items())), {}), FileGoals(goals)
+
+
+def _read(path: str, form: TypeAdapter[_Form]) -> _Form:
+    try:
+        return form.validate_json(Path(path).read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): give the path of WebShop's own file") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole file"
+        raise ValueError(
+            f"{path} is not of WebShop's form ({where}: {first['msg']}): fetch it again with WebShop's setup.sh"
+        ) from error
+
+
+def _product(entry: _ProductEntry, about: _AttributeEntry | None, seed: int) -> Product:
+    bullets = entry.small_description
+    details = [bullets] if isinstance(bullets, str) else list(bullets or ())
+    title = " ".join(entry.name.split())
+    return Product(
+        id=entry.asin,
+        title=title,
+        type=entry.query.lower().strip(),
+        category=tuple(step.strip() for step in entry.product_category.split("›")),
+        brand=entry.brand or "",
+        attributes=tuple(about.attributes) if about is not None else (),
+        options=_options(entry),
+        price=_price(entry, seed),
+        nouns=frozenset(_WORD.findall(title.lower())) - _STOP_WORDS,
+        details=tuple(text for text in (*details, entry.full_description or "") if text),
+    )
+
+
+def _options(entry: _ProductEntry) -> OptionGroups:
+    if not isinstance(entry.customization_options, dict):
+        return ()
+    return tuple(
+        (group.lower(), tuple(" ".join(each.value.replace("/", " | ").lower().split()) for each in values))
+        for group, values in entry.customization_options.items()
+        if values
+    )
+
+
+def _price(entry: _ProductEntry, seed: int) -> float:
+    """The price, or one drawn from the entry's range."""
+    prices = [float(digits) for part in (entry.pricing or "").split("$") if (digits := re.sub(r"[^\d.]", "", part))]
+    if not prices:
+        return _WITHOUT_PRICE
+    if len(prices) == 1:
+        return prices[0]
+    return round(random.Random(f"price {seed} {entry.asin}").uniform(prices[0], prices[1]), 2)
+
+
+def _human_goals(
+    instructions: Mapping[str, list[_HumanEntry]], products: Mapping[str, Product], rng: random.Random
+) -> list[tuple[Goal, str]]:
+    goals: list[tuple[Goal, str]] = []
+    for product in products.values():
+        for entry in instructions.get(product.id, ()):
+            options = entry.instruction_options
+            values = tuple(options.values()) if isinstance(options, dict) else tuple(options)
+            if entry.instruction_attributes:
+                goals.append(_goal(product, entry.instruction.strip("."), entry.instruction_attributes, values, rng))
+    return goals
+
+
+def _synthetic_goals(
+    about: Mapping[str, _AttributeEntry], products: Mapping[str, Product], rng: random.Random
+) -> list[tuple[Goal, str]]:
+    """One goal for each combination of a product's option values."""
+    goals: list[tuple[Goal, str]] = []
+    for product in products.values():
+        entry = about.get(product.id)
+        if entry is None or not entry.instruction or not entry.instruction_attributes:
+            continue
+        groups = sorted(product.options)
+        for values in itertools.product(*(offered for _, offered in groups)):
+            choices = ", and ".join(f"{group}: {value}" for (group, _), value in zip(groups, values, strict=True))
+            text = f"{entry.instruction} with {choices}" if choices else entry.instruction
+            goals.append(_goal(product, text, entry.instruction_attributes, values, rng))
+    return goals
+
+
+def _goal(
+    product: Product, text: str, attributes: Sequence[str], values: Sequence[str], rng: random.Random
+) -> tuple[Goal, str]:
+    """A limit is the higher of two draws from the next four multiples of ten dollars; none above $970."""
+    above = [10.0 * tens for tens in range(1, 100) if 10.0 * tens > product.price][:4]
+    limit = max(rng.sample(above, 2)) if len(above) >= 2 else _NO_LIMIT
+    price_text = f", and price lower than {limit:.2f} dollars" if limit < _NO_LIMIT else ""
+    wanted = tuple(attribute.lower() for attribute in attributes)
+    goal = Goal(
+        product.id,
+        product.type,
+        product.category,
+        tuple(sorted(product.nouns)),
+        wanted,
+        tuple(" ".join(value.replace("/", " | ").lower().split()) for value in values),
+        limit,
+    )
+    return goal, f"{text}{price_text}"
+
+
+def _text(product: Product) -> str:
+    return " ".join((product.title, *product.details)).lower()
