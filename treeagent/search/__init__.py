@@ -1,0 +1,1 @@
+"""Tree search for language agents. Knows states, actions, visits and values; no model, no environment."""

@@ -1,0 +1,126 @@
+"""The search tree: N, W, P, V and r on nodes and edges, nothing else."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from treeagent.types import Action, Origin, State, Task
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a search has spent."""
+
+    simulations: int = 0
+    environment_steps: int = 0
+    """Replayed steps included."""
+    generated_tokens: int = 0
+    """Every sampled token of every candidate, those merged away included."""
+    proposals: int = 0
+    """States at which the policy was asked for candidates."""
+    estimates: int = 0
+    """States at which V(s) was asked for."""
+    seconds: float = 0.0
+    """Wall time; that of a wave is shared equally among its trees."""
+
+    def add(self, other: "Budget") -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True, eq=False)
+class Edge:
+    """An action at a state, with its statistics."""
+
+    action: Action
+    prior: float
+    """P(s,a), over siblings; sums to 1."""
+    visits: int = 0
+    """N(s,a)."""
+    value_sum: float = 0.0
+    """W(s,a), of returns from this edge on."""
+    reward: float | None = 0.0
+    """r(s,a); None where the verifier's word is withheld."""
+    child: "Node | None" = None
+
+    @property
+    def value(self) -> float:
+        """Q(s,a) = W/N; 0 before the first visit, where selection uses the first-play value instead."""
+        return self.value_sum / self.visits if self.visits else 0.0
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing new can be found beyond this edge."""
+        return self.child is not None and self.child.exhausted
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A state, evaluated once."""
+
+    state: State
+    value: float = 0.0
+    """V(s), as estimated when the node was made; at a terminal node the estimate of its outcome."""
+    context_ids: tuple[int, ...] = ()
+    """Tokens that this state adds to the prompt after the action that led here; filled when it is first evaluated."""
+    terminated: bool = False
+    truncated: bool = False
+    origin: Origin = "real"
+    invalid: bool = False
+    """The action that led here was malformed or refused."""
+    edges: list[Edge] = field(default_factory=list["Edge"])
+    exhausted: bool = False
+
+    @property
+    def visits(self) -> int:
+        """N(s) = Σ_a N(s,a)."""
+        return sum(edge.visits for edge in self.edges)
+
+    @property
+    def ended(self) -> bool:
+        return self.terminated or self.truncated
+
+    def leaf_value(self, reward: float | None) -> float:
+        """What a leaf adds to the ``reward`` that led to it: V(s), but nothing after a known end. A truncated leaf
+        keeps its estimate, and so does an end whose reward is withheld."""
+        return 0.0 if self.terminated and reward is not None else self.value
+
+
+@dataclass(slots=True, eq=False)
+class Tree:
+    """A search tree for one task: the artifact that every view reads."""
+
+    task: Task
+    seed: int
+    root: Node
+    budget: Budget = field(default_factory=Budget)
+    error: str = ""
+    """Why the search of this task broke off; the tree up to there stays valid data."""
+
+    def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
+        """Every node with the edges that lead to it, parents first, siblings in order."""
+        stack: list[tuple[tuple[Edge, ...], Node]] = [((), self.root)]
+        while stack:
+            path, node = stack.pop()
+            yield path, node
+            stack.extend(((*path, edge), edge.child) for edge in reversed(node.edges) if edge.child is not None)
+
+    def nodes(self) -> Iterator[Node]:
+        return (node for _, node in self.walk())
+
+    def prompt_ids(self, path: Sequence[Edge]) -> tuple[int, ...]:
+        """All tokens that the policy has read at the end of ``path``, exactly as it read and sampled them."""
+        ids = list(self.root.context_ids)
+        for edge in path:
+            ids.extend(edge.action.token_ids)
+            if edge.child is not None:
+                ids.extend(edge.child.context_ids)
+        return tuple(ids)
+
+
+def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
+    """G = Σ_t γ^t r_t along a path of expanded edges, closed by the leaf's value."""
+    last = path[-1].child
+    total = last.leaf_value(path[-1].reward) if last is not None else 0.0
+    for edge in reversed(path):
+        total = (edge.reward or 0.0) + discount * total
+    return total
