@@ -1,0 +1,220 @@
+import copy
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treeagent.store import (
+    CorruptShard,
+    StoreError,
+    digest,
+    read_records,
+    remove_leftovers,
+    shard_names,
+    shards,
+    write_atomic,
+    write_shard,
+)
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    # a line break and a quote inside text are what would break a format of lines
+    | st.text() | st.just('\n"\u2028'),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@settings(deadline=None)  # the disk has its own pace
+@given(records=st.lists(st.dictionaries(st.text(), values), max_size=20))
+def test_records_come_back_equal(records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("trees")
+    write_shard(folder, "collect", 0, records)
+    assert list(read_records(folder)) == records
+
+
+def test_long_records_come_back_equal(tmp_path: Path) -> None:
+    records = [{"text": os.urandom(300_000).hex()}, {"text": "a" * 5_000_000}, {}]
+    write_shard(tmp_path, "collect", 0, records)
+    assert list(read_records(tmp_path)) == records
+
+
+def test_zstd_and_jq_read_a_shard(tmp_path: Path) -> None:
+    path = write_shard(tmp_path, "collect", 3, [{"seed": 1}, {"seed": 2}])
+    assert path.name == "collect-00003.jsonl.zst"
+    try:
+        text = subprocess.run(["zstd", "-dc", str(path)], check=True, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        pytest.skip("zstd is not installed")
+    assert text == '{"seed":1}\n{"seed":2}\n'
+
+
+def test_joined_shards_are_one_shard(tmp_path: Path) -> None:
+    first, second = (write_shard(tmp_path, "a", index, [{"n": index}]) for index in (0, 1))
+    first.write_bytes(first.read_bytes() + second.read_bytes())
+    second.unlink()
+    assert list(read_records(tmp_path)) == [{"n": 0}, {"n": 1}]
+
+
+def test_shards_are_found_by_name_in_order(tmp_path: Path) -> None:
+    for name, index in [("b", 0), ("a-b", 0), ("a", 100_000), ("a", 2), ("a", 10)]:
+        write_shard(tmp_path, name, index, [{"name": name, "index": index}])
+    (tmp_path / "notes.txt").write_text("not ours")
+    assert [record["index"] for record in read_records(tmp_path, "a")] == [2, 10, 100_000]
+    assert [path.name for path in shards(tmp_path, "a-b")] == ["a-b-00000.jsonl.zst"]
+    assert shard_names(tmp_path) == ["a", "a-b", "b"]
+    assert len(shards(tmp_path)) == 5
+    assert shards(tmp_path / "nowhere") == [] == list(read_records(tmp_path / "nowhere"))
+
+
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    for name in ("../up", "", ".hidden"):
+        with pytest.raises(ValueError, match="is no shard name"):
+            write_shard(tmp_path, name, 0, [])
+
+
+def test_a_shard_cut_at_any_byte_is_named(tmp_path: Path) -> None:
+    path = write_shard(tmp_path, "collect", 0, [{"n": n} for n in range(5)])
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(
+            CorruptShard, match=r"line .* cut short or damaged: delete this file and continue"
+        ) as caught:
+            list(read_records(tmp_path))
+        assert str(path) in str(caught.value)
+
+
+def test_a_shard_with_a_changed_byte_is_named_or_reads_the_same(tmp_path: Path) -> None:
+    records = [{"n": n, "text": "the same text again and again"} for n in range(50)]
+    path = write_shard(tmp_path, "collect", 0, records)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            assert list(read_records(tmp_path)) == records
+        except CorruptShard as error:
+            assert str(path) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'{"n":0}\n{"n":\n', "line 2 is not JSON"),
+        (b"[1]\n", "line 1 is no record"),
+        (b'{}\n{"n"', "line 2 is cut short"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, text: bytes, said: str) -> None:
+    path = tmp_path / "collect-00000.jsonl.zst"
+    path.write_bytes(zstandard.compress(text))
+    with pytest.raises(CorruptShard, match=said):
+        list(read_records(tmp_path))
+
+
+WRITER = """
+import itertools, os, sys
+from pathlib import Path
+from treeagent.store import write_shard
+for index in itertools.count(int(sys.argv[2])):
+    write_shard(Path(sys.argv[1]), "collect", index, ({"n": n, "noise": os.urandom(2000).hex()} for n in range(200)))
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path: Path) -> None:
+    leftovers = 0
+    for attempt in range(6):
+        written = len(shards(tmp_path))
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(written)])
+        deadline = time.monotonic() + 30
+        while len(shards(tmp_path)) == written and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.007 * attempt)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        leftovers += len(list(tmp_path.glob(".*")))
+        assert len(shards(tmp_path)) > written
+        assert sum(1 for _ in read_records(tmp_path)) == 200 * len(shards(tmp_path))
+    assert leftovers, "no kill fell into a write: the test has lost its aim"
+    remove_leftovers(tmp_path)
+    assert sorted(tmp_path.iterdir()) == shards(tmp_path)
+
+
+def noise(megabytes: float) -> Iterator[dict[str, str]]:
+    for _ in range(int(megabytes * 1000)):
+        yield {"noise": os.urandom(1000).hex()}
+
+
+def test_a_full_disk_is_named_and_nothing_partial_stays(tmp_path: Path) -> None:
+    kept = write_shard(tmp_path, "collect", 0, [{"n": 1}])
+    # A device that is always full stands in for the disk behind the temporary file.
+    (tmp_path / f".collect-00001.jsonl.zst.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(StoreError, match=r"collect-00001\.jsonl\.zst: No space left on device: free some space"):
+        write_shard(tmp_path, "collect", 1, noise(1))
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_a_refused_write_keeps_the_old_file_and_nothing_partial(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_atomic(path, b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        with pytest.raises(StoreError, match=r"results\.json: File too large"):
+            write_atomic(path, bytes(100_000))
+        with pytest.raises(StoreError, match=r"collect-00000\.jsonl\.zst: File too large"):
+            write_shard(tmp_path, "collect", 0, noise(0.5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"nowhere/config\.toml: No such file or directory: check the path"):
+        write_atomic(tmp_path / "nowhere" / "config.toml", b"")
+
+
+def test_records_that_fail_while_they_are_made_leave_nothing(tmp_path: Path) -> None:
+    def failing() -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_shard(tmp_path, "collect", 0, failing())
+    assert list(tmp_path.iterdir()) == []
+
+
+def tree(task: str, seed: int = 0) -> dict[str, Any]:
+    edge = {"text": "look", "token_ids": [1, 2], "visits": 3, "value_sum": 1.5, "reward": 0.0}
+    node = {"parent": -1, "edge": -1, "value": 0.25, "edges": [edge]}
+    return {"task": {"id": task}, "seed": seed, "nodes": [node], "budget": {"seconds": 1.0}}
+
+
+@settings(max_examples=25, deadline=None)
+@given(order=st.permutations([("a", 0), ("a", 1), ("b", 0), ("b", 0)]))
+def test_the_digest_knows_no_order(order: list[tuple[str, int]]) -> None:
+    trees = [tree("a", 0), tree("a", 1), tree("b", 0), tree("b", 0)]
+    assert digest(tree(*key) for key in order) == digest(trees)
+
+
+def test_the_digest_sees_one_visit_but_not_the_time() -> None:
+    plain, slower = tree("a"), tree("a")
+    slower["budget"]["seconds"] = 9.0
+    assert digest([plain]) == digest([slower])
+    for key, value in [("visits", 4), ("value_sum", 1.5000001), ("text", "wait"), ("token_ids", [1, 3]), ("reward", 1)]:
+        other = copy.deepcopy(plain)
+        other["nodes"][0]["edges"][0][key] = value
+        assert digest([plain]) != digest([other]), key
+    assert digest([plain]) != digest([tree("a", 1)]) != digest([])
+    assert digest([plain]) != digest([plain, plain])

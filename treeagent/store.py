@@ -1,0 +1,181 @@
+"""Records on disk, crash-safe: a shard exists whole or not at all. Knows plain dicts, not trees.
+
+A folder holds shards ``<name>-00000.jsonl.zst``, one JSON record a line; ``zstd -dc FILE | jq`` reads one.
+"""
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+import zstandard
+
+Record = Mapping[str, Any]
+_SHARD = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)-(?P<index>\d{5,})\.jsonl\.zst")
+_CHUNK = 1 << 14
+"""Compressed bytes read at once; small, since text may unpack to a hundred times as much."""
+
+
+class StoreError(RuntimeError):
+    """A file that could not be written or read: one sentence with its name, the reason and the fix."""
+
+
+class CorruptShard(ValueError):
+    """A shard that is not whole, or not ours: one sentence with its name, the line and the fix."""
+
+
+def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) -> Path:
+    """Write records as shard ``index`` of ``name``, replacing one of that index. Returns its path.
+
+    NaN and infinities become null, as JSON has none.
+
+    Raises:
+        StoreError: the file system refused; nothing is left behind.
+    """
+    file_name = f"{name}-{index:05d}.jsonl.zst"
+    if not _SHARD.fullmatch(file_name):
+        raise ValueError(f"{name!r} is no shard name: use letters, digits, dots and dashes")
+    path = folder / file_name
+    with _replacing(path) as file:
+        compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
+        for record in records:
+            file.write(compressor.compress(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)))
+        file.write(compressor.flush())
+    return path
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a small file so that it exists whole, in its old or its new form, whatever happens.
+
+    Raises:
+        StoreError: the file system refused; the old file is untouched.
+    """
+    with _replacing(path) as file:
+        file.write(content)
+
+
+def shards(folder: Path, name: str | None = None) -> list[Path]:
+    """Finished shards of ``name``, or of every name, by name and index; none where there is no folder."""
+    if not folder.is_dir():
+        return []
+    found = [(match["name"], int(match["index"]), path) for path, match in _matches(folder)]
+    return [path for shard_name, _, path in sorted(found) if name in (None, shard_name)]
+
+
+def shard_names(folder: Path) -> list[str]:
+    """The names that have finished shards, sorted."""
+    return sorted({path.name.rsplit("-", 1)[0] for path in shards(folder)})
+
+
+def read_records(folder: Path, name: str | None = None) -> Iterator[dict[str, Any]]:
+    """The records of all shards of ``name``, or of every name, in order; one line at a time is in memory.
+
+    Raises:
+        CorruptShard: a shard is cut short or holds something else.
+    """
+    for path in shards(folder, name):
+        for number, line in enumerate(_lines(path), start=1):
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                raise _corrupt(path, number, "is not JSON") from None
+            if not isinstance(record, dict):
+                raise _corrupt(path, number, "is no record")
+            yield record
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of writers that were killed. For the one writer of a folder: never call it to read."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def digest(records: Iterable[Record]) -> str:
+    """sha256, in hex, over every tree's task, seed, actions, visits, rewards and values; neither the order of the
+    trees nor the time they took counts."""
+    whole = hashlib.sha256()
+    for one in sorted((record["task"]["id"], record["seed"], _tree_hash(record)) for record in records):
+        whole.update(orjson.dumps(one))
+    return whole.hexdigest()
+
+
+def _tree_hash(record: Record) -> str:
+    edge_keys = ("text", "token_ids", "visits", "value_sum", "reward")
+    nodes = [
+        [node["parent"], node["edge"], node["value"], [[edge[key] for key in edge_keys] for edge in node["edges"]]]
+        for node in record["nodes"]
+    ]
+    return hashlib.sha256(orjson.dumps(nodes)).hexdigest()
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside ``path`` that takes its place once it is safely on disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_folder(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "free some space, then continue with --resume" if full else "check the path and its permissions"
+        raise StoreError(f"cannot write {path}: {error.strerror or error}: {fix}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # without it a rename may be undone by a crash of the machine
+    finally:
+        os.close(descriptor)
+
+
+def _matches(folder: Path) -> Iterator[tuple[Path, re.Match[str]]]:
+    for path in folder.iterdir():
+        match = _SHARD.fullmatch(path.name)
+        if match is not None:
+            yield path, match
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    number, pending = 0, b""
+    try:
+        for chunk in _unpacked(path):
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                number += 1
+                yield line
+    except (zstandard.ZstdError, EOFError):
+        raise _corrupt(path, number + 1, "is cut short or damaged") from None
+    if pending:
+        raise _corrupt(path, number + 1, "is cut short")
+
+
+def _unpacked(path: Path) -> Iterator[bytes]:
+    """Raises EOFError where the file ends inside a frame, which zstandard's own stream reader passes over."""
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            while chunk:
+                if frame.eof:
+                    frame = zstandard.ZstdDecompressor().decompressobj()
+                yield frame.decompress(chunk)
+                chunk = frame.unused_data
+    if not frame.eof:
+        raise EOFError
+
+
+def _corrupt(path: Path, line: int, what: str) -> CorruptShard:
+    return CorruptShard(f"{path}, line {line} {what}: delete this file and continue with --resume, which makes it anew")
