@@ -1,0 +1,107 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from tiny import logprobs, pairs, weights
+from torch.nn.functional import logsigmoid
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treeagent.learners.config import DPOConfig, PreferenceLoss
+from treeagent.learners.dpo import train_dpo
+
+SIGMOID = DPOConfig(max_steps=1, batch_size=8, log_every=1, loss_type=("sigmoid",), loss_weights=(1.0,))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_reference_equal_to_the_policy_gives_margin_zero_and_loss_log_two(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, temperature: float
+) -> None:
+    stored = pairs(model, 8, temperature=temperature)
+    result = train_dpo(model, tokenizer, stored, replace(SIGMOID, temperature=temperature))
+    assert result.metrics["rewards/margins"] == pytest.approx(0.0, abs=1e-5)
+    assert result.metrics["loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_shifted_reference_gives_the_analytic_margin_and_loss(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    result = train_dpo(model, tokenizer, pairs(model, 8, shift=4.0), replace(SIGMOID, beta=0.25))
+    assert result.metrics["rewards/margins"] == pytest.approx(1.0, abs=1e-4)
+    assert result.metrics["loss"] == pytest.approx(math.log1p(math.exp(-1.0)), abs=1e-5)
+
+
+def test_each_pair_has_its_own_smoothing(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    shuffled = [replace(pair, smoothing=number / 16) for number, pair in enumerate(pairs(model, 8, shift=4.0))]
+    result = train_dpo(model, tokenizer, shuffled, replace(SIGMOID, beta=0.25, label_smoothing=0.1))
+    smoothing = torch.tensor([max(number / 16, 0.1) for number in range(8)])
+    h = torch.tensor(1.0)
+    expected = (-(1 - smoothing) * logsigmoid(h) - smoothing * logsigmoid(-h)).mean().item()
+    assert result.metrics["loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_smoothed_gradient_is_conservative_dpo_s(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """At h = 0 the gradient of a pair is (1/2 - ε) times a constant: at ε = 1/2 nothing moves."""
+    stored = [replace(pair, smoothing=0.5) for pair in pairs(model, 8)]
+    quiet = train_dpo(model, tokenizer, stored, SIGMOID).metrics["grad_norm"]
+    assert quiet < 1e-4
+
+
+def test_anchor_is_the_mean_over_the_chosen_tokens_of_the_batch(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    stored = pairs(model, 8)
+    chosen = [logprob for pair in stored for logprob in pair.chosen.logprobs]
+    result = train_dpo(model, tokenizer, stored, DPOConfig(max_steps=1, batch_size=8, log_every=1))
+    assert result.metrics["loss"] == pytest.approx(math.log(2) - 0.5 * sum(chosen) / len(chosen), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss_type", ["hinge", "ipo", "robust", "apo_zero", "sigmoid_norm", "exo_pair"])
+def test_the_loss_family_passes_through(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, loss_type: PreferenceLoss
+) -> None:
+    before = weights(model)
+    config = replace(SIGMOID, loss_type=(loss_type,), label_smoothing=0.1 if loss_type == "exo_pair" else 0.0)
+    assert math.isfinite(train_dpo(model, tokenizer, pairs(model, 8), config).metrics["loss"])
+    assert not torch.equal(weights(model), before)
+
+
+def test_no_reference_model_is_kept(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("a reference model was loaded")
+
+    monkeypatch.setattr("trl.trainer.dpo_trainer.create_model_from_path", refuse)
+    stored = pairs(model, 8)
+    train_dpo(model, tokenizer, stored, SIGMOID)
+    drift = sum(logprobs(model, (*pair.context_ids, *pair.chosen.token_ids)).sum().item() for pair in stored)
+    # A second round from the drifted policy still measures against what was stored.
+    again = train_dpo(model, tokenizer, stored, SIGMOID)
+    assert again.metrics["rewards/margins"] > 0
+    assert drift != 0
+
+
+# PEFT asks transformers by a name that transformers 5.23 deprecates.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
+def test_adapters_train_without_a_copy_of_them(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    stored = pairs(model, 8)
+    base = weights(model)
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], lora_dropout=0.5))
+    assert isinstance(adapted, PeftModel)
+    for _ in range(2):  # the reference adapter that TRL adds would make a second round fail
+        result = train_dpo(adapted, tokenizer, stored, SIGMOID)
+    assert list(adapted.peft_config) == ["default"]
+    assert result.metrics["rewards/margins"] > 0
+    assert torch.equal(weights(adapted.unload()), base)
+
+
+def test_bad_pairs_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match="no preference pairs"):
+        train_dpo(model, tokenizer, [], SIGMOID)
+    pair = pairs(model, 1)[0]
+    with pytest.raises(ValueError, match="0 log-probabilities"):
+        train_dpo(model, tokenizer, [replace(pair, chosen=replace(pair.chosen, logprobs=()))], SIGMOID)
+    with pytest.raises(ValueError, match='only the "sigmoid" loss honours'):
+        train_dpo(model, tokenizer, [replace(pair, smoothing=0.1)], replace(SIGMOID, loss_type=("ipo",)))

@@ -1,0 +1,164 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import advantage_rows, logprobs, weights
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treeagent.advantages import AdvantageRow
+from treeagent.learners.config import GRPOConfig, PolicyLoss
+from treeagent.learners.grpo import train_grpo
+
+ONE_STEP = GRPOConfig(max_steps=1, batch_size=8, log_every=1)
+LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+
+
+def ratios(model: LlamaForCausalLM, row: AdvantageRow) -> tuple[torch.Tensor, torch.Tensor]:
+    """Importance ratios and advantages of the trained tokens of a row."""
+    mask = torch.tensor(row.mask)
+    policy = logprobs(model, (*row.prompt_ids, *row.completion_ids))[len(row.prompt_ids) - 1 :]
+    return (policy - torch.tensor(row.logprobs)).exp()[mask], torch.tensor(row.advantages)[mask]
+
+
+def surrogate(ratio: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
+    """PPO-clip with clip-higher, per token."""
+    return -torch.min(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_zero_advantages_leave_the_weights_exactly_alone(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, loss_type: PolicyLoss
+) -> None:
+    before = weights(model)
+    config = replace(ONE_STEP, loss_type=loss_type, epsilon_high=None, max_steps=3)
+    train_grpo(model, tokenizer, advantage_rows(model, 12, advantage=0.0, stale=0.3), config)
+    assert torch.equal(weights(model), before)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_whatever_stands_at_masked_tokens_changes_nothing(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, loss_type: PolicyLoss
+) -> None:
+    rows = advantage_rows(model, 8, stale=0.3)
+    spoilt = [
+        replace(
+            row,
+            advantages=tuple(a if kept else 1e6 for a, kept in zip(row.advantages, row.mask, strict=True)),
+            logprobs=tuple(b if kept else math.nan for b, kept in zip(row.logprobs, row.mask, strict=True)),
+        )
+        for row in rows
+    ]
+    config = replace(ONE_STEP, loss_type=loss_type, epsilon_high=None, beta=0.1, entropy=0.1, anchor=0.1)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    train_grpo(model, tokenizer, rows, config)
+    clean = weights(model)
+    model.load_state_dict(start)
+    train_grpo(model, tokenizer, spoilt, config)
+    assert torch.equal(weights(model), clean)
+
+
+def test_masked_tokens_get_exactly_no_gradient(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """The last tokens of a row are nobody's context: masked out, changing them must change nothing, bit for bit."""
+    rows = [replace(row, mask=(*row.mask[:-2], False, False)) for row in advantage_rows(model, 8, stale=0.3)]
+    others = [replace(row, completion_ids=(*row.completion_ids[:-2], 3, 3)) for row in rows]
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    train_grpo(model, tokenizer, rows, ONE_STEP)
+    first = weights(model)
+    model.load_state_dict(start)
+    train_grpo(model, tokenizer, others, ONE_STEP)
+    assert torch.equal(weights(model), first)
+
+
+def test_dapo_loss_is_ppo_clip_over_trained_tokens(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = advantage_rows(model, 8, stale=0.5)
+    terms = torch.cat([surrogate(*ratios(model, row)) for row in rows])
+    clipped = torch.cat(
+        [((r > 1.28) & (a > 0)) | ((r < 0.8) & (a < 0)) for r, a in (ratios(model, row) for row in rows)]
+    )
+    metrics = train_grpo(model, tokenizer, rows, ONE_STEP).metrics
+    assert metrics["loss"] == pytest.approx(terms.mean().item(), abs=1e-5)
+    assert metrics["clip_ratio/region_mean"] == pytest.approx(clipped.float().mean().item(), abs=1e-6)
+    assert clipped.any()
+
+
+def test_grpo_loss_is_the_mean_of_row_means(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = advantage_rows(model, 8, stale=0.5)
+    expected = torch.stack([surrogate(*ratios(model, row)).mean() for row in rows]).mean().item()
+    metrics = train_grpo(model, tokenizer, rows, replace(ONE_STEP, loss_type="grpo")).metrics
+    assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_dr_grpo_divides_by_a_constant(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = advantage_rows(model, 8, stale=0.5)
+    total = torch.cat([surrogate(*ratios(model, row)) for row in rows]).sum().item()
+    config = replace(ONE_STEP, loss_type="dr_grpo", max_completion_tokens=50)
+    assert train_grpo(model, tokenizer, rows, config).metrics["loss"] == pytest.approx(total / (8 * 50), abs=1e-6)
+
+
+def test_kl_is_measured_against_behaviour_and_anchor_added(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = advantage_rows(model, 8, stale=0.5)
+    both = [ratios(model, row) for row in rows]
+    ratio, advantage = torch.cat([r for r, _ in both]), torch.cat([a for _, a in both])
+    kl = ratio * (1 / ratio + ratio.log() - 1)
+    policy = torch.cat(
+        [logprobs(model, (*r.prompt_ids, *r.completion_ids))[len(r.prompt_ids) - 1 :][list(r.mask)] for r in rows]
+    )
+    anchor = -policy[advantage > 0].mean()
+    metrics = train_grpo(model, tokenizer, rows, replace(ONE_STEP, beta=0.2, anchor=0.3)).metrics
+    assert metrics["kl"] == pytest.approx(kl.mean().item(), abs=1e-5)
+    assert metrics["anchor"] == pytest.approx(anchor.item(), abs=1e-5)
+    expected = surrogate(ratio, advantage).mean() + 0.2 * kl.mean() + 0.3 * anchor
+    assert metrics["loss"] == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_an_unlikely_observation_does_not_blow_up_the_kl(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model.lm_head.weight.data.mul_(300)  # log-probabilities of hundreds of nats
+    rows = advantage_rows(model, 8)
+    lowest = min(logprobs(model, (*row.prompt_ids, *row.completion_ids)).min().item() for row in rows)
+    assert lowest < -90  # exp(90) overflows
+    assert math.isfinite(train_grpo(model, tokenizer, rows, replace(ONE_STEP, beta=0.1)).metrics["loss"])
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_accumulated_batches_make_the_same_step(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, loss_type: PolicyLoss
+) -> None:
+    rows = advantage_rows(model, 8, stale=0.3)
+    config = replace(ONE_STEP, loss_type=loss_type)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    whole = train_grpo(model, tokenizer, rows, config)
+    model.load_state_dict(start)
+    halves = train_grpo(model, tokenizer, rows, replace(config, batch_size=4, accumulation=2))
+    assert halves.steps == whole.steps == 1
+    assert halves.metrics["grad_norm"] == pytest.approx(whole.metrics["grad_norm"], rel=1e-3)
+
+
+def test_rows_that_do_not_divide_evenly_are_all_trained(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = advantage_rows(model, 7)
+    assert train_grpo(model, tokenizer, rows, GRPOConfig(batch_size=2, accumulation=2, epochs=2)).steps == 4
+    assert train_grpo(model, tokenizer, rows, GRPOConfig(batch_size=32, iterations=3)).steps == 3
+
+
+def test_learns_to_prefer_what_pays(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = advantage_rows(model, 8)
+    before = sum((ratio.log() * advantage).sum().item() for ratio, advantage in (ratios(model, row) for row in rows))
+    train_grpo(model, tokenizer, rows, replace(ONE_STEP, max_steps=10, learning_rate=1e-3))
+    after = sum((ratio.log() * advantage).sum().item() for ratio, advantage in (ratios(model, row) for row in rows))
+    assert after > before + 1
+
+
+def test_bad_rows_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match="none of the 0 advantage rows"):
+        train_grpo(model, tokenizer, [], ONE_STEP)
+    row = advantage_rows(model, 1)[0]
+    with pytest.raises(ValueError, match="has no prompt"):
+        train_grpo(model, tokenizer, [replace(row, prompt_ids=())], ONE_STEP)
+    with pytest.raises(ValueError, match="none of the 1 advantage rows"):
+        train_grpo(model, tokenizer, [replace(row, mask=(False,) * len(row.mask))], ONE_STEP)

@@ -1,0 +1,110 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import HIDDEN, logprobs, token_rows, weights
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treeagent.learners.config import SFTConfig
+from treeagent.learners.sft import train_sft
+from treeagent.targets import TokenRow
+from treeagent.value_head import ValueHead
+
+ONE_STEP = SFTConfig(max_steps=1, batch_size=8, log_every=1)
+
+
+def test_loss_is_the_mean_over_masked_tokens_only(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = token_rows(8)
+    kept = [logprobs(model, row.token_ids)[torch.tensor(row.mask[1:])] for row in rows]
+    result = train_sft(model, tokenizer, rows, ONE_STEP)
+    assert result.metrics["loss"] == pytest.approx(-torch.cat(kept).mean().item(), rel=1e-5)
+
+
+def test_gradient_of_unmasked_labels_is_zero(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Tokens after the last masked one are labels only: changing them must change nothing, bit for bit."""
+    rows = [replace(row, mask=(*row.mask[:-3], False, False, False)) for row in token_rows(8)]
+    others = [replace(row, token_ids=(*row.token_ids[:-3], 3, 3, 3)) for row in rows]
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    train_sft(model, tokenizer, rows, ONE_STEP)
+    first = weights(model)
+    model.load_state_dict(start)
+    train_sft(model, tokenizer, others, ONE_STEP)
+    assert torch.equal(first, weights(model))
+
+
+def test_accumulated_batches_make_the_same_step(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = token_rows(8)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    whole = train_sft(model, tokenizer, rows, ONE_STEP)
+    model.load_state_dict(start)
+    halves = train_sft(model, tokenizer, rows, replace(ONE_STEP, batch_size=4, accumulation=2))
+    assert halves.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-5)
+    assert halves.metrics["grad_norm"] == pytest.approx(whole.metrics["grad_norm"], rel=1e-4)
+
+
+def test_value_loss_trains_head_and_policy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = [replace(row, mask=(False,) * len(row.mask)) for row in token_rows(8)]
+    head = ValueHead(HIDDEN)
+    before = weights(model)
+    seen: list[float] = []
+    train_sft(
+        model,
+        tokenizer,
+        rows,
+        replace(ONE_STEP, max_steps=40, learning_rate=5e-3),
+        head=head,
+        on_metrics=lambda row: seen.append(row["value_loss"]),
+    )
+    assert seen[0] == pytest.approx(0.6931, abs=1e-3)  # V starts at 1/2
+    assert seen[-1] < 0.1
+    assert not torch.equal(weights(model), before)
+    assert not hasattr(model, "value_head")
+
+
+def test_imitation_without_head_ignores_value_positions(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    result = train_sft(model, tokenizer, token_rows(8), ONE_STEP)
+    assert "value_loss" not in result.metrics
+
+
+def test_learns_and_saves_a_stock_checkpoint(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    head = ValueHead(HIDDEN)
+    result = train_sft(
+        model,
+        tokenizer,
+        token_rows(16),
+        SFTConfig(epochs=20, batch_size=8, learning_rate=1e-2),
+        head=head,
+        checkpoint_dir=tmp_path,
+    )
+    assert result.steps == 40
+    assert result.metrics["loss"] < 1.0
+    saved = tmp_path / "checkpoint-40"
+    loaded = AutoModelForCausalLM.from_pretrained(saved)
+    assert torch.equal(weights(loaded), weights(model))
+    assert torch.equal(weights(ValueHead.load(saved, HIDDEN)), weights(head))
+    assert "value_head" not in (saved / "model.safetensors").read_bytes()[:4000].decode(errors="ignore")
+
+
+def test_rows_with_nothing_to_learn_are_left_out(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = [*token_rows(3), TokenRow("t", (3, 4, 5), (False, False, False))]
+    assert train_sft(model, tokenizer, rows, SFTConfig(batch_size=1)).steps == 3
+
+
+def test_nothing_to_learn_is_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match="none of the 0 token rows"):
+        train_sft(model, tokenizer, [], ONE_STEP)
+    with pytest.raises(ValueError, match="none of the 1 token rows"):
+        train_sft(model, tokenizer, [TokenRow("t", (3, 4), (True, False), (1,), (1.0,))], ONE_STEP)
+
+
+def test_a_value_target_outside_the_range_is_refused(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = [replace(row, value_targets=(2.0, 2.0)) for row in token_rows(4)]
+    with pytest.raises(ValueError, match="value target 2 lies outside"):
+        train_sft(model, tokenizer, rows, ONE_STEP, head=ValueHead(HIDDEN))

@@ -1,0 +1,285 @@
+"""What all trainings share: the best weights, divergence, interruption and resumption, seeds, the lent model."""
+
+import io
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from tiny import HIDDEN, advantage_rows, make_model, pairs, token_rows, weights
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treeagent.learners.batches import Batches
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
+from treeagent.learners.dpo import train_dpo
+from treeagent.learners.grpo import train_grpo
+from treeagent.learners.sft import train_sft
+from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
+from treeagent.value_head import ValueHead
+
+SFT = SFTConfig(max_steps=7, batch_size=4, save_every=2, validate_every=2, log_every=1)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_at(step: int) -> Callable[[int, int], None]:
+    def on_progress(done: int, total: int) -> None:
+        if done == step:
+            raise Interrupted
+
+    return on_progress
+
+
+def run_sft(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
+    return train_sft(model, tokenizer, token_rows(10), SFT, head=head, **hooks)
+
+
+def run_dpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
+    config = DPOConfig(max_steps=7, batch_size=4, save_every=2, learning_rate=1e-2, schedule="cosine")
+    return train_dpo(model, tokenizer, pairs(make_model(), 10), config, **hooks)
+
+
+def run_grpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
+    config = GRPOConfig(max_steps=7, batch_size=4, save_every=2, iterations=3, learning_rate=1e-2, warmup_steps=3)
+    return train_grpo(model, tokenizer, advantage_rows(make_model(), 10), config, **hooks)
+
+
+def make_head() -> ValueHead:
+    torch.manual_seed(1)
+    return ValueHead(HIDDEN)
+
+
+@pytest.mark.parametrize("run", [run_sft, run_dpo, run_grpo])
+@pytest.mark.parametrize("step", [1, 5])
+def test_resumed_equals_uninterrupted(
+    run: Callable[..., TrainResult], step: int, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    whole, whole_head = make_model(), make_head()
+    expected = run(whole, whole_head, tokenizer, {"checkpoint_dir": tmp_path / "whole"})
+    with pytest.raises(Interrupted):
+        run(
+            make_model(),
+            make_head(),
+            tokenizer,
+            {"checkpoint_dir": tmp_path / "cut", "on_progress": interrupt_at(step)},
+        )
+    resumed, resumed_head, steps = make_model(), make_head(), list[int]()
+    result = run(
+        resumed,
+        resumed_head,
+        tokenizer,
+        {"checkpoint_dir": tmp_path / "cut", "on_progress": lambda done, total: steps.append(done)},
+    )
+    assert steps[0] == (step - 1) // 2 * 2  # the newest checkpoint before
+    assert torch.equal(weights(resumed), weights(whole))
+    assert torch.equal(weights(resumed_head), weights(whole_head))
+    assert result.steps == expected.steps == 7
+    assert result.metrics["loss"] == expected.metrics["loss"]
+
+
+def test_validation_state_survives_an_interruption(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    """Scores at steps 0, 2, 4, 6 and 7; the best weights were seen before the interruption."""
+    scores, best, model = iter([0.1, 0.5, 0.4, 0.3, 0.2]), make_model(), make_model()
+    train_sft(best, tokenizer, token_rows(10), replace(SFT, max_steps=2), head=make_head())
+    hooks: Hooks = {"checkpoint_dir": tmp_path, "validate": lambda: next(scores)}
+    with pytest.raises(Interrupted):
+        run_sft(make_model(), make_head(), tokenizer, {**hooks, "on_progress": interrupt_at(5)})
+    result = run_sft(model, make_head(), tokenizer, hooks)
+    assert next(scores, None) is None
+    assert (result.best_step, result.best_validation) == (2, 0.5)
+    assert torch.equal(weights(model), weights(best))
+
+
+def test_a_finished_run_is_not_run_again(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    first, head = make_model(), make_head()
+    expected = run_sft(first, head, tokenizer, {"checkpoint_dir": tmp_path})
+    again, again_head, steps = make_model(), make_head(), list[int]()
+    hooks: Hooks = {"checkpoint_dir": tmp_path, "on_progress": lambda done, total: steps.append(done)}
+    result = run_sft(again, again_head, tokenizer, hooks)
+    assert steps == []
+    assert torch.equal(weights(again, again_head), weights(first, head))
+    assert (result.steps, result.metrics, result.best_step) == (7, expected.metrics, expected.best_step)
+
+
+def test_a_checkpoint_cut_short_is_not_resumed(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    hooks: Hooks = {"checkpoint_dir": tmp_path, "on_progress": interrupt_at(5)}
+    with pytest.raises(Interrupted):
+        run_sft(make_model(), make_head(), tokenizer, hooks)
+    (tmp_path / "checkpoint-4" / "progress.json").unlink()
+    (tmp_path / "checkpoint-4" / "model.safetensors").write_bytes(b"half")
+    steps: list[int] = []
+    run_sft(make_model(), make_head(), tokenizer, {**hooks, "on_progress": lambda done, total: steps.append(done)})
+    assert steps[0] == 2
+
+
+def test_a_folder_of_another_run_is_refused(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    train_sft(make_model(), tokenizer, token_rows(4), SFT, checkpoint_dir=tmp_path)
+    with pytest.raises(ValueError, match="come from another configuration or other rows"):
+        train_sft(make_model(), tokenizer, token_rows(5), SFT, checkpoint_dir=tmp_path)
+
+
+def test_best_weights_are_kept_and_ties_keep_the_earlier(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    head, seen = make_head(), list[torch.Tensor]()
+    scores = iter([0.1, 0.5, 0.5, 0.3, 0.2])
+
+    def validate() -> float:
+        assert not model.training
+        seen.append(weights(model, head))
+        torch.rand(3)  # must not disturb the training
+        return next(scores)
+
+    rows: list[dict[str, float]] = []
+    result = train_sft(
+        model,
+        tokenizer,
+        token_rows(10),
+        SFT,
+        head=head,
+        validate=validate,
+        on_metrics=lambda row: rows.append(dict(row)),
+    )
+    assert len(seen) == 5  # steps 0, 2, 4, 6 and the last, 7
+    assert (result.best_step, result.best_validation) == (2, 0.5)
+    # While lent, the head is one of the model's submodules and counts twice.
+    assert torch.equal(weights(model, head), seen[1][: weights(model, head).numel()])
+    assert [row["validation"] for row in rows if "validation" in row] == [0.1, 0.5, 0.5, 0.3, 0.2]
+    assert {"step", "loss", "grad_norm", "learning_rate", "value_loss"} <= set(result.metrics)
+
+
+def test_an_update_that_only_harms_is_undone(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    before, scores = weights(model), iter([0.9, 0.5, 0.4, 0.3, 0.2])
+    result = train_dpo(
+        model,
+        tokenizer,
+        pairs(model, 8),
+        DPOConfig(max_steps=20, batch_size=4, validate_every=2, patience=3),
+        validate=lambda: next(scores),
+    )
+    assert result.steps == 6
+    assert result.best_step == 0
+    assert torch.equal(weights(model), before)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_divergence_stops_and_leaves_the_last_good_weights(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, value: float
+) -> None:
+    """The third batch is bad; the last weights that gave a finite loss are those of the second."""
+    rows, config = advantage_rows(model, 12), GRPOConfig(max_steps=5, batch_size=4)
+    good = make_model()
+    train_grpo(good, tokenizer, rows, replace(config, max_steps=1))
+    for number in list(Batches([len(row.prompt_ids) + len(row.completion_ids) for row in rows], 4, config.seed))[2]:
+        rows[number] = replace(rows[number], advantages=(value,) * len(rows[number].mask))
+    with pytest.raises(TrainingDiverged, match="at step 3"):
+        train_grpo(model, tokenizer, rows, config)
+    assert torch.equal(weights(model), weights(good))
+
+
+def test_weights_that_break_the_loss_are_taken_back(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    before = weights(model)
+    with pytest.raises(TrainingDiverged):
+        train_sft(model, tokenizer, token_rows(8), SFTConfig(max_steps=5, batch_size=8, learning_rate=1e30))
+    assert torch.equal(weights(model), before)
+
+
+def test_same_seed_same_weights_other_seed_other_order(tokenizer: PreTrainedTokenizerFast) -> None:
+    def train(seed: int) -> torch.Tensor:
+        model = make_model()
+        train_sft(model, tokenizer, token_rows(10), replace(SFT, seed=seed))
+        return weights(model)
+
+    assert torch.equal(train(0), train(0))
+    assert not torch.equal(train(0), train(1))
+
+
+def test_keyboard_interrupt_passes_through(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    def on_progress(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_sft(model, tokenizer, token_rows(10), SFT, head=make_head(), on_progress=on_progress)
+    assert not hasattr(model, "value_head")
+    assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize("run", [run_sft, run_dpo, run_grpo])
+def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
+    run: Callable[..., TrainResult], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    model = make_model().eval()
+    model.config.use_cache = True
+    dropout = torch.nn.Dropout(0.3)
+    model.model.register_module("dropout", dropout)
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
+        run(model, make_head(), tokenizer, {"checkpoint_dir": tmp_path})
+    assert "forward" not in vars(model)
+    assert model.config.use_cache is True
+    assert dropout.p == 0.3
+    assert not model.training
+    assert output.getvalue() == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-6", "checkpoint-7"}
+
+
+def test_progress_counts_every_step(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    seen: list[tuple[int, int]] = []
+    train_sft(model, tokenizer, token_rows(10), replace(SFT, max_steps=3), on_progress=lambda *step: seen.append(step))
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_batches_hold_every_row_once_per_epoch(repeats: int) -> None:
+    lengths: Sequence[int] = [7 * number % 23 for number in range(101)]
+    batches = Batches(lengths, 8, seed=3, repeats=repeats)
+    first = list(batches)
+    assert len(first) == len(batches) == 13 * repeats
+    assert sorted(row for batch in first[::repeats] for row in batch) == list(range(101))
+    assert list(batches) == first
+    batches.set_epoch(1)
+    assert list(batches) != first
+
+
+# PEFT asks transformers by a name that transformers 5.23 deprecates.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
+def test_adapters_resume_with_their_head(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    def adapted() -> PeftModel:
+        model = make_model()
+        torch.manual_seed(2)
+        wrapped = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+        assert isinstance(wrapped, PeftModel)
+        return wrapped
+
+    def train(model: PeftModel, head: ValueHead, hooks: Hooks) -> None:
+        train_sft(model, tokenizer, token_rows(10), SFT, head=head, **hooks)
+
+    whole, whole_head, resumed, resumed_head = adapted(), make_head(), adapted(), make_head()
+    start = weights(whole)
+    train(whole, whole_head, {})
+    with pytest.raises(Interrupted):
+        train(adapted(), make_head(), {"checkpoint_dir": tmp_path, "on_progress": interrupt_at(5)})
+    assert sorted(path.name for path in (tmp_path / "checkpoint-4").iterdir() if path.is_dir()) == ["value_head"]
+    train(resumed, resumed_head, {"checkpoint_dir": tmp_path})
+    assert torch.equal(weights(resumed, resumed_head), weights(whole, whole_head))
+    assert not torch.equal(weights(whole), start)
+
+
+# The setting's old name, which TRL 1.16 still reads, is deprecated in transformers 5.23.
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning:transformers|trl")
+def test_recomputed_activations_give_the_same_gradient(tokenizer: PreTrainedTokenizerFast) -> None:
+    trained = []
+    for recompute in (False, True):
+        model = make_model()
+        train_sft(model, tokenizer, token_rows(10), replace(SFT, gradient_checkpointing=recompute, max_steps=2))
+        trained.append(weights(model))
+        assert not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    assert torch.allclose(trained[0], trained[1], atol=1e-6)

@@ -1,0 +1,70 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import HIDDEN, token_rows, weights
+from transformers import LlamaForCausalLM
+
+from treeagent.learners.config import ValueConfig
+from treeagent.learners.value import fit_value
+from treeagent.targets import TokenRow
+from treeagent.value_head import ValueHead
+
+
+def told_rows(count: int) -> list[TokenRow]:
+    """The last token tells whether the task succeeds."""
+    return [replace(row, token_ids=(*row.token_ids[:-1], 3 + number % 2), value_positions=(len(row.token_ids) - 1,),
+                    value_targets=(float(number % 2),)) for number, row in enumerate(token_rows(count))]  # fmt: skip
+
+
+def test_fits_what_can_be_told_and_leaves_the_policy_alone(model: LlamaForCausalLM) -> None:
+    head, before = ValueHead(HIDDEN), weights(model)
+    epochs: list[float] = []
+    result = fit_value(model, head, told_rows(80), ValueConfig(), on_metrics=lambda row: epochs.append(row["epoch"]))
+    assert torch.equal(weights(model), before)
+    assert result.held_out_loss < 0.3 < result.constant_loss
+    assert result.auc is not None and result.auc > 0.95
+    assert result.brier < 0.1
+    assert (result.train_positions, result.held_out_positions) == (64, 16)
+    assert epochs == [float(epoch) for epoch in range(1, result.epochs + 1)]
+
+
+def test_a_head_that_only_gets_worse_is_not_kept(model: LlamaForCausalLM) -> None:
+    shuffled = [replace(row, value_targets=(float(number // 2 % 2),) * 2) for number, row in enumerate(token_rows(20))]
+    result = fit_value(model, head := ValueHead(HIDDEN), shuffled, ValueConfig(learning_rate=10.0, patience=2))
+    assert result.held_out_loss <= 0.6932  # what the initial head has
+    if result.best_epoch == 0:
+        assert torch.equal(head.output.weight, torch.zeros(1, HIDDEN))
+        assert result.epochs == 2
+
+
+def test_same_seed_same_head(model: LlamaForCausalLM) -> None:
+    heads = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        heads.append(ValueHead(HIDDEN))
+        fit_value(model, heads[-1], told_rows(20), ValueConfig(epochs=3))
+    assert torch.equal(weights(heads[0]), weights(heads[1]))
+
+
+def test_padding_does_not_change_a_state(model: LlamaForCausalLM) -> None:
+    rows = token_rows(20)
+    torch.manual_seed(0)
+    head = ValueHead(HIDDEN)
+    copy = ValueHead(HIDDEN)
+    copy.load_state_dict(head.state_dict())
+    one = fit_value(model, head, rows, ValueConfig(epochs=1, forward_batch_size=1))
+    many = fit_value(model, copy, rows, ValueConfig(epochs=1, forward_batch_size=32))
+    assert many.held_out_loss == pytest.approx(one.held_out_loss, abs=1e-5)
+
+
+def test_one_outcome_alone_has_no_auc(model: LlamaForCausalLM) -> None:
+    rows = [replace(row, value_targets=(0.0, 0.0)) for row in token_rows(8)]
+    assert fit_value(model, ValueHead(HIDDEN), rows, ValueConfig(epochs=1)).auc is None
+
+
+def test_too_few_tasks_are_refused(model: LlamaForCausalLM) -> None:
+    with pytest.raises(ValueError, match="of 0 task"):
+        fit_value(model, ValueHead(HIDDEN), [], ValueConfig())
+    with pytest.raises(ValueError, match="of 1 task"):
+        fit_value(model, ValueHead(HIDDEN), token_rows(2), ValueConfig())

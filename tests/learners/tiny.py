@@ -1,0 +1,113 @@
+"""A language model and rows so small that a training step takes milliseconds."""
+
+import random
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treeagent.advantages import AdvantageRow
+from treeagent.pairs import PreferencePair
+from treeagent.targets import TokenRow
+from treeagent.types import Action
+
+VOCABULARY = 64
+HIDDEN = 32
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{number}": number for number in range(3, VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def make_model(seed: int = 0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )
+    return LlamaForCausalLM(config)
+
+
+def weights(*modules: nn.Module) -> torch.Tensor:
+    """All parameters in one vector."""
+    return torch.cat([parameter.detach().flatten() for module in modules for parameter in module.parameters()])
+
+
+@torch.no_grad()
+def logprobs(model: nn.Module, token_ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
+    """log π of each token after the first, in nats (tokens - 1): the naive forward pass."""
+    ids = torch.tensor([list(token_ids)])
+    logits = model(input_ids=ids).logits[0, :-1] / temperature
+    return torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None]).squeeze(1)
+
+
+def tokens(shuffler: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(shuffler.randrange(3, VOCABULARY) for _ in range(count))
+
+
+def token_rows(count: int, seed: int = 0) -> list[TokenRow]:
+    """Prompt, action, observation, action; a value at the end of the prompt and of the observation."""
+    shuffler = random.Random(seed)
+    rows = []
+    for number in range(count):
+        prompt, step, seen = shuffler.randrange(3, 9), shuffler.randrange(2, 6), shuffler.randrange(2, 9)
+        mask = (False,) * prompt + (True,) * step + (False,) * seen + (True,) * step
+        target = float(number % 2)
+        places = (prompt - 1, prompt + step + seen - 1)
+        rows.append(TokenRow(f"task-{number // 2}", tokens(shuffler, len(mask)), mask, places, (target, target)))
+    return rows
+
+
+def pairs(model: nn.Module, count: int, shift: float = 0.0, temperature: float = 1.0) -> list[PreferencePair]:
+    """Pairs whose stored log-probabilities are the model's own, the chosen ones lowered by ``shift`` in sum."""
+    shuffler = random.Random(1)
+
+    def action(context: tuple[int, ...], lowered: float) -> Action:
+        ids = tokens(shuffler, shuffler.randrange(2, 7))
+        behaviour = logprobs(model, (*context, *ids), temperature)[len(context) - 1 :].tolist()
+        return Action("a", "a", token_ids=ids, logprobs=tuple(logprob - lowered / len(ids) for logprob in behaviour))
+
+    made = []
+    for number in range(count):
+        context = tokens(shuffler, shuffler.randrange(3, 12))
+        made.append(PreferencePair(f"task-{number}", context, action(context, shift), action(context, 0.0), 0.5))
+    return made
+
+
+def advantage_rows(
+    model: nn.Module, count: int, advantage: float | None = None, stale: float = 0.0
+) -> list[AdvantageRow]:
+    """Rows with an observation in the middle; random advantages unless one is given; log μ off by ``stale``."""
+    shuffler = random.Random(2)
+    rows = []
+    for number in range(count):
+        prompt = tokens(shuffler, shuffler.randrange(2, 9))
+        step, seen = shuffler.randrange(2, 6), shuffler.randrange(1, 6)
+        mask = (True,) * step + (False,) * seen + (True,) * step
+        completion = tokens(shuffler, len(mask))
+        behaviour = logprobs(model, (*prompt, *completion))[len(prompt) - 1 :].tolist()
+        rows.append(
+            AdvantageRow(
+                f"task-{number}",
+                prompt,
+                completion,
+                mask,
+                tuple((shuffler.gauss(0, 1) if advantage is None else advantage) if kept else 0.0 for kept in mask),
+                tuple(
+                    b + stale * shuffler.gauss(0, 1) if kept else 0.0 for b, kept in zip(behaviour, mask, strict=True)
+                ),
+            )
+        )
+    return rows

@@ -1,0 +1,78 @@
+"""Which checkpoints of a training are complete, whose they are, and how far they got."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+_SEAL = "progress.json"
+_BEST = "best.safetensors"
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a resumed training needs beyond the trainer's own checkpoint."""
+
+    step: int = 0
+    finished: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+    best_validation: float | None = None
+    best_step: int | None = None
+    stale: int = 0
+    """Validations since the best one."""
+
+
+def fingerprint(config: object, rows: Sequence[object]) -> str:
+    """Tells one training from another by its configuration and its rows."""
+    digest = hashlib.sha256(repr(config).encode())
+    for row in rows:
+        digest.update(repr(row).encode())
+    return digest.hexdigest()[:16]
+
+
+def seal(folder: Path, step: int, run: str, progress: Progress, best: Mapping[str, Tensor]) -> None:
+    """Complete the checkpoint that transformers wrote at ``step``; until then it counts as cut short."""
+    checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+    if best:
+        save_file(dict(best), checkpoint / _BEST)
+    draft = checkpoint / f"{_SEAL}.draft"
+    draft.write_text(json.dumps({"run": run, "progress": asdict(progress)}))
+    os.replace(draft, checkpoint / _SEAL)
+
+
+def newest(folder: Path, run: str) -> Path | None:
+    """The newest complete checkpoint in a folder, if any; those cut short are removed.
+
+    Raises:
+        ValueError: it belongs to another run.
+    """
+    sealed = []
+    for checkpoint in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        if (checkpoint / _SEAL).exists():
+            sealed.append(checkpoint)
+        else:
+            shutil.rmtree(checkpoint)
+    if not sealed:
+        return None
+    latest = max(sealed, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2]))
+    if json.loads((latest / _SEAL).read_text())["run"] != run:
+        raise ValueError(
+            f"the checkpoints in {folder} come from another configuration or other rows: "
+            "give each training its own folder, or delete this one to start afresh"
+        )
+    return latest
+
+
+def read(checkpoint: Path, device: torch.device) -> tuple[Progress, dict[str, Tensor]]:
+    """How far a complete checkpoint got, and the best weights until then (empty where nothing was validated)."""
+    progress = Progress(**json.loads((checkpoint / _SEAL).read_text())["progress"])
+    best = checkpoint / _BEST
+    return progress, load_file(best, device=str(device)) if best.exists() else {}

@@ -1,0 +1,129 @@
+"""Direct preference optimisation on sibling actions, the stored behaviour log-probabilities being the reference."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import torch
+from datasets import Dataset  # type: ignore[import-untyped]  # ships no types
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from trl.trainer.dpo_config import DPOConfig as DPOArguments
+from trl.trainer.dpo_trainer import DPOTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.common import Learner, Model, base_model, fit, lent, output_folder, training_arguments
+from treeagent.learners.config import DPOConfig
+from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.pairs import PreferencePair
+
+
+def train_dpo(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Sequence[PreferencePair],
+    config: DPOConfig,
+    **hooks: Unpack[Hooks],
+) -> TrainResult:
+    """Prefer the chosen actions (Rafailov et al. 2023); changes ``model`` in place, keeps no reference model in memory.
+
+    With h = β [log π(chosen) - log μ(chosen) - log π(rejected) + log μ(rejected)], μ the behaviour policy, the sigmoid
+    term of a pair with smoothing ε is -(1 - ε) log σ(h) - ε log σ(-h) = -log σ(h) + ε h (conservative DPO, Mitchell
+    2023); TRL's own sigmoid term knows no smoothing. Other terms ignore a pair's smoothing.
+
+    Args:
+        tokenizer: saved with checkpoints; nothing is tokenised.
+
+    Raises:
+        ValueError: there are no pairs, an action comes without log-probabilities, or pairs are smoothed under a loss
+            without a sigmoid term.
+        TrainingDiverged: a loss or a gradient is NaN or infinite.
+    """
+    _check(pairs, config)
+    with lent(model), output_folder(hooks) as folder:
+        trainer = _DPOTrainer(
+            model=model,
+            args=DPOArguments(
+                **training_arguments(config, model, hooks, folder),
+                loss_type=list(config.loss_type),
+                loss_weights=list(config.loss_weights),
+                beta=config.beta,
+                label_smoothing=config.label_smoothing,
+                max_length=None,
+                precompute_ref_log_probs=True,
+            ),
+            train_dataset=row_numbers(len(pairs)),
+            processing_class=tokenizer,
+            data_collator=lambda items: _collate([pairs[item["row"]] for item in items], config.label_smoothing),
+        )
+        if isinstance(model, PeftModel):
+            model.delete_adapter("ref")  # the copy that TRL takes for its reference
+        if config.temperature != 1:  # TRL scores DPO at 1, where the stored log-probabilities would not match
+            outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
+            add_fused_lm_head(base_model(model), temperature=config.temperature, outputs=outputs)
+        terms = zip(config.loss_type, config.loss_weights, strict=True)
+        trainer.sigmoid_weight = sum(weight for name, weight in terms if name == "sigmoid")
+        lengths = [
+            len(pair.context_ids) + max(len(pair.chosen.token_ids), len(pair.rejected.token_ids)) for pair in pairs
+        ]
+        return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed), hooks)
+
+
+def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
+    if not pairs:
+        raise ValueError(
+            "no preference pairs (treeagent.pairs): collect more trees, or ask for fewer visits or a smaller margin"
+        )
+    for pair in pairs:
+        for action in (pair.chosen, pair.rejected):
+            if not action.token_ids or len(action.logprobs) != len(action.token_ids):
+                raise ValueError(
+                    f"action {action.text!r} of task {pair.task_id} has {len(action.token_ids)} token ids and "
+                    f"{len(action.logprobs)} log-probabilities: DPO needs one for each token, as sampled"
+                )
+    if "sigmoid" not in config.loss_type and any(pair.smoothing for pair in pairs):
+        raise ValueError(f'pairs carry label smoothing, which only the "sigmoid" loss honours, not {config.loss_type}')
+
+
+def _collate(pairs: Sequence[PreferencePair], floor: float) -> dict[str, Tensor]:
+    """Pairs to (2 * pairs, longest) tensors, chosen rows first as TRL wants them, and (pairs,) references."""
+    sides = [(pair.context_ids, pair.chosen) for pair in pairs] + [(pair.context_ids, pair.rejected) for pair in pairs]
+    rows = [(*context, *action.token_ids) for context, action in sides]
+    completion = [[0] * len(context) + [1] * len(action.token_ids) for context, action in sides]
+    return {
+        "input_ids": pad(rows, torch.long),
+        "attention_mask": pad([[1] * len(row) for row in rows], torch.long),
+        "completion_mask": pad(completion, torch.long),
+        "ref_chosen_logps": torch.tensor([pair.chosen.logprob for pair in pairs]),
+        "ref_rejected_logps": torch.tensor([pair.rejected.logprob for pair in pairs]),
+        "smoothing": torch.tensor([max(pair.smoothing, floor) for pair in pairs]),
+    }
+
+
+class _DPOTrainer(Learner, DPOTrainer):
+    sigmoid_weight: float
+
+    def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
+        return dataset  # tokenised when it was sampled
+
+    def _precompute_ref_logps(self, dataset: Dataset, *args: Any) -> Dataset:
+        return dataset  # stored when it was sampled
+
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool) -> Tensor:
+        smoothing = inputs.pop("smoothing")
+        logps: list[Tensor] = []
+
+        def collect(module: nn.Module, arguments: Any, output: Mapping[str, Tensor]) -> None:
+            logps.append(output["log_probs"].sum(1))
+
+        handle = model.register_forward_hook(collect)
+        try:
+            loss: Tensor = super()._compute_loss(model, inputs, False)  # type: ignore[no-untyped-call]
+        finally:
+            handle.remove()
+        if self.sigmoid_weight and smoothing.any():
+            chosen, rejected = logps[0].chunk(2)
+            margin = chosen - inputs["ref_chosen_logps"] - rejected + inputs["ref_rejected_logps"]
+            loss = loss + self.sigmoid_weight * (smoothing * self.beta * margin).mean()
+        return loss

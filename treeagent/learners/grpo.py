@@ -1,0 +1,165 @@
+"""Clipped policy gradient (PPO, GRPO and kin) on stored actions: advantages come from trees, nothing is generated.
+
+TRL's GRPOTrainer is used from the loss on; its stage "generate, reward, compare" is replaced by collating rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from trl.trainer.grpo_config import GRPOConfig as GRPOArguments
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from treeagent.advantages import AdvantageRow
+from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
+from treeagent.learners.config import GRPOConfig
+from treeagent.learners.watch import Hooks, TrainResult
+
+
+def train_grpo(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[AdvantageRow],
+    config: GRPOConfig,
+    **hooks: Unpack[Hooks],
+) -> TrainResult:
+    """Raise the probability of actions by their advantage (Shao et al. 2024, equation 3); changes ``model`` in place.
+
+    The importance ratio of each token is π / μ with the stored behaviour log-probabilities as log μ; the same are the
+    reference of the KL term. Tokens that a row does not train get exactly no gradient; rows without any other are left
+    out.
+
+    Args:
+        tokenizer: saved with checkpoints; nothing is tokenised.
+
+    Raises:
+        ValueError: there are no rows, none trains a token, or a row starts without a prompt.
+        TrainingDiverged: a loss or a gradient is NaN or infinite.
+    """
+    given = len(rows)
+    rows = [row for row in rows if any(row.mask)]
+    if not rows:
+        raise ValueError(
+            f"none of the {given} advantage rows (treeagent.advantages) trains a token: collect more trees, or ask "
+            "for fewer visits, since siblings that were all visited too little carry no advantage"
+        )
+    for row in rows:
+        if not row.prompt_ids:
+            raise ValueError(f"a row of task {row.task_id} has no prompt: its first token has no probability to train")
+    longest = max(len(row.completion_ids) for row in rows)
+    with lent(model), output_folder(hooks) as folder:
+        trainer = _GRPOTrainer(
+            model=model,
+            reward_funcs=_no_reward,
+            args=GRPOArguments(
+                **training_arguments(config, model, hooks, folder),
+                loss_type=config.loss_type,
+                importance_sampling_level=config.importance_sampling,
+                epsilon=config.epsilon,
+                epsilon_high=config.clip_high,
+                use_bias_correction_kl=True,
+                entropy_coef=config.entropy,
+                temperature=config.temperature,
+                max_completion_length=config.max_completion_tokens or longest,
+                num_generations=config.batch_size,  # rows are not repeated; TRL only wants a divisor of the batch
+                disable_dropout=True,  # behaviour log-probabilities were taken without
+            ),
+            train_dataset=row_numbers(len(rows)),
+            processing_class=tokenizer,
+        )
+        trainer.rows = rows
+        trainer.anchor = config.anchor
+        trainer.beta = config.beta  # given to the constructor, TRL would load a reference model
+        # TRL draws `accumulation` batches at once, and draws them anew for every forward pass.
+        batches = Batches(
+            [len(row.prompt_ids) + len(row.completion_ids) for row in rows],
+            config.batch_size * config.accumulation,
+            config.seed,
+            repeats=config.iterations * config.accumulation,
+        )
+        return fit(trainer, config, rows, batches, hooks)
+
+
+def _no_reward(completions: Sequence[object], **columns: object) -> list[float | None]:
+    """TRL asks for a reward; the stage that would call it is replaced."""
+    return [0.0] * len(completions)
+
+
+def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
+    """Rows to the dictionary that TRL's loss reads; every tensor is (rows, tokens).
+
+    "Prompt" are the leading tokens that all rows have in common in number, the rest of each prompt opens its
+    "completion", untrained: so nothing is padded on the left, which absolute positions would not survive.
+    """
+    shared = min(len(row.prompt_ids) for row in rows)
+    completions = [(*row.prompt_ids[shared:], *row.completion_ids) for row in rows]
+
+    def aligned(name: str, dtype: torch.dtype) -> Tensor:
+        fronts = [[0] * (len(row.prompt_ids) - shared) for row in rows]
+        return pad([[*front, *getattr(row, name)] for front, row in zip(fronts, rows, strict=True)], dtype)
+
+    mask = aligned("mask", torch.bool)
+    prompts = torch.tensor([row.prompt_ids[:shared] for row in rows])
+    # Whatever stands at untrained tokens must not reach the loss, where 0 * NaN is NaN.
+    behaviour = aligned("logprobs", torch.float).where(mask, 0.0)
+    return {
+        "prompt_ids": prompts,
+        "prompt_mask": torch.ones_like(prompts),
+        "completion_ids": pad(completions, torch.long),
+        "completion_mask": pad([[1] * len(ids) for ids in completions], torch.long),
+        "tool_mask": mask.long(),
+        "advantages": aligned("advantages", torch.float).where(mask, 0.0),
+        "old_per_token_logps": behaviour,
+        "ref_per_token_logps": behaviour,
+    }
+
+
+class _GRPOTrainer(Learner, GRPOTrainer):
+    rows: Sequence[AdvantageRow]
+    anchor: float
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
+        rows = [self.rows[item["row"]] for item in inputs]
+        # TRL splits what it drew into equal parts and drops the rest: fill up with rows that train nothing.
+        while len(rows) % self.args.steps_per_generation:
+            rows.append(AdvantageRow(rows[0].task_id, rows[0].prompt_ids, (), (), (), ()))
+        batch = {name: tensor.to(self.accelerator.device) for name, tensor in _collate(rows).items()}
+        batch["num_items_in_batch"] = self.accelerator.gather(batch["tool_mask"].sum()).sum()
+        return batch
+
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        self._trained = inputs["tool_mask"].bool()
+        loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        liked = self._trained & (inputs["advantages"] > 0)
+        if self.anchor and liked.any():
+            likelihood = self._logps[liked].mean()
+            self._metrics["train"]["anchor"].append(-likelihood.item())
+            loss = loss - self.anchor * likelihood / self.current_gradient_accumulation_steps
+        return loss
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        compute_aux_loss: bool = False,
+        **unused: object,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Log-probabilities and entropies (rows, logits_to_keep), 0 where nothing is trained.
+
+        TRL would score untrained tokens as well: wasted, and a KL term of exp(0 - log π) overflows at an observation
+        that the policy finds unlikely.
+        """
+        labels = torch.full_like(input_ids, -100)
+        labels[:, -logits_to_keep:] = input_ids[:, -logits_to_keep:].where(self._trained, -100)
+        router = {"output_router_logits": True} if compute_aux_loss else {}
+        with self.accelerator.autocast():
+            outputs = model(
+                input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **router
+            )
+        self._logps = outputs.log_probs[:, -logits_to_keep:]
+        return self._logps, outputs.entropy[:, -logits_to_keep:], outputs.aux_loss

@@ -1,0 +1,120 @@
+"""Supervised fine-tuning on the agent's own tokens, and of the value head from the same forward pass."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from trl.trainer.sft_config import SFTConfig as SFTArguments
+from trl.trainer.sft_trainer import SFTTrainer
+
+from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.common import Learner, Model, base_model, fit, lent, output_folder, training_arguments
+from treeagent.learners.config import SFTConfig
+from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.targets import TokenRow
+from treeagent.value_head import ValueHead
+
+_IGNORED = -100
+"""The label of a token that carries no loss, to torch and TRL alike."""
+
+
+def train_sft(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[TokenRow],
+    config: SFTConfig,
+    *,
+    head: ValueHead | None = None,
+    **hooks: Unpack[Hooks],
+) -> TrainResult:
+    """Imitate the masked tokens of rows; changes ``model`` and ``head`` in place.
+
+    The loss is the mean negative log-likelihood of a batch's masked tokens, in nats, plus ``config.value_weight`` times
+    the head's mean cross-entropy over the batch's value positions, where a head is given and rows carry positions.
+
+    Args:
+        tokenizer: saved with checkpoints; nothing is tokenised.
+        head: trained along; its gradient reaches the policy too.
+
+    Raises:
+        ValueError: there are no rows, none has anything to learn, or a value target is outside the head's range.
+        TrainingDiverged: a loss or a gradient is NaN or infinite.
+    """
+    given = len(rows)
+    rows = [row for row in rows if any(row.mask[1:]) or (head is not None and row.value_positions)]
+    if not rows:
+        raise ValueError(
+            f"none of the {given} token rows (treeagent.targets) has a token to imitate or a value to learn: "
+            "collect more trees, or keep more of their paths"
+        )
+    with lent(model, head), output_folder(hooks) as folder:
+        trainer = _SFTTrainer(
+            model=model,
+            args=SFTArguments(
+                **training_arguments(config, model, hooks, folder),
+                max_length=None,
+                dataset_kwargs={"skip_prepare_dataset": True},
+            ),
+            train_dataset=row_numbers(len(rows)),
+            processing_class=tokenizer,
+            data_collator=lambda items: _collate([rows[item["row"]] for item in items]),
+        )
+        trainer.head = head
+        trainer.value_weight = config.value_weight
+        lengths = [len(row.token_ids) for row in rows]
+        return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed), hooks)
+
+
+def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
+    """Rows to ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), and ``value_places`` (positions, 2: row
+    and column) with ``value_targets`` (positions)."""
+    labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
+    places = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
+    return {
+        "input_ids": pad([row.token_ids for row in rows], torch.long),
+        "attention_mask": pad([[1] * len(row.token_ids) for row in rows], torch.long),
+        "labels": pad(labels, torch.long, _IGNORED),
+        "value_places": torch.tensor(places, dtype=torch.long).reshape(-1, 2),
+        "value_targets": torch.tensor([target for row in rows for target in row.value_targets]),
+    }
+
+
+@contextmanager
+def _last_hidden_state(model: Model) -> Iterator[list[Tensor]]:
+    """Collects the backbone's last hidden states (rows, tokens, hidden_size) from the forward passes inside."""
+    collected: list[Tensor] = []
+
+    def collect(module: nn.Module, arguments: Any, output: BaseModelOutputWithPast) -> None:
+        assert output.last_hidden_state is not None
+        collected.append(output.last_hidden_state)
+
+    handle = base_model(model).base_model.register_forward_hook(collect)
+    try:
+        yield collected
+    finally:
+        handle.remove()
+
+
+class _SFTTrainer(Learner, SFTTrainer):
+    value_weight: float
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        places, targets = inputs.pop("value_places"), inputs.pop("value_targets")
+        with _last_hidden_state(self.model) as hidden_states:
+            loss: Tensor = super().compute_loss(model, inputs, False, num_items_in_batch)  # type: ignore[no-untyped-call]
+        if self.head is None or not len(targets):
+            return loss
+        value_loss = self.head.loss(hidden_states[0][places[:, 0], places[:, 1]], targets)
+        self._metrics["train"]["value_loss"].append(value_loss.item())
+        # The token loss is already divided by the tokens of all accumulated batches.
+        return loss + self.value_weight * value_loss / self.current_gradient_accumulation_steps

@@ -1,0 +1,179 @@
+"""Fitting the value head alone: the policy's hidden states are computed once, then a small regression runs on them."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from treeagent.learners.batches import pad
+from treeagent.learners.common import Model, base_model
+from treeagent.learners.config import ValueConfig
+from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_weights
+from treeagent.targets import TokenRow
+from treeagent.value_head import ValueHead
+
+_SUCCESS = 0.999
+"""Rescaled targets from here on count as success in the AUC."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueResult:
+    """How well the head predicts the returns of held-out tasks; targets and values rescaled to [0, 1]."""
+
+    epochs: int
+    """Passes taken over the training positions."""
+    best_epoch: int
+    """The pass whose head was kept; 0 is the head as it came."""
+    train_loss: float
+    """Mean cross-entropy of the last pass, in nats."""
+    held_out_loss: float
+    """Mean cross-entropy of the head kept, in nats."""
+    constant_loss: float
+    """The same for a predictor that always says the training mean: a head above it has learnt nothing."""
+    brier: float
+    """Mean squared error."""
+    auc: float | None
+    """Chance that a state that led to success is valued above one that did not; ``None`` where one kind is missing."""
+    train_positions: int
+    held_out_positions: int
+    seconds: float
+
+
+def fit_value(
+    model: Model,
+    head: ValueHead,
+    rows: Sequence[TokenRow],
+    config: ValueConfig,
+    *,
+    on_metrics: Callable[[Mapping[str, float]], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ValueResult:
+    """Fit ``head`` to the value targets of rows, in place; ``model`` is only read.
+
+    Whole tasks are held out; the head of the epoch with the lowest held-out loss is kept, the initial one included.
+
+    Args:
+        on_metrics: receives one row per epoch.
+        on_progress: receives epochs done and most epochs.
+
+    Raises:
+        ValueError: fewer than two tasks have value targets, or a target lies outside the head's range.
+        TrainingDiverged: the loss is NaN or infinite; the head holds its best weights.
+    """
+    start = time.perf_counter()
+    kept, held_out = _split([row for row in rows if row.value_positions], config)
+    train = _states(model, head, kept, config.forward_batch_size)
+    test = _states(model, head, held_out, config.forward_batch_size)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    shuffler = torch.Generator().manual_seed(config.seed)
+    epoch, train_loss = 0, _loss(head, *train)
+    best_epoch, best_loss, best = 0, _loss(head, *test), copy_weights(head)
+    while epoch < config.epochs and epoch - best_epoch < config.patience:
+        epoch += 1
+        try:
+            train_loss = _pass(head, optimiser, *train, torch.randperm(len(train[1]), generator=shuffler), config)
+        except TrainingDiverged:
+            restore_weights(head, best)
+            raise
+        loss = _loss(head, *test)
+        if on_metrics:
+            on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": loss})
+        if on_progress:
+            on_progress(epoch, config.epochs)
+        if loss < best_loss:
+            best_epoch, best_loss, best = epoch, loss, copy_weights(head)
+    restore_weights(head, best)
+    head.zero_grad()
+    with torch.no_grad():
+        predictions = torch.sigmoid(head(test[0]))
+    constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(predictions)
+    return ValueResult(
+        epochs=epoch,
+        best_epoch=best_epoch,
+        train_loss=train_loss,
+        held_out_loss=best_loss,
+        constant_loss=functional.binary_cross_entropy(constant, test[1]).item(),
+        brier=(predictions - test[1]).square().mean().item(),
+        auc=_auc(predictions, test[1] >= _SUCCESS),
+        train_positions=len(train[1]),
+        held_out_positions=len(test[1]),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _pass(
+    head: ValueHead,
+    optimiser: torch.optim.Optimizer,
+    states: Tensor,
+    targets: Tensor,
+    order: Tensor,
+    config: ValueConfig,
+) -> float:
+    """One epoch; returns the mean loss."""
+    total = 0.0
+    for start in range(0, len(order), config.batch_size):
+        batch = order[start : start + config.batch_size].to(targets.device)
+        loss = functional.binary_cross_entropy_with_logits(head(states[batch]), targets[batch])
+        if not torch.isfinite(loss):
+            raise TrainingDiverged(f"the value loss is {loss.item()} after {start} positions of an epoch")
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimiser.step()
+        total += loss.item() * len(batch)
+    return total / len(order)
+
+
+def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow], list[TokenRow]]:
+    """Rows to train on and rows of the tasks held out."""
+    tasks = sorted({row.task_id for row in rows})
+    if len(tasks) < 2:
+        raise ValueError(
+            f"the token rows (treeagent.targets) carry value targets of {len(tasks)} task(s), and fitting needs two or "
+            "more, one of them held out: collect trees of more tasks"
+        )
+    random.Random(config.seed).shuffle(tasks)
+    held_out = set(tasks[: min(math.ceil(config.held_out * len(tasks)), len(tasks) - 1)])
+    return [row for row in rows if row.task_id not in held_out], [row for row in rows if row.task_id in held_out]
+
+
+@torch.no_grad()
+def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> tuple[Tensor, Tensor]:
+    """Hidden states (positions, hidden_size) and rescaled targets (positions) of rows."""
+    backbone, device, training = base_model(model).base_model, model.device, model.training
+    head.to(device)
+    model.eval()
+    rows = sorted(rows, key=lambda row: len(row.token_ids))
+    states: list[Tensor] = []
+    targets: list[float] = []
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        output = backbone(
+            input_ids=pad([row.token_ids for row in batch], torch.long).to(device),
+            attention_mask=pad([[1] * len(row.token_ids) for row in batch], torch.long).to(device),
+            use_cache=False,
+        )
+        for hidden, row in zip(output.last_hidden_state, batch, strict=True):
+            states.append(hidden[list(row.value_positions)].float())
+            targets.extend(row.value_targets)
+    model.train(training)
+    return torch.cat(states), head.rescale(torch.tensor(targets, device=device))
+
+
+@torch.no_grad()
+def _loss(head: ValueHead, states: Tensor, targets: Tensor) -> float:
+    return functional.binary_cross_entropy_with_logits(head(states), targets).item()
+
+
+def _auc(scores: Tensor, success: Tensor) -> float | None:
+    """Area under the ROC curve as the Mann-Whitney statistic, ties counting one half."""
+    wins, losses = int(success.sum()), int((~success).sum())
+    if not wins or not losses:
+        return None
+    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0) - (counts - 1) / 2)[place].double()
+    return float((ranks[success].sum() - wins * (wins + 1) / 2) / (wins * losses))

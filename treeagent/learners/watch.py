@@ -1,0 +1,161 @@
+"""What is observed while a trainer runs: metrics, progress, validation, the best weights, divergence."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from treeagent.learners.checkpoints import Progress
+from treeagent.learners.config import OptimiserConfig
+
+
+class TrainingDiverged(RuntimeError):
+    """A loss or a gradient is NaN or infinite; the model holds the last weights whose loss and gradient were finite,
+    or the best ones where they were validated."""
+
+
+class Hooks(TypedDict, total=False):
+    """What a caller may attach to a training; each may also be ``None``."""
+
+    on_metrics: Callable[[Mapping[str, float]], None] | None
+    """Receives every row of metrics: step, loss, grad_norm, learning_rate and the trainer's own."""
+    on_progress: Callable[[int, int], None] | None
+    """Receives steps done and steps in all."""
+    validate: Callable[[], float] | None
+    """Scores the model as it stands, higher is better; called before the first step too."""
+    checkpoint_dir: Path | None
+    """Where checkpoints go; a rerun of the same call resumes from the newest complete one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """How a training went."""
+
+    steps: int
+    """Optimiser steps taken, those before a resumption included."""
+    metrics: Mapping[str, float]
+    """The last row of metrics."""
+    best_validation: float | None
+    """``None`` where nothing was validated."""
+    best_step: int | None
+    """The step whose weights the model holds; 0 are the weights it came with."""
+    seconds: float
+    """Wall time of this call."""
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def copy_weights(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the trainable weights."""
+    return {name: parameter.detach().clone() for name, parameter in trainable(model).items()}
+
+
+@torch.no_grad()
+def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put copied weights back."""
+    for name, parameter in trainable(model).items():
+        parameter.copy_(weights[name])
+
+
+class Watch(TrainerCallback):
+    """Reports a training to its hooks and keeps its best weights."""
+
+    def __init__(self, model: nn.Module, config: OptimiserConfig, hooks: Hooks) -> None:
+        self.model = model
+        self.config = config
+        self.on_metrics = hooks.get("on_metrics")
+        self.on_progress = hooks.get("on_progress")
+        self.validate = hooks.get("validate")
+        self.progress = Progress()
+        self.best: dict[str, Tensor] = {}
+        self.finite: dict[str, Tensor] = {}
+        """The weights before the latest step, the last known to give a finite loss and gradient: one more copy in
+        memory."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if state.global_step == 0 and self.validate:
+            self._validate(0)
+        self._report(state)
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients).item()
+        if not math.isfinite(norm):
+            raise TrainingDiverged(f"the gradient norm is {norm} at step {state.global_step + 1}")
+        self.finite = copy_weights(self.model)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        step = self.progress.step = state.global_step
+        last = step >= state.max_steps
+        if self.validate and (last or step % self.config.validate_every == 0):
+            self._validate(step)
+            if self.config.patience and self.progress.stale >= self.config.patience:
+                control.should_training_stop = True
+        if control.should_training_stop:
+            self.progress.finished = control.should_log = True
+            control.should_save = args.save_strategy != "no"
+        # A row of metrics is a mean since the last one: none may span a checkpoint, or a resumed run would log others.
+        control.should_log |= control.should_save
+        self._report(state)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, object] | None = None,
+        **kwargs: object,
+    ) -> None:
+        if logs and "loss" in logs:  # the summary that closes a training has none
+            numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+            self.progress.metrics = {"step": float(state.global_step), **numbers}
+            self._emit(self.progress.metrics)
+
+    def restore_best(self) -> None:
+        """Put the best weights into the model; without a validation it keeps the latest."""
+        if self.best:
+            restore_weights(self.model, self.best)
+
+    def restore_good(self) -> None:
+        """After a divergence: the best weights, else the last finite ones."""
+        if self.best or self.finite:
+            restore_weights(self.model, self.best or self.finite)
+
+    def _validate(self, step: int) -> None:
+        assert self.validate is not None
+        training = self.model.training
+        device = next(self.model.parameters()).device
+        self.model.eval()
+        # A validation that samples must not change what training draws.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
+            score = float(self.validate())
+        self.model.train(training)
+        self._emit({"step": float(step), "validation": score})
+        progress = self.progress
+        if progress.best_validation is None or score > progress.best_validation:
+            progress.best_validation, progress.best_step, progress.stale = score, step, 0
+            self.best = copy_weights(self.model)
+        else:
+            progress.stale += 1
+
+    def _emit(self, row: Mapping[str, float]) -> None:
+        if self.on_metrics:
+            self.on_metrics(row)
+
+    def _report(self, state: TrainerState) -> None:
+        if self.on_progress:
+            self.on_progress(state.global_step, state.max_steps)
