@@ -1,0 +1,344 @@
+"""Sampling from a transformers model on this machine, with every prompt token encoded once.
+
+The tokens of a tree share long prefixes. Their keys and values are kept in segments (an observation, an action) that
+hang together like the tree itself. The K siblings of a state decode side by side as K query positions over one copy
+of the prefix: a row per state, a mask that hides siblings from each other.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled continuation."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """In nats, under the distribution drawn from (temperature applied)."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens that went through the model."""
+
+    encoded_tokens: int = 0
+    """Prompt tokens fed."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""
+    generated_tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A run of tokens whose keys and values are known, after the tokens of ``parent``."""
+
+    parent: "Segment | None"
+    token_ids: tuple[int, ...]
+    keys_values: Tensor
+    """[layers, 2, heads, tokens, head width]"""
+    hidden: Tensor | None = None
+    """[width], last layer, at the last token; None for a segment that was sampled, not read."""
+    logits: Tensor | None = None
+    """[vocabulary], of the token after the last."""
+    children: dict[int, list["Segment"]] = field(default_factory=dict[int, list["Segment"]])
+
+    @property
+    def bytes(self) -> int:
+        extra = sum(tensor.nbytes for tensor in (self.hidden, self.logits) if tensor is not None)
+        return self.keys_values.nbytes + extra
+
+
+class PrefixCache:
+    """Segments as a trie, the least recently used leaf dropped first when ``capacity`` bytes are exceeded."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.bytes = 0
+        self._roots: dict[int, list[Segment]] = {}
+        self._order: OrderedDict[int, Segment] = OrderedDict()
+
+    def find(self, token_ids: Sequence[int]) -> list[Segment]:
+        """The longest chain of segments that spells a beginning of ``token_ids``."""
+        path: list[Segment] = []
+        place, options = 0, self._roots
+        while place < len(token_ids):
+            for segment in options.get(token_ids[place], ()):
+                if tuple(token_ids[place : place + len(segment.token_ids)]) == segment.token_ids:
+                    path.append(segment)
+                    place += len(segment.token_ids)
+                    options = segment.children
+                    break
+            else:
+                break
+        # Children first, so that an ancestor is always younger than its descendants: the oldest is a leaf.
+        for segment in reversed(path):
+            self._order.move_to_end(id(segment))
+        return path
+
+    def add(self, segment: Segment) -> Segment:
+        siblings = segment.parent.children if segment.parent is not None else self._roots
+        siblings.setdefault(segment.token_ids[0], []).append(segment)
+        self._order[id(segment)] = segment
+        self.bytes += segment.bytes
+        ancestor = segment.parent
+        while ancestor is not None:
+            self._order.move_to_end(id(ancestor))
+            ancestor = ancestor.parent
+        return segment
+
+    def trim(self) -> None:
+        """Drop the least recently used leaves until the capacity holds."""
+        while self.bytes > self.capacity and self._order:
+            _, segment = self._order.popitem(last=False)
+            siblings = segment.parent.children if segment.parent is not None else self._roots
+            siblings[segment.token_ids[0]].remove(segment)
+            self.bytes -= segment.bytes
+
+    def clear(self) -> None:
+        self._roots.clear()
+        self._order.clear()
+        self.bytes = 0
+
+
+class _Layer(DynamicLayer):
+    """A cache layer that writes into a buffer made beforehand instead of growing by concatenation."""
+
+    def __init__(self, keys: Tensor, values: Tensor, length: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keys_buffer, self.values_buffer, self.length = keys, values, length
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self.keys, self.values = keys[:, :, :length], values[:, :, :length]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        end = self.length + key_states.shape[-2]
+        self.keys_buffer[:, :, self.length : end] = key_states
+        self.values_buffer[:, :, self.length : end] = value_states
+        self.length = end
+        self.keys, self.values = self.keys_buffer[:, :, :end], self.values_buffer[:, :, :end]
+        return self.keys, self.values
+
+
+class LocalGenerator:
+    """Reads prompts and samples continuations; not safe for concurrent use."""
+
+    def __init__(self, model: PreTrainedModel, *, cache_bytes: int = 1 << 30, max_rows: int = 128) -> None:
+        """``cache_bytes`` bounds the prefix cache; ``max_rows`` the prompts that go through the model together."""
+        self.model = model.eval()
+        self.cache = PrefixCache(cache_bytes)
+        self.max_rows = max_rows
+        self.usage = Usage()
+
+    def forget(self) -> None:
+        """Drop every cached prefix: call it when the weights have changed."""
+        self.cache.clear()
+
+    @torch.no_grad()
+    def hidden(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
+        """The last layer's hidden state at each prompt's last token, [prompts, width].
+
+        Raises:
+            ValueError: a prompt is empty or longer than the model's context.
+        """
+        segments = self._read(prompts)
+        self.cache.trim()
+        return torch.stack([cast(Tensor, segment.hidden) for segment in segments])
+
+    def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
+        """The last segment of each prompt, whose ``hidden`` and ``logits`` belong to the prompt's last token."""
+        known: dict[tuple[int, ...], Segment] = {}
+        missing: list[tuple[int, ...]] = []
+        for prompt in dict.fromkeys(prompts):
+            self._check(prompt)
+            path = self.cache.find(prompt)
+            length = sum(len(segment.token_ids) for segment in path)
+            if length == len(prompt) and path[-1].hidden is not None:
+                known[prompt] = path[-1]
+                self.usage.cached_tokens += length
+            else:
+                missing.append(prompt)
+        for start in range(0, len(missing), self.max_rows):
+            rows = missing[start : start + self.max_rows]
+            known.update(zip(rows, self._encode(rows), strict=True))
+        return [known[prompt] for prompt in prompts]
+
+    def _check(self, prompt: tuple[int, ...]) -> None:
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        if not prompt:
+            raise ValueError("the prompt has no tokens")
+        if limit is not None and len(prompt) >= limit:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens, but the model's context holds {limit}: lower "
+                "environment.max_steps or use a model with a longer context"
+            )
+
+    def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
+        paths = [self._reusable(prompt) for prompt in prompts]
+        pasts = [sum(len(segment.token_ids) for segment in path) for path in paths]
+        new = [prompt[past:] for prompt, past in zip(prompts, pasts, strict=True)]
+        width, past = max(map(len, new)), max(pasts)
+        buffer = self._buffer(paths, past, width)
+        device = self.model.device
+        ids = torch.zeros(len(new), width, dtype=torch.long)
+        positions = torch.zeros(len(new), width, dtype=torch.long)
+        seen = torch.zeros(len(new), width, past + width, dtype=torch.bool)
+        for row, (tokens, known) in enumerate(zip(new, pasts, strict=True)):
+            pad = width - len(tokens)  # on the left, so that the last column is every prompt's last token
+            ids[row, pad:] = torch.tensor(tokens)
+            positions[row, pad:] = torch.arange(known, known + len(tokens))
+            seen[row, pad:, past - known : past] = True
+            seen[row, pad:, past + pad :] = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
+        output = self.model(
+            input_ids=ids.to(device),
+            position_ids=positions.to(device),
+            attention_mask=self._additive(seen),
+            past_key_values=_cache(buffer, past),
+            use_cache=True,
+            output_hidden_states=True,
+            logits_to_keep=1,
+        )
+        hidden, logits = output.hidden_states[-1][:, -1].float(), output.logits[:, -1].float()
+        segments = []
+        for row, (path, tokens) in enumerate(zip(paths, new, strict=True)):
+            keys_values = buffer[:, :, row, :, past + width - len(tokens) :].clone()
+            parent = path[-1] if path else None
+            segments.append(self.cache.add(Segment(parent, tokens, keys_values, hidden[row], logits[row])))
+        self.usage.encoded_tokens += sum(map(len, new))
+        self.usage.cached_tokens += sum(pasts)
+        return segments
+
+    def _reusable(self, prompt: tuple[int, ...]) -> list[Segment]:
+        """Cached segments that leave at least one token to be read, because its hidden state is wanted."""
+        path = self.cache.find(prompt)
+        while path and sum(len(segment.token_ids) for segment in path) == len(prompt):
+            path.pop()
+        return path
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        count: int,
+        seeds: Sequence[int],
+        *,
+        stop_id: int,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+    ) -> list[list[Sample]]:
+        """``count`` continuations of each prompt, up to ``stop_id`` (kept) or ``max_new_tokens``.
+
+        The draw for ``prompts[i]`` depends on ``seeds[i]`` alone. Temperature 0 takes the likeliest token and reports
+        its log-probability at temperature 1.
+
+        Raises:
+            ValueError: a prompt is empty or longer than the model's context.
+        """
+        results: list[list[Sample]] = []
+        for start in range(0, len(prompts), self.max_rows):
+            rows = slice(start, start + self.max_rows)
+            leaves = self._read(prompts[rows])
+            draws = np.stack([np.random.default_rng(seed).random((max_new_tokens, count)) for seed in seeds[rows]])
+            results += self._decode(leaves, torch.from_numpy(draws).float(), stop_id, temperature)
+            self.cache.trim()
+        return results
+
+    def _decode(self, leaves: Sequence[Segment], draws: Tensor, stop_id: int, temperature: float) -> list[list[Sample]]:
+        """``draws`` [prompts, new tokens, siblings] are uniform numbers, one for each token to be sampled."""
+        rows, steps, count = draws.shape
+        paths = [_chain(leaf) for leaf in leaves]
+        pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
+        past = int(pasts.max())
+        buffer = self._buffer(paths, past, steps * count)
+        # Column past + step * count + k belongs to sibling k; the prefix is left-padded.
+        own = torch.eye(count, dtype=torch.bool).repeat(1, steps).expand(rows, count, steps * count)
+        prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, count, past)
+        mask = self._additive(torch.cat([prefix, own], dim=-1))
+        cache = _cache(buffer, past)
+        logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves])[:, None].expand(-1, count, -1)
+        tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
+        lengths = torch.full((rows, count), steps)
+        for step in range(steps):
+            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], temperature)
+            lengths = torch.where((tokens[:, step] == stop_id) & (lengths == steps), step + 1, lengths)
+            if step + 1 == steps or bool((lengths <= step + 1).all()):
+                break
+            output = self.model(
+                input_ids=tokens[:, step].to(self.model.device),
+                position_ids=(pasts + step)[:, None].expand(rows, count).to(self.model.device),
+                attention_mask=mask[..., : past + (step + 1) * count],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            logits = output.logits.float().cpu()
+        self.usage.generated_tokens += int(lengths.sum())
+        return [
+            self._keep(leaf, buffer[:, :, row, :, past:], tokens[row], logprobs[row], lengths[row])
+            for row, leaf in enumerate(leaves)
+        ]
+
+    def _keep(self, leaf: Segment, drawn: Tensor, tokens: Tensor, logprobs: Tensor, lengths: Tensor) -> list[Sample]:
+        """The samples of one prompt, their keys and values cached, all but the last token's, which was never fed."""
+        samples, count = [], tokens.shape[1]
+        for sibling in range(count):
+            length = int(lengths[sibling])
+            ids = tuple(tokens[:length, sibling].tolist())
+            samples.append(Sample(ids, tuple(logprobs[:length, sibling].tolist())))
+            fed = ids[:-1]
+            if fed and not any(child.token_ids == fed for child in leaf.children.get(fed[0], ())):
+                keys_values = drawn[:, :, :, sibling : (length - 1) * count : count].clone()
+                self.cache.add(Segment(leaf, fed, keys_values))
+        return samples
+
+    def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> Tensor:
+        """[layers, 2, rows, heads, past + new, head width], the paths' keys and values right-aligned at ``past``."""
+        config = self.model.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (config.num_hidden_layers, 2, len(paths), heads, past + new, width)
+        buffer = torch.zeros(shape, dtype=self.model.dtype, device=self.model.device)
+        for row, path in enumerate(paths):
+            end = past
+            for segment in reversed(path):
+                start = end - len(segment.token_ids)
+                buffer[:, :, row, :, start:end] = segment.keys_values
+                end = start
+        return buffer
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        """[rows, queries, keys] of what may be seen, as the 4-D mask that is added to attention scores."""
+        dtype = self.model.dtype
+        hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
+        return hidden[:, None].to(self.model.device)
+
+
+def _cache(buffer: Tensor, length: int) -> Cache:
+    return Cache(layers=[_Layer(keys_values[0], keys_values[1], length) for keys_values in buffer])
+
+
+def _chain(segment: Segment) -> list[Segment]:
+    path = [segment]
+    while path[-1].parent is not None:
+        path.append(path[-1].parent)
+    return path[::-1]
+
+
+def _draw(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Tokens by inversion of the cumulative distribution, and their log-probabilities; [rows, siblings] each."""
+    logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
+    if temperature > 0:
+        cumulative = logprobs.exp().cumsum(dim=-1)
+        chosen = torch.searchsorted(cumulative, (uniform[..., None] * cumulative[..., -1:]).contiguous(), right=True)
+        chosen = chosen.clamp(max=logits.shape[-1] - 1)
+    else:
+        chosen = logprobs.argmax(dim=-1, keepdim=True)
+    return chosen[..., 0], logprobs.gather(-1, chosen)[..., 0]

@@ -1,0 +1,71 @@
+"""A small language model made on the spot: byte-pair tokenizer from given texts, Llama with random weights.
+
+For machines without a model hub. Both parts are stock Hugging Face objects: once saved, they load like any checkpoint.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from treeagent.generators.config import ScratchConfig
+
+STOP, PAD = "<|end|>", "<|pad|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+PIECES = r"\s?[A-Za-z]+\d*[:\[]?|\s?\d+|\s?[^\w\s]+|\s"
+"""What byte pairs may be merged within: a word or identifier with an opening mark (``Thought:``, ``click[``), a number,
+a run of punctuation. Fewer tokens a step is time on a CPU."""
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def train_tokenizer(texts: Iterable[str], config: ScratchConfig) -> PreTrainedTokenizerFast:
+    """A byte-level byte-pair tokenizer with a chat template."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocabulary,
+        special_tokens=[PAD, STOP, *ROLES],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=STOP,
+        pad_token=PAD,
+        additional_special_tokens=list(ROLES),
+        model_max_length=config.context,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def random_llama(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed: int) -> LlamaForCausalLM:
+    """A Llama with random weights that depend on ``seed`` alone."""
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.width,
+        intermediate_size=config.width * 8 // 3 // 16 * 16,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        max_position_embeddings=config.context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(shape)
