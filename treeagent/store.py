@@ -41,7 +41,7 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
     if not _SHARD.fullmatch(file_name):
         raise ValueError(f"{name!r} is no shard name: use letters, digits, dots and dashes")
     path = folder / file_name
-    with _replacing(path) as file:
+    with replacing(path) as file:
         compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
         for record in records:
             file.write(compressor.compress(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)))
@@ -55,7 +55,7 @@ def write_atomic(path: Path, content: bytes) -> None:
     Raises:
         StoreError: the file system refused; the old file is untouched.
     """
-    with _replacing(path) as file:
+    with replacing(path) as file:
         file.write(content)
 
 
@@ -114,7 +114,7 @@ def _tree_hash(record: Record) -> str:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file beside ``path`` that takes its place once it is safely on disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,0 +1,37 @@
+# Each target does its own set-up: a fresh clone needs nothing but Python 3.11 or newer.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN ?= runs/quickstart
+SEED ?= 0
+export HF_HUB_DISABLE_TELEMETRY = 1
+
+.PHONY: install quickstart test test-slow check bench clean
+
+install: $(VENV)/.installed
+
+# torch first: on some machines its exact version is a small CPU build that a later resolution keeps.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+quickstart: install
+	$(BIN)/treeagent quickstart --config configs/quickstart.toml --out $(RUN) --seed $(SEED)
+
+test: install
+	$(BIN)/pytest
+
+test-slow: install
+	$(BIN)/pytest -m slow
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,78 @@
+import io
+from typing import Any
+
+from report_sample import ROWS, sample_tree
+from rich.console import Console
+
+from treeagent.report.describe import cell, headline, marks
+from treeagent.report.show import show_tree
+from treeagent.report.table import results_table
+
+
+def printed(thing: Any) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(thing)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_headline_compares_the_best_with_the_start() -> None:
+    assert headline(ROWS) == (
+        "dpo with mcts solves 83.5 % of 200 held-out tasks, base with greedy 41.0 %: +42.5 points; "
+        "the 95 % intervals do not overlap."
+    )
+
+
+def test_the_headline_admits_overlap_and_that_nothing_was_gained() -> None:
+    close = [ROWS[0], {**ROWS[2], "success": 0.45, "success_low": 0.38, "success_high": 0.52}]
+    assert headline(close).endswith("+4.0 points; the 95 % intervals overlap.")
+    assert headline([ROWS[3], ROWS[0]]) == "dpo with mcts solves 83.5 % of 200 held-out tasks; nothing else did better."
+    assert headline([]) == "Nothing has been evaluated yet."
+
+
+def test_of_equally_good_rows_the_cheaper_one_is_named() -> None:
+    dear, cheap = {**ROWS[3], "mode": "best_of_n", "generated_tokens": 10**6}, ROWS[3]
+    assert headline([ROWS[0], dear, cheap]).startswith("dpo with mcts ")
+
+
+def test_a_missing_figure_is_a_dash() -> None:
+    assert cell({"policy": "base"}, "seconds") == "–"
+    assert cell(ROWS[3], "success") == "83.5 % [76.5, 89.5]"
+
+
+def test_the_table_shows_every_row() -> None:
+    text = printed(results_table(ROWS))
+    for row in ROWS:
+        assert f"{row['generated_tokens']:,}" in text
+
+
+def test_the_table_fits_a_narrow_terminal() -> None:
+    rows = [{**row, "mode": "best_of_n"} for row in ROWS]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(results_table(rows))
+    assert isinstance(console.file, io.StringIO)
+    assert "…" not in console.file.getvalue() and "environment" in console.file.getvalue()
+
+
+def test_a_tree_is_printed_with_its_figures_and_marks() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    show_tree(sample_tree(), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "search[red kettle]   N 5  Q 0.800  P 0.700  V 0.600  r 0.000" in text
+    assert "back   N 0  Q –  P 0.300  untried" in text
+    assert "r 1.000  terminated" in text and "imagined" in text and "malformed: no call in" in text
+    assert "→ 3 found" in text and "6 simulations, 6 environment steps, 120 generated tokens" in text
+    assert "more" not in text  # an observation's later lines
+
+
+def test_withheld_rewards_and_broken_off_trees_are_told() -> None:
+    tree = sample_tree()
+    tree.root.edges[0].reward = None
+    tree.error = "TimeoutError: [too] slow"
+    console = Console(file=io.StringIO(), width=200)
+    show_tree(tree, console, depth=1)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "r withheld" in text and "broke off: TimeoutError: [too] slow" in text and "… candidates: 3" in text
+    assert marks(tree.root.edges[1]) == ["imagined"]

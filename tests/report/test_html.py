@@ -1,0 +1,111 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from report_sample import HOSTILE, ROWS, TASK, sample_tree
+
+from treeagent.config import RunConfig, dump_config
+from treeagent.report.curves import curve, series
+from treeagent.report.html import write_report
+
+METRICS = [
+    {
+        "stage": stage,
+        "step": step,
+        "loss": 1 / (step + 1),
+        "grad_norm": 1.0,
+        "a$b_c": step,
+        "kl": None,
+        "e": 0.0,
+        "f": 1,
+    }
+    for stage in ("sft", "dpo <i>")
+    for step in range(50)
+]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(
+        path,
+        rows=ROWS,
+        metrics=METRICS,
+        config=dump_config(RunConfig()),
+        provenance={"seed": "0", "treeagent": "<0.1>"},
+        tree=sample_tree(),
+        title="shop & co",
+    )
+    return path.read_text()
+
+
+class Balance(HTMLParser):
+    """Fails where an element is closed that is not the innermost open one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in ("meta", "br", "hr", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    assert not {"script", "link", "img", "iframe"} & set(parser.seen)
+    assert "://" not in page and "@import" not in page
+    assert re.findall(r"url\((?!#)", page) == []
+
+
+def test_ids_are_unique_and_every_reference_is_met(page: str) -> None:
+    parser = Balance()
+    parser.feed(page)
+    assert len(parser.ids) == len(set(parser.ids))
+    assert set(re.findall(r"(?:url\(#|href=\"#)([\w-]+)", page)) <= set(parser.ids)
+
+
+def test_everything_is_on_the_page(page: str) -> None:
+    assert "dpo with mcts solves 83.5 % of 200 held-out tasks" in page
+    for words in ("search[red kettle]", "open(item=3)", "imagined", "untried", "invalid", "simulations = 16"):
+        assert words in page
+    assert "I should look first." in page and "Thank you." in page
+    assert page.count("<svg") == 2 * 5
+
+
+def test_text_is_escaped_and_the_hidden_answer_stays_hidden(page: str) -> None:
+    assert HOSTILE not in page and "&lt;script&gt;" in page
+    assert "<b>red</b>" not in page and "shop &amp; co" in page and "&lt;0.1&gt;" in page
+    assert str(TASK.data["answer"]) not in page
+
+
+def test_colours_are_the_pages(page: str) -> None:
+    assert "#01020" not in page and "var(--accent)" in page and "prefers-color-scheme:dark" in page
+
+
+def test_the_page_is_the_same_every_time(tmp_path: Path) -> None:
+    pages = []
+    for name in ("one", "two"):
+        write_report(tmp_path / name, rows=[], metrics=METRICS[:3], config="", provenance={})
+        pages.append((tmp_path / name).read_text())
+    assert pages[0] == pages[1]
+    assert "Nothing has been evaluated yet." in pages[0]
+
+
+def test_what_is_no_number_is_no_curve() -> None:
+    rows = [{"stage": "a", "step": 1, "x": None, "y": 2}, {"stage": "a", "step": 2, "y": 3.5}]
+    assert series(rows) == {"a": {"y": [(1, 2.0), (2, 3.5)]}}
+
+
+def test_a_curve_with_a_hostile_name_is_escaped() -> None:
+    assert "<script" not in curve(HOSTILE, [(0, 1.0), (1, 2.0)], 0)

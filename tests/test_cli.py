@@ -1,0 +1,180 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from treeagent.cli import Commands, app
+from treeagent.config import RunConfig, load_config
+from treeagent.run import Run
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.store import digest, write_atomic, write_shard
+from treeagent.types import Action, Message, State, Task
+
+TASK = Task("shop-1", "Buy a kettle.")
+ROW = {"policy": "dpo", "mode": "mcts", "success": 0.835, "reward": 0.9, "tasks": 200}
+COMMANDS = ("quickstart", "collect", "export", "train", "eval", "show")
+
+
+def treeagent(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def sentence(*arguments: str | Path) -> str:
+    result = treeagent(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    return result.stderr.strip()
+
+
+def sample_tree() -> Tree:
+    """Two steps, the last of them rewarded."""
+    root = Node(State(TASK, (Message("user", TASK.prompt),)))
+    node = root
+    for call in ("search[red kettle]", "buy[1]"):
+        state = State(TASK, (*node.state.messages, Message("assistant", call), Message("user", "Here.")))
+        node.edges.append(Edge(Action(call, call), 1.0, visits=1, value_sum=1.0, child=Node(state)))
+        assert node.edges[0].child is not None
+        node = node.edges[0].child
+    node.terminated = True
+    root.edges[0].child.edges[0].reward = 1.0  # type: ignore[union-attr]
+    return Tree(TASK, 7, root)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "run"
+    with Run.create(path, RunConfig(), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(sample_tree())])
+        run.finish("collect", {"trees": 1})
+    return path
+
+
+def test_help_comes_fast_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from treeagent.cli import main; sys.argv = ['treeagent', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
+    )
+    started = time.monotonic()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.monotonic() - started < 5  # generous: other tests share the machine
+    assert result.stdout.splitlines()[-1] == "[]"
+    assert all(command in result.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_by_an_example(command: str) -> None:
+    result = treeagent(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: treeagent {command} " in result.stdout
+
+
+def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    said = sentence("quickstart", "--out", out, "search.simulations=none")
+    assert said == 'search.simulations is "none", but must be a valid integer: correct it'
+    assert sentence("quickstart", "--out", out, "--config", tmp_path / "no.toml").endswith("given to --config")
+    assert not out.exists()
+
+
+def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
+    assert sentence("quickstart", "--out", run).startswith(f"{run} is not empty: pass --resume")
+    assert "(seed changed)" in sentence("quickstart", "--out", run, "--resume", "--seed", "5")
+
+
+def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    Run.create(out, load_config(None, ["search.simulations=3"]), resume=False).close()
+    said = sentence("quickstart", "--out", out, "--resume", "collect.tasks=5")
+    assert "(collect.tasks changed)" in said
+
+
+@pytest.mark.parametrize("command", ["collect", "eval"])
+def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: str) -> None:
+    said = sentence(command, tmp_path, "--out", tmp_path / "run")
+    assert said.startswith(f"{tmp_path} holds no checkpoint: there is no config.json in it")
+    for name in (tmp_path / "nowhere", "nowhere", "../x/y", "search.simulations=3", "./nowhere"):
+        assert sentence(command, name, "--out", tmp_path / "run").startswith(f"{name} is no checkpoint: give a folder")
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_without_trees_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    said = sentence("train", "dpo", tmp_path, "--out", tmp_path / "run")
+    assert said.startswith(f"{tmp_path / 'run'} holds no trees: make some with treeagent collect")
+
+
+def test_exporting_what_cannot_be_exported_is_one_sentence(tmp_path: Path, run: Path) -> None:
+    assert sentence("export", tmp_path, "pairs", "pairs.jsonl").startswith(f"{tmp_path} holds no trees")
+    assert sentence("export", run, "pairs", "pairs.csv").startswith("the format of pairs.csv is unknown: let it end in")
+
+
+@pytest.mark.parametrize("arguments", [("train", "ppo", "x", "--out", "y"), ("export", "r", "all", "f"), ("fly",)])
+def test_a_word_that_is_no_choice_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    assert treeagent(*arguments).exit_code == 2
+
+
+def test_show_prints_a_runs_state(run: Path) -> None:
+    write_atomic(run / "results.json", orjson.dumps([ROW]))
+    result = treeagent("show", run)
+    assert result.exit_code == 0
+    assert "collect" in result.stdout and "100.0 %" in result.stdout and "83.5" in result.stdout
+
+
+def test_show_prints_a_tasks_tree(run: Path) -> None:
+    result = treeagent("show", run, TASK.id)
+    assert result.exit_code == 0 and "search[red kettle]" in result.stdout and "buy[1]" in result.stdout
+    shallow = treeagent("show", run, TASK.id, "--depth", "1")
+    assert "buy[1]" not in shallow.stdout and "candidates: 1" in shallow.stdout
+
+
+def test_show_prints_a_digest_only(run: Path) -> None:
+    assert treeagent("show", run, "--digest").stdout == digest([to_record(sample_tree())]) + "\n"
+
+
+def test_showing_what_is_not_there_is_one_sentence(tmp_path: Path, run: Path) -> None:
+    assert sentence("show", tmp_path).startswith(f"{tmp_path} holds no run: ")
+    assert (
+        sentence("show", run, "shop-2")
+        == f"{run} has no tree of task shop-2: its 1 trees are of others, such as {TASK.id}"
+    )
+    shard = run / "trees" / "collect-00000.jsonl.zst"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert sentence("show", run, "--digest").startswith(f"{shard}, line ")
+    shard.unlink()
+    assert sentence("show", run, "--digest").startswith(f"{run} holds no trees")
+
+
+def failing(error: BaseException) -> typer.Typer:
+    commands = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
+
+    @commands.command()
+    def fail() -> None:
+        raise error
+
+    @commands.command()
+    def other() -> None: ...
+
+    return commands
+
+
+def test_an_interrupt_tells_how_to_go_on() -> None:
+    result = CliRunner().invoke(failing(KeyboardInterrupt()), ["fail"])
+    assert (result.exit_code, result.stderr) == (130, "interrupted; continue with --resume\n")
+
+
+def test_a_missing_file_is_one_sentence() -> None:
+    result = CliRunner().invoke(failing(FileNotFoundError(2, "No such file or directory", "a.toml")), ["fail"])
+    assert (result.exit_code, result.stderr) == (2, "a.toml does not exist: check the path\n")
+
+
+@pytest.mark.parametrize("error", [ValueError("foreign"), RuntimeError("a bug"), KeyError("x")])
+def test_what_a_user_cannot_mend_keeps_its_traceback(error: Exception) -> None:
+    assert CliRunner().invoke(failing(error), ["fail"]).exception is error

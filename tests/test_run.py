@@ -1,0 +1,150 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from treeagent.config import RunConfig, load_config
+from treeagent.run import Run, RunError
+
+CONFIG = RunConfig()
+
+
+def refused(path: Path, config: RunConfig = CONFIG, *, resume: bool) -> str:
+    with pytest.raises(RunError) as caught:
+        Run.create(path, config, resume=resume)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_run_keeps_its_config_stages_and_metrics(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "one"
+    with Run.create(path, CONFIG, resume=False) as run:
+        assert not run.is_done("collect")
+        run.log("collect", {"success": 0.5})
+        run.log("collect", {"success": 0.75})
+        run.log("dpo", {"step": 40.0, "loss": 0.1})
+        run.finish("collect", {"trees": 8})
+        run.finish("value", {"loss": 0.25})
+        assert run.trees.is_dir() and run.checkpoints.is_dir()
+    read = Run.open(path)
+    assert read.config == CONFIG
+    assert read.is_done("collect") and list(read.stages()) == ["collect", "value"]
+    assert read.facts("collect") == {"trees": 8}
+    assert read.metrics() == [
+        {"stage": "collect", "step": 0, "success": 0.5},
+        {"stage": "collect", "step": 1, "success": 0.75},
+        {"stage": "dpo", "step": 40, "loss": 0.1},
+    ]
+
+
+def test_a_folder_with_something_in_it_needs_resume(tmp_path: Path) -> None:
+    Run.create(tmp_path, CONFIG, resume=False).close()
+    assert refused(tmp_path, resume=False) == (
+        f"{tmp_path} is not empty: pass --resume to continue it, or choose another --out"
+    )
+    Run.create(tmp_path, CONFIG, resume=True).close()
+
+
+def test_a_foreign_folder_is_never_taken(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear to someone")
+    assert refused(tmp_path, resume=True) == f"{tmp_path} holds files but no run (no config.toml): choose another --out"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert refused(tmp_path / "file", resume=True) == f"{tmp_path / 'file'} is a file: choose a folder as --out"
+    assert refused(tmp_path / "file" / "below", resume=False).startswith(
+        f"cannot write {tmp_path / 'file' / 'below'}: "
+    )
+
+
+def test_an_unwritable_folder_is_named() -> None:
+    assert refused(Path("/proc/treeagent"), resume=False) == (
+        "cannot write /proc/treeagent: No such file or directory: choose another --out, or make this one writable"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert refused(tmp_path, resume=False).startswith(f"cannot write {tmp_path}: Permission denied: ")
+
+
+def test_another_config_cannot_resume_but_other_workers_can(tmp_path: Path) -> None:
+    Run.create(tmp_path, CONFIG, resume=False).close()
+    changed = load_config(None, ["seed=3", "search.simulations=99"])
+    assert refused(tmp_path, changed, resume=True) == (
+        f"{tmp_path} was begun with another config (search.simulations, seed changed): "
+        "restore these settings to resume, or choose another --out"
+    )
+    with Run.create(tmp_path, load_config(None, ["workers=7"]), resume=True) as run:
+        assert run.config.workers == 7
+
+
+def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; from pathlib import Path; from treeagent.config import RunConfig\n"
+            "from treeagent.run import Run\n"
+            "run = Run.create(Path(sys.argv[1]), RunConfig(), resume=False); print('held', flush=True); time.sleep(60)",
+            str(tmp_path),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == b"held\n"
+    said = refused(tmp_path, resume=True)
+    assert said == f"another process is writing {tmp_path}: wait for it, or choose another --out"
+    assert Run.open(tmp_path).config == CONFIG
+    holder.kill()
+    holder.wait()
+    Run.create(tmp_path, CONFIG, resume=True).close()
+
+
+def test_a_run_killed_before_its_config_was_written_can_begin_again(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".config.toml.123.tmp").write_text("half")
+    Run.create(tmp_path, CONFIG, resume=False).close()
+    assert not list(tmp_path.glob("*.tmp")) and not list(tmp_path.glob(".*.tmp"))
+
+
+def test_resuming_drops_a_torn_metric_and_joins_what_was_logged_of_a_step(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        run.log("dpo", {"step": 10, "loss": 0.5})
+        run.log("dpo", {"step": 10, "validation": 0.25})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"stage":"dpo","st')
+    assert Run.open(tmp_path).metrics() == [{"stage": "dpo", "step": 10, "loss": 0.5, "validation": 0.25}]
+    with Run.create(tmp_path, CONFIG, resume=True) as run:
+        run.log("dpo", {"step": 10, "loss": 0.375})
+        assert run.metrics() == [{"stage": "dpo", "step": 10, "loss": 0.375, "validation": 0.25}]
+    for line in (tmp_path / "metrics.jsonl").read_bytes().splitlines():
+        orjson.loads(line)
+
+
+def test_a_run_open_for_reading_is_not_written(tmp_path: Path) -> None:
+    Run.create(tmp_path, CONFIG, resume=False).close()
+    run = Run.open(tmp_path)
+    with pytest.raises(RunError, match="is open for reading only"):
+        run.log("dpo", {"loss": 1.0})
+    with pytest.raises(RunError, match="is open for reading only"):
+        run.finish("dpo", {})
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no run: there is no config\.toml in it"):
+        Run.open(tmp_path)
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        run.finish("collect", {})
+        with pytest.raises(RunError, match=r"stage dpo of .* is not done \(done: collect\): run it first"):
+            run.facts("dpo")
+        (tmp_path / "stages.json").write_text("{")
+        with pytest.raises(RunError, match=r"stages\.json is not JSON: delete it"):
+            run.is_done("collect")

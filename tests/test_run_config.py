@@ -1,0 +1,140 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treeagent.config import (
+    CollectConfig,
+    ConfigError,
+    EnvironmentConfig,
+    RunConfig,
+    config_difference,
+    dump_config,
+    load_config,
+)
+from treeagent.evaluate import EvaluateConfig
+from treeagent.search.mcts import SearchConfig
+
+
+def sentence(path: Path | None, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    text = str(caught.value)
+    assert "\n" not in text and "pydantic" not in text
+    return text
+
+
+def test_nothing_given_means_the_defaults() -> None:
+    assert load_config(None) == RunConfig()
+
+
+def test_overrides_win_over_the_file_and_the_seed_over_both(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("seed = 1\n[search]\nsimulations = 8\ncandidates = 2\n")
+    config = load_config(path, ["search.simulations=32", "seed=2", "environment.name=maze"], seed=3)
+    assert (config.seed, config.search.simulations, config.search.candidates) == (3, 32, 2)
+    assert config.environment.name == "maze"
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [("=3", 3), ("=2.0", 2.0), ("=true", True), ("=word", "word"), ('="3"', "3"), ("=a=b", "a=b"), ("= x ", "x")],
+)
+def test_an_override_is_a_toml_value_or_a_bare_word(override: str, value: object) -> None:
+    found = load_config(None, [f"environment.options.x{override}"]).environment.options["x"]
+    assert found == value and type(found) is type(value)
+
+
+def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
+    config = load_config(None, ['evaluate.modes=["mcts", "greedy"]', "search.c_init=2"])
+    assert config.evaluate.modes == ("mcts", "greedy") and config.search.c_init == 2.0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("search.simulations=0", "search.simulations is 0, but must be greater than 0: correct it"),
+        ('search.simulations="8"', 'search.simulations is "8", but must be a valid integer: write it without quotes'),
+        ("search.simulations=8.0", "search.simulations is 8.0, but must be a valid integer: correct it"),
+        ("search.discount=1.5", "search.discount is 1.5, but must be less than or equal to 1: correct it"),
+        ("search.skip_exhausted=1", "search.skip_exhausted is 1, but must be a valid boolean: correct it"),
+        ("search.merge=all", "search.merge is \"all\", but must be 'text' or 'call': correct it"),
+        ("search=3", "search is 3, but must be a section: correct it"),
+        ('evaluate.modes=["greed"]', "evaluate.modes.0 is \"greed\", but must be 'greedy', 'best_of_n' or 'mcts'"),
+        ("environment.options.x=[1]", "environment.options.x is [1], but must be a valid integer or a valid number or"),
+        ("search.c_init=nan", "search.c_init is nan, but must be a finite number"),
+        ("environment.options.day=2024-01-31", "environment.options.day is the date 2024-01-31"),
+        ("search.simulations", "override 'search.simulations' is not of the form key=value"),
+        ("search..simulations=3", "override 'search..simulations=3' is not of the form key=value"),
+        ("=3", "override '=3' is not of the form key=value"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_named_with_its_value_and_the_fix(override: str, said: str) -> None:
+    assert sentence(None, override).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "search.simulation=3",
+            "search.simulation is no setting: did you mean search.simulations? section [search] knows",
+        ),
+        ("serch.simulations=3", "serch is no setting: did you mean search? the config knows seed, "),
+        ("simulations=3", "simulations is no setting: did you mean search.simulations? the config knows seed, "),
+        ("search.zzz=3", "search.zzz is no setting: section [search] knows simulations, candidates, "),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(override: str, said: str) -> None:
+    assert sentence(None, override).startswith(said)
+
+
+def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
+    said = sentence(None, "seed=1", "seed.x=2")
+    assert said == "override 'seed.x=2' does not fit: seed is a value, no section; set seed itself"
+
+
+def test_settings_that_must_fit_each_other_are_named_by_their_section() -> None:
+    said = sentence(None, "update.dpo.loss_weights=[1.0]")
+    assert said.startswith("update.dpo: ") and "(1.0,)" in said
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    missing, broken, binary = (tmp_path / name for name in ("missing.toml", "broken.toml", "binary.toml"))
+    broken.write_text("seed = 1\n[search]\nsimulations = =\n")
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert sentence(missing) == f"config file {missing} does not exist: check the path given to --config"
+    assert sentence(broken).startswith(f"config file {broken} is not valid TOML: ") and "line 3" in sentence(broken)
+    assert sentence(binary) == f"config file {binary} is not UTF-8 text: save it as UTF-8"
+    assert sentence(tmp_path) == f"config file {tmp_path} cannot be read: Is a directory"
+
+
+options = st.dictionaries(
+    st.text(st.characters(categories=("L", "N")), min_size=1),
+    st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text() | st.booleans(),
+)
+configs = st.builds(
+    RunConfig,
+    seed=st.integers(-(2**63), 2**63 - 1),
+    environment=st.builds(EnvironmentConfig, name=st.text(), options=options),
+    search=st.builds(SearchConfig, c_init=st.floats(0, 1e9), merge=st.sampled_from(["text", "call"])),
+    collect=st.builds(CollectConfig, tasks=st.integers(1, 10**6)),
+    evaluate=st.builds(EvaluateConfig, modes=st.lists(st.sampled_from(["greedy", "mcts"])).map(tuple)),
+)
+
+
+@settings(deadline=None)  # the disk has its own pace
+@given(config=configs)
+def test_a_dumped_config_loads_as_the_same_config(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("config") / "config.toml"
+    path.write_bytes(dump_config(config).encode())
+    assert load_config(path) == config
+    assert dump_config(load_config(path)) == dump_config(config)
+
+
+def test_differences_are_named_by_dotted_keys() -> None:
+    old = load_config(None)
+    new = load_config(None, ["seed=1", "search.simulations=99", "environment.options.size=3"])
+    assert config_difference(old, new) == ["environment.options.size", "search.simulations", "seed"]
+    assert config_difference(new, new) == []

@@ -1,0 +1,282 @@
+"""The command line. Knows which function of the loop serves which command, and how failures read to people."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+    from treeagent.run import Run
+
+
+class Commands(TyperGroup):
+    """Turns the failures that a user can mend into one sentence; all others keep their traceback."""
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            _tell("interrupted; continue with --resume")
+            raise typer.Exit(130) from None
+        except Exception as error:
+            sentence = _sentence(error)
+            if sentence is None:
+                raise
+            _tell(sentence)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Turns a tool environment with a verifier into a better LLM agent: tree search, then learning from the trees.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE.toml", help="Settings that differ from the defaults, or a resumed run's."),
+]
+Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it.")]
+Resume = Annotated[bool, typer.Option(help="Go on with the run in RUN; finished stages are kept.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Single settings, such as search.simulations=32."),
+]
+CheckpointName = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, or a model's name on the Hugging Face hub.")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+
+
+@app.command()
+def quickstart(
+    overrides: Overrides = None,
+    config: Config = None,
+    out: Out = Path("runs/quickstart"),
+    seed: Seed = None,
+    resume: Resume = False,
+) -> None:
+    """Do it all: imitate demonstrations, search, learn from the trees by RFT, DPO and GRPO, compare on held-out tasks.
+
+    Writes RUN/trees, RUN/checkpoints, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
+
+    Example: treeagent quickstart --out runs/shop search.simulations=32
+    """
+    with _run(config, overrides, seed, out, resume) as run:
+        from treeagent import loop
+        from treeagent.progress import RichProgress
+
+        _print_results(loop.quickstart(run.config, run, RichProgress()))
+
+
+@app.command()
+def collect(
+    checkpoint: CheckpointName,
+    out: Out,
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    resume: Resume = False,
+) -> None:
+    """Search training tasks with a policy, one tree a task.
+
+    Reads CHECKPOINT, writes RUN/trees/collect-*.jsonl.zst, a file as soon as a wave of trees is finished.
+
+    Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
+    """
+    checkpoint_path = _checkpoint(checkpoint)
+    with _run(config, overrides, seed, out, resume) as run:
+        from treeagent import loop
+        from treeagent.progress import RichProgress
+
+        loop.collect(run.config, run, RichProgress(), checkpoint_path)
+
+
+@app.command()
+def export(
+    run_folder: RunFolder,
+    view: Annotated[
+        Literal["pairs", "advantages", "sft", "values"],
+        typer.Argument(metavar="VIEW", help="pairs, advantages, sft or values."),
+    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the rows go.")],
+    format: Annotated[
+        Literal["jsonl", "parquet"] | None, typer.Option("--format", help="By default what FILE's name ends with.")
+    ] = None,
+) -> None:
+    """Write the rows that a trainer of your own wants: preference pairs, advantages, paths to imitate, state values.
+
+    Reads RUN/trees, writes FILE.
+
+    Example: treeagent export runs/shop pairs pairs.parquet
+    """
+    from treeagent.run import Run
+
+    _require_trees(run_folder)
+    chosen = format or _format_of(file)
+    run = Run.open(run_folder)
+    from treeagent.export import export as write
+
+    rows = write(run, view, file, chosen)
+    Console().print(f"{rows:,} rows in {file}", highlight=False, markup=False)
+
+
+@app.command()
+def train(
+    method: Annotated[
+        Literal["rft", "dpo", "grpo"], typer.Argument(metavar="METHOD", help="rft, dpo or grpo.", show_default=False)
+    ],
+    checkpoint: CheckpointName,
+    out: Out,
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    resume: Resume = True,
+) -> None:
+    """Update a policy from the trees of a run by one method.
+
+    Reads CHECKPOINT and RUN/trees, writes RUN/checkpoints/METHOD.
+
+    Example: treeagent train dpo runs/shop/checkpoints/base --out runs/shop
+    """
+    checkpoint_path = _checkpoint(checkpoint)
+    _require_trees(out)
+    with _run(config, overrides, seed, out, resume) as run:
+        from treeagent import loop
+        from treeagent.progress import RichProgress
+
+        written = loop.train(run.config, run, RichProgress(), method, checkpoint_path)
+        Console().print(f"checkpoint in {written}", highlight=False, markup=False)
+
+
+@app.command("eval")
+def evaluate(
+    checkpoint: CheckpointName,
+    out: Out,
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    resume: Resume = True,
+) -> None:
+    """Measure a policy on held-out tasks: greedy, best of N, tree search, with what each of them spent.
+
+    Reads CHECKPOINT, writes RUN/results.json and prints it as a table.
+
+    Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
+    """
+    checkpoint_path = _checkpoint(checkpoint)
+    with _run(config, overrides, seed, out, resume) as run:
+        from treeagent import loop
+        from treeagent.progress import RichProgress
+
+        _print_results(loop.evaluate(run.config, run, RichProgress(), checkpoint_path))
+
+
+@app.command()
+def show(
+    run_folder: RunFolder,
+    task_id: Annotated[str | None, typer.Argument(metavar="[TASK_ID]", help="Print the trees of this task.")] = None,
+    digest: Annotated[bool, typer.Option("--digest", help="Print only one hash over all trees.")] = False,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Steps of a tree to print.")] = None,
+) -> None:
+    """Look into a run: what is done and found, the search trees of one task, or a hash to compare two runs by.
+
+    Reads RUN, also while it is being written; writes nothing.
+
+    Example: treeagent show runs/shop shop-train-17 --depth 3
+    """
+    from treeagent.report.show import show_run, show_task
+    from treeagent.run import Run
+    from treeagent.store import digest as digest_of
+    from treeagent.store import read_records
+
+    run = Run.open(run_folder)
+    if digest:
+        _require_trees(run_folder)
+        typer.echo(digest_of(read_records(run.trees)))
+    elif task_id is not None:
+        _require_trees(run_folder)
+        show_task(run, task_id, Console(), depth=depth)
+    else:
+        show_run(run, Console())
+
+
+def main() -> None:
+    """The console script. Exits with 2 on what the user can mend, with 130 when interrupted."""
+    app()
+
+
+def _run(config: Path | None, overrides: Sequence[str] | None, seed: int | None, out: Path, resume: bool) -> "Run":
+    from treeagent.config import load_config
+    from treeagent.run import Run
+
+    own = out / "config.toml"
+    if config is None and resume and own.is_file():
+        config = own
+    return Run.create(out, load_config(config, overrides or (), seed=seed), resume=resume)
+
+
+def _checkpoint(name: str) -> Path:
+    from treeagent.run import RunError
+
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise RunError(
+                f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
+            )
+    elif path.exists() or not _may_be_hub_name(name):
+        raise RunError(f"{name} is no checkpoint: give a folder with a config.json, or a hub name such as org/model")
+    return path
+
+
+def _may_be_hub_name(name: str) -> bool:
+    owner, slash, model = name.partition("/")
+    return bool(slash and owner.strip(".") and model and "/" not in model and "=" not in name)
+
+
+def _require_trees(folder: Path) -> None:
+    from treeagent.run import RunError
+    from treeagent.store import shards
+
+    if not shards(folder / "trees"):
+        raise RunError(f"{folder} holds no trees: make some with treeagent collect CHECKPOINT --out {folder}")
+
+
+def _format_of(file: Path) -> Literal["jsonl", "parquet"]:
+    from treeagent.run import RunError
+
+    match file.suffix:
+        case ".jsonl":
+            return "jsonl"
+        case ".parquet":
+            return "parquet"
+    raise RunError(f"the format of {file} is unknown: let it end in .jsonl or .parquet, or pass --format")
+
+
+def _print_results(rows: Sequence[dict[str, Any]]) -> None:
+    from treeagent.report.table import results_table
+
+    Console().print("", results_table(rows), sep="\n")
+
+
+def _sentence(error: Exception) -> str | None:
+    from treeagent.run import RunError
+    from treeagent.store import StoreError
+
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename} does not exist: check the path" if error.filename else str(error)
+    ours = isinstance(error, ValueError) and type(error).__module__.startswith("treeagent.")
+    return str(error) if ours or isinstance(error, (RunError, StoreError)) else None
+
+
+def _tell(sentence: str) -> None:
+    Console(stderr=True).print(Text(sentence, style="red"), soft_wrap=True)

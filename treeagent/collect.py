@@ -1,0 +1,59 @@
+"""Episodes of a scripted demonstrator, as trees of a single chain: the same artifact that search makes."""
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from treeagent.envs.base import Demonstrator
+from treeagent.envs.dynamics import EnvDynamics
+from treeagent.generators.chat import ChatFormat
+from treeagent.grammar import ReAct
+from treeagent.search.mcts import Growth, backup, end, take_step
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.seeds import derive_seed
+from treeagent.types import Message, Task
+
+
+def demonstrate(
+    dynamics: EnvDynamics, demonstrator: Demonstrator, tasks: Sequence[Task], *, seed: int, grammar: ReAct
+) -> Iterator[Tree]:
+    """One demonstration of each task. Actions carry text only: token ids come with a tokenizer, later."""
+    for task in tasks:
+        growth = asyncio.run(_episode(dynamics, demonstrator, task, derive_seed(seed, task.id), grammar))
+        yield growth.tree
+
+
+async def _episode(dynamics: EnvDynamics, demonstrator: Demonstrator, task: Task, seed: int, grammar: ReAct) -> Growth:
+    rng = random.Random(seed)
+    growth = Growth(Tree(task, seed, Node(await dynamics.reset(task))))
+    path: list[Edge] = []
+    while not (node := end(growth, path)).ended:
+        # The environment stands where the last step left it, which is where the demonstrator must act.
+        action = grammar.read(grammar.write(*demonstrator.act(rng)))
+        node.edges.append(Edge(action, prior=1.0))
+        path.append(node.edges[-1])
+        await take_step(dynamics, growth, path)
+        if growth.tree.error:
+            return growth
+    backup(path, growth.value_range, discount=1.0)
+    return growth
+
+
+def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
+    """A demonstration with the ids that a policy reading it would see; the tree given stays as it is."""
+    node = tree.root
+    messages = node.state.messages
+    root = Node(node.state, context_ids=chat.context_ids(messages))
+    copy = root
+    while node.edges and (child := node.edges[0].child) is not None:
+        edge = node.edges[0]
+        action = replace(edge.action, token_ids=chat.encode_action(edge.action.text))
+        said = Message("assistant", action.text, action.token_ids)
+        messages = (*messages, said, *child.state.messages[len(messages) + 1 :])
+        below = replace(
+            child, state=replace(child.state, messages=messages), context_ids=chat.context_ids(messages), edges=[]
+        )
+        copy.edges = [Edge(action, edge.prior, edge.visits, edge.value_sum, edge.reward, below)]
+        node, copy = child, below
+    return Tree(tree.task, tree.seed, root, tree.budget, tree.error)

@@ -1,0 +1,259 @@
+"""One run's settings: composes each room's own configuration, reads TOML and dotted overrides, refuses what it does
+not know."""
+
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import date, time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
+
+from treeagent.advantages import AdvantageConfig
+from treeagent.evaluate import EvaluateConfig
+from treeagent.generators.config import ScratchConfig
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.pairs import PairConfig
+from treeagent.search.mcts import SearchConfig
+from treeagent.targets import TargetConfig
+
+_STRICT = ConfigDict(extra="forbid")
+Method = Literal["rft", "dpo", "grpo"]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class EnvironmentConfig:
+    """Which environment, and how an episode of it is bounded."""
+
+    name: str = "shop"
+    """A built-in environment, or "module:Class"."""
+    options: dict[str, int | float | str | bool] = Field(default_factory=dict)
+    """Passed to the environment; see its own documentation."""
+    max_steps: Annotated[int, Field(gt=0)] = 10
+    """Steps after which an episode is truncated."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class PolicyConfig:
+    """The language model that acts."""
+
+    model: str | None = None
+    """A local folder or hub name to start from; none trains one from scratch on demonstrations."""
+    scratch: ScratchConfig = Field(default_factory=ScratchConfig)
+    """Sizes of the model from scratch."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Of sampling; the learners divide logits by it too."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 48
+    """Longest think/action step, in tokens."""
+    cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
+    """Bound of each worker's prefix cache."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class WarmStartConfig:
+    """Imitation of the environment's demonstrator, before any search."""
+
+    episodes: Annotated[int, Field(gt=0)] = 12000
+    """Demonstrations."""
+    tasks: Annotated[int, Field(gt=0)] = 3000
+    """Training tasks they are of; where episodes are more, tasks repeat with other errors."""
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.3
+    """How often the demonstrator errs."""
+    max_tokens: Annotated[int, Field(gt=0)] = 400
+    """Longer demonstrations are left out: a few of them would take most of the time."""
+    sft: SFTConfig = Field(default_factory=SFTConfig)
+    """The imitation itself."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class CollectConfig:
+    """Which training tasks are searched, and how many trees advance together."""
+
+    tasks: Annotated[int, Field(gt=0)] = 800
+    """One tree each."""
+    wave: Annotated[int, Field(gt=0)] = 100
+    """Trees that share their model calls; a finished wave is what a resumed run keeps."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class UpdateConfig:
+    """What the updates make of the trees."""
+
+    methods: tuple[Method, ...] = ("rft", "dpo", "grpo")
+    """Each starts from the base policy."""
+    validation_tasks: Annotated[int, Field(gt=0)] = 100
+    """Tasks, apart from training and held-out ones, whose greedy success chooses the checkpoint that is kept."""
+    targets: TargetConfig = Field(default_factory=TargetConfig)
+    """Paths to imitate, and what a state is worth."""
+    pairs: PairConfig = Field(default_factory=PairConfig)
+    """Siblings that make a preference pair."""
+    advantages: AdvantageConfig = Field(default_factory=AdvantageConfig)
+    """Actions that get an advantage."""
+    rft: SFTConfig = Field(default_factory=SFTConfig)
+    """Imitation of the best paths: the control."""
+    dpo: DPOConfig = Field(default_factory=DPOConfig)
+    """Preference optimisation on sibling pairs."""
+    grpo: GRPOConfig = Field(default_factory=GRPOConfig)
+    """Policy gradient on tree advantages."""
+    value: ValueConfig = Field(default_factory=ValueConfig)
+    """The head's fit on search returns, after every change of the policy."""
+    value_rows: Annotated[int, Field(gt=0)] = 2000
+    """Most tree paths used by that fit."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RunConfig:
+    """Everything that determines a run."""
+
+    seed: int = 0
+    """Every random choice derives from it."""
+    workers: Annotated[int, Field(gt=0)] = 2
+    """Processes; results do not depend on it."""
+    environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
+    search: SearchConfig = Field(default_factory=SearchConfig)
+    collect: CollectConfig = Field(default_factory=CollectConfig)
+    update: UpdateConfig = Field(default_factory=UpdateConfig)
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used: one sentence with its key, its value and the fix."""
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int | None = None) -> RunConfig:
+    """The defaults, changed by a TOML file, then by overrides such as ``search.simulations=32``, then by ``seed``.
+
+    An override's value is read as a TOML value, a bare word as a string.
+
+    Raises:
+        ConfigError: the file cannot be read, or a setting is unknown, of another type or out of range.
+    """
+    settings = {} if path is None else _read_toml(path)
+    for override in overrides:
+        _override(settings, override)
+    if seed is not None:
+        settings["seed"] = seed
+    _refuse_foreign_values(settings)
+    try:
+        # JSON is the mode in which strict types still take a table for a dataclass and an array for a tuple.
+        return TypeAdapter(RunConfig).validate_json(json.dumps(settings, default=str), strict=True)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        raise ConfigError(_sentence(problems, settings)) from None
+
+
+def dump_config(config: RunConfig) -> str:
+    """Every setting as TOML; ``load_config`` reads it back to an equal value. ``None``, which TOML lacks, is absent."""
+    settings = TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True)
+    return tomli_w.dumps(settings)
+
+
+def config_difference(old: RunConfig, new: RunConfig) -> list[str]:
+    """The dotted keys whose values differ, sorted."""
+    before, after = (_flat(TypeAdapter(RunConfig).dump_python(config)) for config in (old, new))
+    absent = object()
+    return sorted(key for key in before | after if before.get(key, absent) != after.get(key, absent))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path} does not exist: check the path given to --config") from None
+    except tomllib.TOMLDecodeError as error:
+        # tomllib of Python 3.11 tells the place in its message only: "Invalid value (at line 3, column 5)".
+        raise ConfigError(f"config file {path} is not valid TOML: {error}: correct it there") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"config file {path} is not UTF-8 text: save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+
+
+def _override(settings: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"override {override!r} is not of the form key=value: write it like search.simulations=32")
+    section = settings
+    for depth, part in enumerate(parts[:-1], start=1):
+        section = section.setdefault(part, {})
+        if not isinstance(section, dict):
+            place = ".".join(parts[:depth])
+            raise ConfigError(f"override {override!r} does not fit: {place} is a value, no section; set {place} itself")
+    section[parts[-1]] = _toml_value(text.strip())
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, by dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _refuse_foreign_values(settings: Mapping[str, Any]) -> None:
+    """TOML knows infinities and dates, which no setting takes and JSON has no form for."""
+    for key, value in _flat(settings).items():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise ConfigError(f"{key} is {item}, but must be a finite number: write one")
+            if isinstance(item, (date, time)):
+                raise ConfigError(f"{key} is the date {item}, but no setting takes a date: put it in quotes")
+
+
+def _sentence(problems: list[ErrorDetails], settings: dict[str, Any]) -> str:
+    """The first problem in words; the members of a union, told apart by pydantic, are one problem."""
+    keys, value = _locate(settings, problems[0]["loc"])
+    if problems[0]["type"] == "unexpected_keyword_argument":
+        return _unknown_key([str(part) for part in problems[0]["loc"]])
+    key = ".".join(keys) or "the config"
+    if problems[0]["type"] == "value_error":  # a section's own check of settings that belong together
+        return f"{key}: {problems[0]['msg'].removeprefix('Value error, ')}"
+    same = [problem["msg"] for problem in problems if _locate(settings, problem["loc"])[0] == keys]
+    wants = [message.removeprefix("Input should be ").replace("an object", "a section") for message in same]
+    unquoted = isinstance(value, str) and not isinstance(_toml_value(value), str)
+    fix = "write it without quotes" if unquoted else "correct it"
+    return f"{key} is {json.dumps(value, default=str)}, but must be {' or '.join(dict.fromkeys(wants))}: {fix}"
+
+
+def _locate(settings: Any, location: Sequence[int | str]) -> tuple[list[str], Any]:
+    """The part of pydantic's location that is a key of the file (the rest names members of a union), and its value."""
+    keys: list[str] = []
+    for part in location:
+        member = isinstance(settings, dict) and part in settings
+        if not member and not (isinstance(settings, list) and isinstance(part, int)):
+            break
+        settings = settings[part]
+        keys.append(str(part))
+    return keys, settings
+
+
+def _unknown_key(parts: list[str]) -> str:
+    section: Any = RunConfig()
+    for part in parts[:-1]:
+        section = getattr(section, part)
+    known = [field.name for field in fields(section)]
+    every = _flat(TypeAdapter(RunConfig).dump_python(RunConfig()))
+    where = ".".join(parts[:-1])
+    near = [f"{where}.{name}" if where else name for name in difflib.get_close_matches(parts[-1], known, 1)]
+    near += [key for key in every if key.split(".")[-1] == parts[-1]]
+    guess = f"did you mean {near[0]}? " if near else ""
+    place = f"section [{where}]" if where else "the config"
+    return f"{'.'.join(parts)} is no setting: {guess}{place} knows {', '.join(known)}"

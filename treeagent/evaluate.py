@@ -1,0 +1,167 @@
+"""Policies compared on held-out tasks: greedy, best-of-N and tree search, with what each of them spent.
+
+Nothing that chooses an action sees a reward. Search and best-of-N plan on a dynamics that withholds it and judge by
+the value head; the plan is then executed, and only that execution is verified.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as config_dataclass
+
+from treeagent.search.baselines import roll_out
+from treeagent.search.decide import Decision, best_path
+from treeagent.search.mcts import Growth, Search, SearchConfig, end, take_step
+from treeagent.search.node import Budget, Edge, Node, Tree
+from treeagent.seeds import derive_seed
+from treeagent.types import Action, Dynamics, Policy, Task, Value
+
+Mode = Literal["greedy", "best_of_n", "mcts"]
+
+
+@config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class EvaluateConfig:
+    """How policies are compared."""
+
+    tasks: Annotated[int, Field(gt=0)] = 200
+    """Held-out tasks (the environment's test split)."""
+    modes: tuple[Mode, ...] = ("greedy", "best_of_n", "mcts")
+    """Ways of acting."""
+    best_of: Annotated[int, Field(gt=0)] = 8
+    """N of best-of-N."""
+    decision: Decision = "leaf"
+    """How a search's tree becomes actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """Who proposes and who judges."""
+
+    sampling: Policy
+    greedy: Policy
+    value: Value | None
+    forget: Callable[[], None] = lambda: None
+    """Call it when the model's weights have changed."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How one task went."""
+
+    task_id: str
+    reward: float
+    steps: int
+    budget: Budget = field(default_factory=Budget)
+    """Planning and execution together."""
+    error: str = ""
+
+    @property
+    def success(self) -> bool:
+        """The verifier gave full marks: a reward of 1."""
+        return self.reward >= 1.0 - 1e-9
+
+
+async def play(
+    actors: Actors,
+    blind: Dynamics,
+    verified: Dynamics,
+    tasks: Sequence[Task],
+    mode: Mode,
+    config: EvaluateConfig,
+    search: SearchConfig,
+    seed: int,
+) -> tuple[list[Outcome], list[Tree]]:
+    """Plan on ``blind``, execute on ``verified``, go on greedily where a plan ends before its task does.
+
+    Returns the outcomes and the trees planned in (none for greedy), in the tasks' order.
+    """
+    seeds = [derive_seed(seed, mode, task.id) for task in tasks]
+    trees: list[Tree] = []
+    if mode == "best_of_n":
+        # As many chains at once as there are tasks, so that this mode needs no more memory than the others.
+        for start in range(0, len(tasks), step := max(len(tasks) // config.best_of, 1)):
+            part = slice(start, start + step)
+            trees += await roll_out(
+                actors.sampling, blind, tasks[part], seeds[part], count=config.best_of, value=actors.value
+            )
+    elif mode == "mcts":
+        trees = await Search(actors.sampling, blind, search, actors.value).run(tasks, seeds)
+    plans = [best_path(tree, config.decision) for tree in trees] or [[] for _ in tasks]
+    outcomes = await execute(actors.greedy, verified, tasks, seeds, plans)
+    for outcome, tree in zip(outcomes, trees, strict=False):
+        outcome.budget.add(tree.budget)
+    return outcomes, trees
+
+
+async def execute(
+    policy: Policy, dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], plans: Sequence[Sequence[Edge]]
+) -> list[Outcome]:
+    """Take each plan's actions, then the policy's, until the task ends."""
+    states = await asyncio.gather(*(dynamics.reset(task) for task in tasks))
+    runs = [
+        (Growth(Tree(task, seed, Node(state))), list[Edge](), [edge.action for edge in plan])
+        for task, seed, state, plan in zip(tasks, seeds, states, plans, strict=True)
+    ]
+    active = runs
+    while active:
+        unplanned = [(growth, path) for growth, path, plan in active if len(path) >= len(plan)]
+        drawn = await _propose(policy, unplanned)
+        for growth, path, plan in active:
+            action = plan[len(path)] if len(path) < len(plan) else drawn[id(growth)]
+            path.append(Edge(action, prior=1.0))
+        await asyncio.gather(*(take_step(dynamics, growth, path) for growth, path, _ in active))
+        active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
+    return [
+        Outcome(
+            growth.tree.task.id,
+            sum(edge.reward or 0.0 for edge in path),
+            len(path),
+            growth.tree.budget,
+            growth.tree.error,
+        )
+        for growth, path, _ in runs
+    ]
+
+
+async def _propose(policy: Policy, wanted: Sequence[tuple[Growth, list[Edge]]]) -> dict[int, Action]:
+    if not wanted:
+        return {}
+    states = [end(growth, path).state for growth, path in wanted]
+    proposals = await policy.propose(states, 1, [growth.next_seed() for growth, _ in wanted])
+    for (growth, _), proposal in zip(wanted, proposals, strict=True):
+        growth.tree.budget.generated_tokens += len(proposal.actions[0].token_ids)
+        growth.tree.budget.proposals += 1
+    return {id(growth): proposal.actions[0] for (growth, _), proposal in zip(wanted, proposals, strict=True)}
+
+
+def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> dict[str, float | int | str]:
+    """One row of results. The interval of success is Wilson's, 95 %."""
+    successes = sum(outcome.success for outcome in outcomes)
+    low, high = wilson_interval(successes, len(outcomes))
+    return {
+        "policy": policy,
+        "mode": mode,
+        "success": successes / len(outcomes),
+        "success_low": low,
+        "success_high": high,
+        "reward": sum(outcome.reward for outcome in outcomes) / len(outcomes),
+        "tasks": len(outcomes),
+        "errors": sum(bool(outcome.error) for outcome in outcomes),
+        "steps": sum(outcome.steps for outcome in outcomes) / len(outcomes),
+        "environment_steps": sum(outcome.budget.environment_steps for outcome in outcomes),
+        "generated_tokens": sum(outcome.budget.generated_tokens for outcome in outcomes),
+        "seconds": seconds,
+    }
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (1927), by default 95 %; it holds near 0 and 1, too."""
+    share = successes / trials
+    centre = share + z * z / (2 * trials)
+    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return max((centre - spread) / scale, 0.0), min((centre + spread) / scale, 1.0)

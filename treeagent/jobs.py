@@ -1,0 +1,274 @@
+"""The pieces of a run that processes share out: waves of searches, waves of evaluations, one method's update.
+
+A job is a value and depends on nothing but itself, so results are the same whatever the number of workers.
+"""
+
+import asyncio
+import multiprocessing
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from treeagent.advantages import advantage_rows, q_advantages
+from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.config import Method, RunConfig
+from treeagent.envs import EnvDynamics, make_env
+from treeagent.envs.base import Env
+from treeagent.evaluate import Actors, Mode, Outcome, execute, play
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.local import LocalGenerator
+from treeagent.learners.dpo import train_dpo
+from treeagent.learners.grpo import train_grpo
+from treeagent.learners.sft import train_sft
+from treeagent.learners.value import fit_value
+from treeagent.learners.watch import Hooks
+from treeagent.pairs import preference_pairs
+from treeagent.policy import HeadValue, LLMPolicy
+from treeagent.search.mcts import Search
+from treeagent.search.node import Budget, Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.seeds import derive_seed
+from treeagent.store import read_records, write_shard
+from treeagent.targets import TokenRow, imitation_rows, value_rows
+from treeagent.types import Split
+from treeagent.value_head import ValueHead
+
+COLLECTED = "collect"
+"""Name of the shards of searched training trees."""
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class WaveJob:
+    """Tasks ``start`` to ``start + count`` of a split under one checkpoint."""
+
+    config: RunConfig
+    checkpoint: Path
+    """A folder, or a hub name."""
+    name: str
+    """Of the shards its trees go to; the policy's name for an evaluation."""
+    index: int
+    start: int
+    count: int
+    trees: Path
+    split: Split = "train"
+    mode: Mode = "mcts"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a running job tells: progress, metrics, or both."""
+
+    name: str
+    done: int = 0
+    total: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+Emit = Callable[[Event], None]
+
+
+def search_wave(job: WaveJob, emit: Emit) -> Budget:
+    """Grow one tree a task and store them as one shard. Returns what it cost."""
+    config = job.config
+    env = environment(config)
+    actors = load_actors(job.checkpoint, config)
+    dynamics = EnvDynamics(env, max_steps=config.environment.max_steps)
+    tasks = env.tasks(job.split, job.count, job.start)
+    seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
+    trees = asyncio.run(Search(actors.sampling, dynamics, config.search, actors.value).run(tasks, seeds))
+    write_shard(job.trees, job.name, job.index, map(to_record, trees))
+    spent = Budget()
+    for tree in trees:
+        spent.add(tree.budget)
+    return spent
+
+
+def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
+    """Play held-out tasks; trees of a search are stored. Returns outcomes in the tasks' order, and seconds."""
+    started = time.perf_counter()
+    config = job.config
+    env = environment(config)
+    actors = load_actors(job.checkpoint, config)
+    max_steps = config.environment.max_steps
+    outcomes, trees = asyncio.run(
+        play(
+            actors,
+            EnvDynamics(env, max_steps=max_steps, reveal_reward=False),
+            EnvDynamics(env, max_steps=max_steps),
+            env.tasks(job.split, job.count, job.start),
+            job.mode,
+            config.evaluate,
+            config.search,
+            derive_seed(config.seed, "evaluate"),
+        )
+    )
+    seconds = time.perf_counter() - started
+    if job.mode == "mcts":
+        write_shard(job.trees, f"evaluate-{job.name}", job.index, map(to_record, trees))
+    return outcomes, seconds
+
+
+def environment(config: RunConfig) -> Env:
+    """The run's environment, made once in each process."""
+    return _environment(config.environment.name, tuple(sorted(config.environment.options.items())))
+
+
+@lru_cache(maxsize=1)
+def _environment(name: str, options: tuple[tuple[str, int | float | str | bool], ...]) -> Env:
+    return make_env(name, dict(options))
+
+
+def load_actors(checkpoint: Path, config: RunConfig) -> Actors:
+    """The policy of a checkpoint, sampling and greedy, and its value head; they share one prefix cache."""
+    return _load_actors(checkpoint, config.policy.temperature, config.policy.max_new_tokens, config.policy.cache_bytes)
+
+
+@lru_cache(maxsize=1)
+def _load_actors(checkpoint: Path, temperature: float, max_new_tokens: int, cache_bytes: int) -> Actors:
+    return make_actors(load_checkpoint(checkpoint), temperature, max_new_tokens, cache_bytes)
+
+
+def make_actors(checkpoint: Checkpoint, temperature: float, max_new_tokens: int, cache_bytes: int) -> Actors:
+    """Actors on a checkpoint in memory; call ``forget`` on their generator when its weights change."""
+    generator = LocalGenerator(checkpoint.model, cache_bytes=cache_bytes)
+    chat = ChatFormat(checkpoint.tokenizer)
+    sampling = LLMPolicy(generator, chat, temperature=temperature, max_new_tokens=max_new_tokens)
+    value = None if checkpoint.head is None else HeadValue(generator, chat, checkpoint.head)
+    return Actors(sampling, sampling.greedy(), value, generator.forget)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """One update of a checkpoint from stored trees."""
+
+    config: RunConfig
+    checkpoint: Path
+    method: Method
+    trees: Path
+    out: Path
+    """Where the updated checkpoint goes."""
+    scratch: Path
+    """Where the trainer keeps its own checkpoints, by which an interrupted update resumes."""
+
+
+def train_policy(job: TrainJob, emit: Emit) -> dict[str, Any]:
+    """Update, refit the value head to the changed hidden states, save. Returns what is worth remembering."""
+    update, checkpoint = job.config.update, load_checkpoint(job.checkpoint)
+    head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
+    trees = read_trees(job.trees)
+    hooks = Hooks(
+        on_metrics=lambda metrics: emit(Event(job.method, metrics=metrics)),
+        on_progress=lambda done, total: emit(Event(job.method, done=done, total=total)),
+        validate=greedy_success(checkpoint, job.config),
+        checkpoint_dir=job.scratch,
+    )
+    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    match job.method:
+        case "rft":
+            imitated = [row for tree in trees for row in imitation_rows(tree, update.targets)]
+            result = train_sft(model, tokenizer, imitated, update.rft, **hooks)
+        case "dpo":
+            pairs = [pair for tree in trees for pair in preference_pairs(tree, update.pairs)]
+            result = train_dpo(model, tokenizer, pairs, update.dpo, **hooks)
+        case "grpo":
+            scored = [row for tree in trees for row in advantage_rows(tree, q_advantages(tree, update.advantages))]
+            result = train_grpo(model, tokenizer, scored, update.grpo, **hooks)
+    fitted = fit_value(model, head, sample_value_rows(trees, job.config), update.value)
+    save_checkpoint(Checkpoint(model, tokenizer, head), job.out)
+    shutil.rmtree(job.scratch, ignore_errors=True)
+    return {"update": asdict(result), "value": asdict(fitted)}
+
+
+def sample_value_rows(trees: Sequence[Tree], config: RunConfig) -> list[TokenRow]:
+    """At most ``update.value_rows`` tree paths, drawn evenly by the run's seed."""
+    rows = [row for tree in trees for row in value_rows(tree, config.update.targets)]
+    random.Random(derive_seed(config.seed, "value_rows")).shuffle(rows)
+    return rows[: config.update.value_rows]
+
+
+def read_trees(folder: Path) -> list[Tree]:
+    """Every searched training tree of a run."""
+    return [from_record(record) for record in read_records(folder, COLLECTED)]
+
+
+def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
+    """Share of the validation tasks that the model, as its weights stand at the call, solves greedily."""
+    policy = config.policy
+    actors = make_actors(checkpoint, policy.temperature, policy.max_new_tokens, policy.cache_bytes)
+    env = environment(config)
+    tasks = env.tasks("validation", config.update.validation_tasks)
+    dynamics = EnvDynamics(env, max_steps=config.environment.max_steps)
+
+    def measure() -> float:
+        training = checkpoint.model.training
+        checkpoint.model.eval()
+        actors.forget()
+        outcomes = asyncio.run(execute(actors.greedy, dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
+        checkpoint.model.train(training)
+        return sum(outcome.success for outcome in outcomes) / len(outcomes)
+
+    return measure
+
+
+def run_jobs(
+    work: Callable[[Job, Emit], Result], jobs: Sequence[Job], workers: int, on_event: Emit = lambda event: None
+) -> Iterator[tuple[Job, Result]]:
+    """Results as they come; events arrive in this process while the jobs run. With one worker, all is done here."""
+    if workers == 1 or len(jobs) <= 1:
+        for job in jobs:
+            yield job, work(job, on_event)
+        return
+    # spawn: a forked copy of a process that has run torch can hang in its thread pools, and would inherit our locks.
+    context = multiprocessing.get_context("spawn")
+    queue: multiprocessing.Queue[Event | None] = context.Queue()
+    listener = threading.Thread(target=_listen, args=(queue, on_event), daemon=True)
+    listener.start()
+    pool = ProcessPoolExecutor(
+        min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(queue,)
+    )
+    try:
+        futures = {pool.submit(_in_worker, work, job): job for job in jobs}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BaseException:
+        for process in list((pool._processes or {}).values()):  # an interrupted run must not wait for its jobs
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        queue.put(None)
+        listener.join()
+
+
+def _listen(queue: "multiprocessing.Queue[Event | None]", on_event: Emit) -> None:
+    while (event := queue.get()) is not None:
+        on_event(event)
+
+
+_events: "multiprocessing.Queue[Event | None] | None" = None
+"""In a worker: the way to the parent."""
+
+
+def _start_worker(queue: "multiprocessing.Queue[Event | None]") -> None:
+    global _events
+    _events = queue
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    torch.set_num_threads(1)  # for small models threads cost more than they bring
+
+
+def _in_worker(work: Callable[[Job, Emit], Result], job: Job) -> Result:
+    assert _events is not None
+    return work(job, _events.put)

@@ -1,0 +1,307 @@
+"""The story of a run: imitate, search, learn from the trees, compare. Every stage is recorded and resumes."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.collect import demonstrate, tokenise
+from treeagent.config import Method, RunConfig, dump_config
+from treeagent.envs import EnvDynamics
+from treeagent.evaluate import Mode, Outcome, summarise
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.scratch import random_llama, train_tokenizer
+from treeagent.grammar import ReAct
+from treeagent.jobs import (
+    COLLECTED,
+    Event,
+    TrainJob,
+    WaveJob,
+    environment,
+    evaluate_wave,
+    read_trees,
+    run_jobs,
+    sample_value_rows,
+    search_wave,
+    train_policy,
+)
+from treeagent.learners.sft import train_sft
+from treeagent.learners.value import fit_value
+from treeagent.learners.watch import Hooks
+from treeagent.progress import Advance, Progress
+from treeagent.report.html import write_report
+from treeagent.run import Run, RunError
+from treeagent.search.node import Budget, Node, Tree
+from treeagent.search.record import from_record
+from treeagent.seeds import derive_seed
+from treeagent.store import read_records, shards, write_atomic
+from treeagent.targets import TokenRow, path_row
+from treeagent.types import Task
+from treeagent.value_head import ValueHead
+
+Row = dict[str, Any]
+
+
+def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
+    """A better agent and the evidence: warm start, search, one update a method, evaluation of them all."""
+    warm = warm_start(config, run, progress)
+    collect(config, run, progress, warm)
+    base = fit_base(config, run, progress, warm)
+    updated = update(config, run, progress, base, config.update.methods)
+    rows = compare(config, run, progress, [base, *updated])
+    report(config, run, rows)
+    return rows
+
+
+def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
+    """A model that imitates noisy demonstrations, from scratch unless ``policy.model`` names one; with a value head
+    that learns their outcomes along."""
+    out = run.checkpoints / "warm"
+    if run.is_done("warm_start"):
+        return out
+    settings = config.warm_start
+    with progress.track("demonstrations", settings.episodes) as advance:
+        demonstrations = list(_advancing(_demonstrations(config), advance))
+    checkpoint = _initial_checkpoint(config, demonstrations)
+    rows = [row for row in _imitation(demonstrations, checkpoint) if len(row.token_ids) <= settings.max_tokens]
+    with _tracking(run, progress) as on_event:
+        hooks = Hooks(
+            on_metrics=lambda metrics: on_event(Event("warm_start", metrics=metrics)),
+            on_progress=lambda done, total: on_event(Event("warm_start", done=done, total=total)),
+            checkpoint_dir=run.checkpoints / ".warm_start",
+        )
+        result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, settings.sft, head=checkpoint.head, **hooks)
+    save_checkpoint(checkpoint, out)
+    successes = sum(tree.root.edges[0].value >= 1.0 for tree in demonstrations)
+    run.finish(
+        "warm_start",
+        {
+            "demonstrations": len(demonstrations),
+            "demonstration_success": successes / len(demonstrations),
+            "rows": len(rows),
+            "parameters": sum(parameter.numel() for parameter in checkpoint.model.parameters()),
+            "update": asdict(result),
+        },
+    )
+    return out
+
+
+def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
+    """Search training tasks, one tree each, a shard a wave; waves on disk are kept."""
+    if run.is_done("collect"):
+        return
+    stored = {path.name for path in shards(run.trees, COLLECTED)}
+    jobs = [
+        job
+        for job in _waves(config, run, checkpoint, COLLECTED, config.collect.tasks)
+        if f"{COLLECTED}-{job.index:05d}.jsonl.zst" not in stored
+    ]
+    spent, started = Budget(), time.perf_counter()
+    with progress.track("search", config.collect.tasks) as advance:
+        advance(config.collect.tasks - sum(job.count for job in jobs))
+        for job, budget in run_jobs(search_wave, jobs, config.workers):
+            spent.add(budget)
+            advance(job.count, _rates(spent, time.perf_counter() - started))
+    run.finish("collect", {"tasks": config.collect.tasks, "checkpoint": str(checkpoint), **asdict(spent)})
+
+
+def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
+    """The base policy: the warm one, with its value head fitted on what search found."""
+    out = run.checkpoints / "base"
+    if run.is_done("base"):
+        return out
+    checkpoint = load_checkpoint(warm)
+    head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
+    with _tracking(run, progress) as on_event:
+        fitted = fit_value(
+            checkpoint.model,
+            head,
+            sample_value_rows(read_trees(run.trees), config),
+            config.update.value,
+            on_metrics=lambda metrics: on_event(Event("value", metrics=metrics)),
+            on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
+        )
+    save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, head), out)
+    run.finish("base", {"value": asdict(fitted)})
+    return out
+
+
+def update(config: RunConfig, run: Run, progress: Progress, checkpoint: Path, methods: Sequence[Method]) -> list[Path]:
+    """One updated checkpoint a method, each from ``checkpoint`` and the same trees."""
+    jobs = [
+        TrainJob(config, checkpoint, method, run.trees, run.checkpoints / method, run.checkpoints / f".{method}")
+        for method in methods
+        if not run.is_done(method)
+    ]
+    with _tracking(run, progress) as on_event:
+        for job, facts in run_jobs(train_policy, jobs, config.workers, on_event):
+            run.finish(job.method, facts)
+    return [run.checkpoints / method for method in methods]
+
+
+def train(config: RunConfig, run: Run, progress: Progress, method: Method, checkpoint: Path) -> Path:
+    """One update by one method."""
+    return update(config, run, progress, checkpoint, [method])[0]
+
+
+def evaluate(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> list[Row]:
+    """One checkpoint in every mode of ``evaluate.modes``."""
+    return compare(config, run, progress, [checkpoint])
+
+
+def compare(config: RunConfig, run: Run, progress: Progress, checkpoints: Sequence[Path]) -> list[Row]:
+    """A row per (policy, mode), on the same held-out tasks; written to ``run.results``."""
+    wanted = [(checkpoint, mode) for checkpoint in checkpoints for mode in config.evaluate.modes]
+    jobs = [
+        job
+        for checkpoint, mode in wanted
+        if not run.is_done(_evaluation(checkpoint, mode))
+        for job in _waves(config, run, checkpoint, checkpoint.name, config.evaluate.tasks, mode)
+    ]
+    jobs.sort(key=lambda job: job.mode == "greedy")  # the longest first, so that no worker ends alone
+    parts: dict[tuple[Path, Mode], list[tuple[WaveJob, list[Outcome], float]]] = defaultdict(list)
+    with progress.track("evaluate", sum(job.count for job in jobs)) as advance:
+        for job, (outcomes, seconds) in run_jobs(evaluate_wave, jobs, config.workers):
+            done = parts[job.checkpoint, job.mode]
+            done.append((job, outcomes, seconds))
+            advance(job.count, {"": f"{job.name} {job.mode}"})
+            if sum(part.count for part, _, _ in done) == config.evaluate.tasks:
+                played = [outcome for _, outcomes, _ in sorted(done, key=_by_index) for outcome in outcomes]
+                row = summarise(job.name, job.mode, played, sum(seconds for _, _, seconds in done))
+                run.finish(_evaluation(job.checkpoint, job.mode), row)
+    rows = [run.facts(_evaluation(checkpoint, mode)) for checkpoint, mode in wanted]
+    write_atomic(run.results, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return rows
+
+
+def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
+    """RUN/report.html: the table, the curves and one tree to look at."""
+    path = run.path / "report.html"
+    packages = ("treeagent", "torch", "transformers", "trl")
+    write_report(
+        path,
+        rows=rows,
+        metrics=run.metrics(),
+        config=dump_config(config),
+        provenance={"seed": str(config.seed), **{package: version(package) for package in packages}},
+        tree=_telling_tree(run),
+    )
+    return path
+
+
+def _telling_tree(run: Run) -> Tree | None:
+    """The stored training tree, of the first hundred, whose edges differ most in what they led to."""
+    trees = [from_record(record) for record in islice(read_records(run.trees, COLLECTED), 100)]
+
+    def spread(tree: Tree) -> float:
+        values = [edge.value for node in tree.nodes() for edge in node.edges if edge.visits]
+        mean = sum(values) / max(len(values), 1)
+        return sum((value - mean) ** 2 for value in values)
+
+    return max(trees, key=spread, default=None)
+
+
+def _demonstrations(config: RunConfig) -> Iterator[Tree]:
+    env = environment(config)
+    demonstrator = env.demonstrator(config.warm_start.noise)
+    if demonstrator is None:
+        raise RunError(
+            f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
+            "set policy.model to a model that can act already"
+        )
+    dynamics = EnvDynamics(env, max_steps=config.environment.max_steps)
+    for start in range(0, config.warm_start.episodes, config.warm_start.tasks):
+        count = min(config.warm_start.tasks, config.warm_start.episodes - start)
+        tasks: Sequence[Task] = env.tasks("train", count)
+        yield from demonstrate(
+            dynamics, demonstrator, tasks, seed=derive_seed(config.seed, "demonstrate", start), grammar=ReAct()
+        )
+
+
+def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Checkpoint:
+    if config.policy.model is not None:
+        checkpoint = load_checkpoint(config.policy.model)
+        return Checkpoint(checkpoint.model, checkpoint.tokenizer, checkpoint.head or _head(checkpoint))
+    texts = [message.content for tree in demonstrations[:1500] for message in _last(tree).state.messages]
+    tokenizer = train_tokenizer(texts, config.policy.scratch)
+    model = random_llama(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
+    fresh = Checkpoint(model, tokenizer)
+    return Checkpoint(model, tokenizer, _head(fresh))
+
+
+def _head(checkpoint: Checkpoint) -> ValueHead:
+    return ValueHead(checkpoint.model.config.hidden_size)
+
+
+def _last(tree: Tree) -> Node:
+    *_, node = tree.nodes()
+    return node
+
+
+def _imitation(demonstrations: Sequence[Tree], checkpoint: Checkpoint) -> Iterator[TokenRow]:
+    chat = ChatFormat(checkpoint.tokenizer)
+    for demonstration in demonstrations:
+        tree = tokenise(demonstration, chat)
+        *_, (path, _) = tree.walk()
+        if path:
+            yield path_row(tree, path, [path[0].value] * (len(path) + 1))
+
+
+def _advancing(items: Iterator[Tree], advance: Advance) -> Iterator[Tree]:
+    for item in items:
+        advance(1)
+        yield item
+
+
+def _waves(
+    config: RunConfig, run: Run, checkpoint: Path, name: str, tasks: int, mode: Mode | None = None
+) -> Iterator[WaveJob]:
+    """Jobs over ``tasks`` tasks: of the test split to evaluate in ``mode``, of the training split to collect."""
+    size = config.collect.wave
+    for index, start in enumerate(range(0, tasks, size)):
+        count = min(size, tasks - start)
+        job = WaveJob(config, checkpoint, name, index, start, count, run.trees)
+        yield job if mode is None else replace(job, split="test", mode=mode)
+
+
+def _evaluation(checkpoint: Path, mode: Mode) -> str:
+    """The stage's name."""
+    return f"evaluate-{checkpoint.name}-{mode}"
+
+
+def _by_index(part: tuple[WaveJob, list[Outcome], float]) -> int:
+    return part[0].index
+
+
+def _rates(spent: Budget, seconds: float) -> Mapping[str, str]:
+    return {
+        "simulations/s": f"{spent.simulations / seconds:.0f}",
+        "tokens/s": f"{spent.generated_tokens / seconds:,.0f}",
+    }
+
+
+@contextmanager
+def _tracking(run: Run, progress: Progress) -> Iterator[Callable[[Event], None]]:
+    """A bar for each name that events come from, their metrics into the run's log."""
+    with ExitStack() as stack:
+        bars: dict[str, Advance] = {}
+        shown: dict[str, int] = defaultdict(int)
+
+        def on_event(event: Event) -> None:
+            if event.metrics:
+                run.log(event.name, event.metrics)
+            if event.total:
+                if event.name not in bars:
+                    bars[event.name] = stack.enter_context(progress.track(event.name, event.total))
+                bars[event.name](event.done - shown[event.name])
+                shown[event.name] = event.done
+
+        yield on_event

@@ -1,0 +1,96 @@
+"""Words for results and for parts of a tree, shared by the terminal and the page."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from treeagent.search.node import Edge, Node
+from treeagent.types import Action
+
+Row = Mapping[str, Any]
+"""One policy in one mode, with the keys of ``RESULT_COLUMNS`` and success_low and success_high (95 %)."""
+RESULT_COLUMNS = {
+    "policy": "policy",
+    "mode": "mode",
+    "success": "success [95 %]",
+    "reward": "mean reward",
+    "tasks": "tasks",
+    "environment_steps": "environment steps",
+    "generated_tokens": "generated tokens",
+    "seconds": "seconds",
+}
+"""Keys of a row in the order they are shown, with their headings."""
+
+
+def cell(row: Row, key: str) -> str:
+    """A row's value as shown; a dash where there is none."""
+    value = row.get(key)
+    if value is None:
+        return "–"
+    if key == "success":
+        interval = f" [{_percent(row['success_low'])}, {_percent(row['success_high'])}]" if "success_low" in row else ""
+        return f"{_percent(value)} %{interval}"
+    if key in ("reward", "seconds"):
+        return f"{value:.3f}" if key == "reward" else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """The most successful row beside the starting point, which is the first row (greedy if the first policy has it).
+
+    Of equally successful rows the one that generated fewer tokens is named.
+    """
+    if not rows:
+        return "Nothing has been evaluated yet."
+    first = [row for row in rows if row["policy"] == rows[0]["policy"]]
+    start = next((row for row in first if row["mode"] == "greedy"), first[0])
+    best = max(rows, key=lambda row: (row["success"], -row.get("generated_tokens", 0)))
+    solves = f"{_who(best)} solves {_percent(best['success'])} % of {best['tasks']} held-out tasks"
+    if best is start:
+        return f"{solves}; nothing else did better."
+    gain = 100 * (best["success"] - start["success"])
+    apart = start.get("success_high", 1) < best.get("success_low", 0)
+    certainty = "the 95 % intervals do not overlap" if apart else "the 95 % intervals overlap"
+    return f"{solves}, {_who(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
+
+
+def call_text(action: Action) -> str:
+    """The call in one line; for a malformed one, why."""
+    if action.error:
+        return f"malformed: {action.error}"
+    if isinstance(action.call, str):
+        return action.call
+    arguments = ", ".join(f"{name}={json.dumps(value, default=str)}" for name, value in action.call.arguments.items())
+    return f"{action.call.name}({arguments})"
+
+
+def statistics(edge: Edge) -> dict[str, str]:
+    """N, Q, P of an edge and V, r of where it leads, as shown; V and r only once it was tried."""
+    shown = {"N": str(edge.visits), "Q": f"{edge.value:.3f}" if edge.visits else "–", "P": f"{edge.prior:.3f}"}
+    if edge.child is not None:
+        shown["V"] = f"{edge.child.value:.3f}"
+        shown["r"] = "withheld" if edge.reward is None else f"{edge.reward:.3f}"
+    return shown
+
+
+def marks(edge: Edge) -> list[str]:
+    """What sets a step apart: imagined, invalid, terminated, truncated, untried."""
+    child = edge.child
+    if child is None:
+        return ["untried"]
+    found = ["imagined"] if child.origin == "imagined" else []
+    return found + [name for name in ("invalid", "terminated", "truncated") if getattr(child, name)]
+
+
+def observation(parent: Node, child: Node) -> str:
+    """What the environment said after the step from ``parent`` to ``child``."""
+    said = child.state.messages[len(parent.state.messages) + 1 :]  # +1: the action itself
+    return "\n".join(message.content for message in said)
+
+
+def _who(row: Row) -> str:
+    return f"{row['policy']} with {row['mode']}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"

@@ -1,0 +1,117 @@
+"""A tree and a run's state on the terminal."""
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree as Branch
+
+from treeagent.report.describe import Row, call_text, marks, observation, statistics
+from treeagent.report.table import narrow_table, results_table
+from treeagent.run import Run, RunError
+from treeagent.search.decide import best_path
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import from_record
+from treeagent.store import read_records, shard_names
+
+_REWARD_OF_SUCCESS = 1.0 - 1e-9
+
+
+def show_tree(tree: Tree, console: Console, *, depth: int | None = None) -> None:
+    """Print a tree down to ``depth`` steps, its most visited path in colour."""
+    path = {id(edge) for edge in best_path(tree, "visits")}
+    title = Text.assemble(("task ", "dim"), (tree.task.id, "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}")
+    branch = Branch(Text.assemble(title, "\n", (tree.task.prompt.strip(), "italic")), guide_style="dim")
+    _grow(branch, tree.root, path, depth)
+    console.print(branch)
+    spent = tree.budget
+    console.print(
+        f"{spent.simulations} simulations, {spent.environment_steps} environment steps, "
+        f"{spent.generated_tokens} generated tokens, {spent.seconds:.1f} s",
+        style="dim",
+        highlight=False,
+    )
+    if tree.error:
+        console.print(Text(f"broke off: {tree.error}", style="red"))
+
+
+def _grow(branch: Branch, node: Node, path: set[int], depth: int | None) -> None:
+    if depth == 0:
+        if node.edges:
+            branch.add(Text(f"… candidates: {len(node.edges)}", style="dim"))
+        return
+    for edge in sorted(node.edges, key=lambda edge: -edge.visits):
+        twig = branch.add(_edge_text(node, edge, on_path=id(edge) in path))
+        if edge.child is not None:
+            _grow(twig, edge.child, path, None if depth is None else depth - 1)
+
+
+def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
+    text = Text(call_text(edge.action), style="bold green" if on_path else "bold" if edge.visits else "dim")
+    figures = "  ".join(f"{name} {value}" for name, value in statistics(edge).items())
+    text.append(f"   {figures}", style="not bold cyan" if edge.visits else "dim")
+    for mark in marks(edge):
+        text.append(f"  {mark}", style="not bold magenta" if mark == "imagined" else "not bold yellow")
+    if edge.action.thought:
+        text.append(f"\n{edge.action.thought.strip()}", style="not bold italic default")
+    if edge.child is not None:
+        said = observation(parent, edge.child).strip()
+        if said:
+            text.append(f"\n→ {said.splitlines()[0]}", style="not bold dim default")
+    return text
+
+
+def show_task(run: Run, task_id: str, console: Console, *, depth: int | None = None) -> None:
+    """Print every tree of a task, each under the name of its shards.
+
+    Raises:
+        RunError: the run has no tree of that task.
+    """
+    known: list[str] = []
+    found = False
+    for name in shard_names(run.trees):
+        for record in read_records(run.trees, name):
+            known.append(record["task"]["id"])
+            if known[-1] == task_id:
+                found = True
+                console.print(Text(name, style="bold underline"))
+                show_tree(from_record(record), console, depth=depth)
+    if not found:
+        near = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
+        raise RunError(
+            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {near[0]}"
+        )
+
+
+def show_run(run: Run, console: Console) -> None:
+    """Print the stages done, the trees by name and, once there are any, the results."""
+    stages = run.stages()
+    console.print(Text.assemble(("run ", "dim"), (str(run.path), "bold"), f"  seed {run.config.seed}"))
+    console.print(Text.assemble(("stages done ", "dim"), ", ".join(stages) or "none"))
+    if shard_names(run.trees):
+        console.print("", _trees_table(run), sep="\n")
+    if run.results.exists():
+        rows: Sequence[Row] = orjson.loads(run.results.read_bytes())
+        console.print("", results_table(rows), sep="\n")
+
+
+def _trees_table(run: Run) -> Table:
+    figures_of = ("count", "success found", "broke off", "simulations", "generated tokens")
+    table = narrow_table({"trees": True} | dict.fromkeys(figures_of, False))
+    for name in shard_names(run.trees):
+        sums: Counter[str] = Counter()
+        for record in read_records(run.trees, name):
+            edges = [edge for node in record["nodes"] for edge in node["edges"]]
+            sums["count"] += 1
+            sums["success"] += any((edge["reward"] or 0.0) >= _REWARD_OF_SUCCESS for edge in edges)
+            sums["errors"] += bool(record["error"])
+            sums.update({key: record["budget"][key] for key in ("simulations", "generated_tokens")})
+        share = f"{100 * sums['success'] / max(sums['count'], 1):.1f} %"
+        figures = (sums["count"], sums["errors"], sums["simulations"], sums["generated_tokens"])
+        count, errors, simulations, tokens = (f"{figure:,}" for figure in figures)
+        table.add_row(Text(name), count, share, errors, simulations, tokens)
+    return table

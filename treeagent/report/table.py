@@ -1,0 +1,32 @@
+"""Tables on the terminal, narrow enough for 80 columns."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from treeagent.report.describe import RESULT_COLUMNS, Row, cell, headline
+
+_WORDS = {"policy", "mode"}
+
+
+def narrow_table(headings: dict[str, bool]) -> Table:
+    """An empty table without lines; ``headings`` tells which columns are words, the others are figures."""
+    table = Table(box=None, collapse_padding=True, pad_edge=False, header_style="bold")
+    for heading, words in headings.items():
+        broken = heading.replace(" ", "\n", 1) if not words else heading
+        table.add_column(broken, justify="left" if words else "right", overflow="fold", vertical="bottom")
+    return table
+
+
+def results_table(rows: Sequence[Row]) -> Table:
+    """Policy by mode; the most successful row of all is bold."""
+    table = narrow_table({heading: key in _WORDS for key, heading in RESULT_COLUMNS.items()})
+    table.caption, table.caption_justify = Text(f"\n{headline(rows)}"), "left"
+    for column, key in zip(table.columns, RESULT_COLUMNS, strict=True):
+        column.no_wrap = key == "success"
+    best = max((row["success"] for row in rows), default=None)
+    for row in rows:
+        style = "bold" if row["success"] == best else ""
+        table.add_row(*(Text(cell(row, key)) for key in RESULT_COLUMNS), style=style)
+    return table

@@ -1,0 +1,227 @@
+"""One run's folder: its settings, finished stages, metrics, trees and checkpoints, and the lock of its one writer."""
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from treeagent.config import RunConfig, config_difference, dump_config, load_config
+from treeagent.store import StoreError, remove_leftovers, write_atomic
+
+_FREE = {"workers"}
+"""Settings that results do not depend on; a run may be resumed under others."""
+
+
+class RunError(RuntimeError):
+    """A folder that cannot serve as a run: one sentence with the reason and the fix."""
+
+
+class Run:
+    """A run on disk. Made by ``create`` to write, which holds a lock until ``close``, or by ``open`` to read."""
+
+    def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
+        """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
+        self.path = path
+        self.config = config
+        self._lock = lock
+        self._steps: Counter[str] | None = None
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, *, resume: bool) -> Self:
+        """Begin a run in an empty or new folder, or go on with one of the same config.
+
+        Raises:
+            RunError: the folder holds something else, cannot be written, or another process writes it.
+        """
+        _refuse_foreign_folder(path, resume)
+        lock = _lock(path)
+        try:
+            run = cls(path, config, lock)
+            run._prepare()
+        except BaseException:
+            os.close(lock)
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A run to read, also while another process writes it.
+
+        Raises:
+            RunError: there is no run.
+        """
+        if not (path / "config.toml").is_file():
+            raise RunError(f"{path} holds no run: there is no config.toml in it; give the --out folder of a run")
+        return cls(path, load_config(path / "config.toml"))
+
+    def close(self) -> None:
+        """Let another process write the run."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def trees(self) -> Path:
+        """Shards of searched trees."""
+        return self.path / "trees"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder per trained model."""
+        return self.path / "checkpoints"
+
+    @property
+    def results(self) -> Path:
+        """The rows of the last evaluation, as a JSON array."""
+        return self.path / "results.json"
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """Facts of every finished stage, in the order they finished."""
+        path = self.path / "stages.json"
+        if not path.exists():
+            return {}
+        try:
+            stages: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
+        except orjson.JSONDecodeError:
+            raise RunError(f"{path} is not JSON: delete it to do every stage again, or take another --out") from None
+        return stages
+
+    def is_done(self, stage: str) -> bool:
+        return stage in self.stages()
+
+    def finish(self, stage: str, facts: Mapping[str, Any]) -> None:
+        """Record that ``stage`` is done, with JSON values that later stages and readers want to know."""
+        self._require_lock()
+        write_atomic(
+            self.path / "stages.json",
+            orjson.dumps(self.stages() | {stage: dict(facts)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
+        )
+
+    def facts(self, stage: str) -> dict[str, Any]:
+        """What ``finish`` recorded.
+
+        Raises:
+            RunError: the stage is not done.
+        """
+        stages = self.stages()
+        if stage not in stages:
+            done = ", ".join(stages) or "none"
+            raise RunError(f"stage {stage} of {self.path} is not done (done: {done}): run it first")
+        return stages[stage]
+
+    def log(self, stage: str, metrics: Mapping[str, float]) -> None:
+        """Append a line to metrics.jsonl. ``metrics`` may give its ``step``; else steps of a stage count from 0."""
+        self._require_lock()
+        if self._steps is None:
+            self._steps = Counter(row["stage"] for row in self.metrics())
+        step = metrics.get("step", self._steps[stage])
+        self._steps[stage] += 1
+        row = {"stage": stage, "step": int(step)} | {key: value for key, value in metrics.items() if key != "step"}
+        try:
+            with (self.path / "metrics.jsonl").open("ab") as file:
+                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}: free some space"
+            ) from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one a step: what was logged of a step at several
+        times is joined, and what a resumed stage logged again counts once, as it was logged last."""
+        rows: dict[tuple[str, int], dict[str, Any]] = {}
+        for row in _json_lines(self.path / "metrics.jsonl"):
+            rows.setdefault((row["stage"], row["step"]), {}).update(row)
+        return list(rows.values())
+
+    def _prepare(self) -> None:
+        try:
+            for folder in (self.path, self.trees, self.checkpoints):
+                folder.mkdir(exist_ok=True)
+                remove_leftovers(folder)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        path = self.path / "config.toml"
+        if path.exists():
+            changed = [key for key in config_difference(load_config(path), self.config) if key not in _FREE]
+            if changed:
+                raise RunError(
+                    f"{self.path} was begun with another config ({', '.join(changed)} changed): "
+                    "restore these settings to resume, or choose another --out"
+                )
+            _drop_torn_line(self.path / "metrics.jsonl")
+        else:
+            write_atomic(path, dump_config(self.config).encode())
+
+    def _require_lock(self) -> None:
+        if self._lock is None:
+            raise RunError(f"{self.path} is open for reading only: open it by Run.create to write")
+
+
+def _refuse_foreign_folder(path: Path, resume: bool) -> None:
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file: choose a folder as --out")
+    try:
+        # A run that was killed before it wrote its config has left hidden files only.
+        content = [entry.name for entry in path.iterdir() if not _is_hidden(entry)] if path.exists() else []
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if content and not resume:
+        raise RunError(f"{path} is not empty: pass --resume to continue it, or choose another --out")
+    if content and "config.toml" not in content and set(content) - {"trees", "checkpoints"}:
+        raise RunError(f"{path} holds files but no run (no config.toml): choose another --out")
+
+
+def _is_hidden(entry: Path) -> bool:
+    return entry.name == ".lock" or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
+
+
+def _lock(path: Path) -> int:
+    """Locked, so that two processes do not write one run; the kernel lets go when the process ends, however it ends."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RunError(f"another process is writing {path}: wait for it, or choose another --out") from None
+    except OSError as error:
+        os.close(descriptor)
+        raise _unwritable(path, error) from error
+    return descriptor
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {path}: {error.strerror}: choose another --out, or make this one writable")
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):  # another process may be in the middle of its last line
+                yield orjson.loads(line)
+
+
+def _drop_torn_line(path: Path) -> None:
+    if path.exists():
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            write_atomic(path, content[:whole])

@@ -1,0 +1,1 @@
+"""A learned experience model that imagines transitions beside the real environment."""
