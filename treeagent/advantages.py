@@ -48,7 +48,8 @@ def q_advantages(tree: Tree, config: AdvantageConfig) -> dict[int, float]:
             continue
         baseline = sum(edge.value_sum for edge in tried) / sum(edge.visits for edge in tried)
         scored.update({id(edge): edge.value - baseline for edge in tried})
-    return {edge: advantage for edge, advantage in scored.items() if advantage}
+    # Not "!= 0": the mean of equal numbers may be off by a rounding, and a row would be trained for that.
+    return {edge: advantage for edge, advantage in scored.items() if abs(advantage) > 1e-9}
 
 
 def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[AdvantageRow]:

@@ -24,6 +24,8 @@ class ReAct:
         error = ""
         if not found:
             call, thought, error = "", text.strip(), f"there is no line that starts with {_ACTION.strip()!r}"
+        elif f"\n{_ACTION}" in f"\n{head}":
+            call, error = "", "there is more than one action"
         elif not call:
             error = f"nothing follows {_ACTION.strip()!r}"
         elif "\n" in call:

@@ -52,7 +52,7 @@ def test_messages_grow_by_turns() -> None:
     assert after.state.messages[:1] == root.messages
     assert [message.role for message in after.state.messages] == ["user", "assistant", "user"]
     assert after.state.messages[1].token_ids == (1, 2)
-    assert after.state.messages[2].content.startswith("page 1 of")
+    assert after.state.messages[2].content.endswith("next >")
     assert (after.reward, after.terminated, after.truncated, after.invalid, after.cost) == (0.0, False, False, False, 1)
     assert root.key != after.state.key == SHOP.state_key()
 
@@ -68,7 +68,8 @@ def test_states_can_be_stepped_in_any_order() -> None:
     first = step(dynamics, one, act("search[lamp]"))
     other = step(dynamics, two, act("search[boot]"))
     assert step(dynamics, one, act("search[lamp]")) == first
-    assert step(dynamics, first.state, act("click[next >]")).state.messages[-1].content.startswith("page 2")
+    second_page = step(dynamics, first.state, act("click[next >]")).state.messages[-1].content
+    assert "lamp" in second_page and second_page != first.state.messages[-1].content
     assert step(dynamics, two, act("search[boot]")) == other
 
 

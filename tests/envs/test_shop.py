@@ -35,13 +35,13 @@ def test_pages_read_as_designed() -> None:
     begin()
     results = do("search[desk lamp]")
     lines = results.split("\n")
-    assert lines[0] == "page 1 of 10"
     assert len(lines) == 6
-    assert all(re.fullmatch(r"\[B\d{4}\] [a-z ]+ \$\d\d", line) for line in lines[1:])
-    identifier = lines[1][1:6]
+    assert lines[-1] == "next >"
+    assert all(re.fullmatch(r"B\d{4} [a-z ]+ \$\d\d", line) for line in lines[:-1])
+    identifier = lines[0][:5]
     page = do(f"click[{identifier}]").split("\n")
-    assert page[0].startswith(f"[{identifier}] ")
-    assert [line.split(":")[0] for line in page[1:]] == ["features", "color", "light", "chosen"]
+    assert page[0].startswith(f"{identifier} ")
+    assert [line.split(":")[0] for line in page[1:]] == ["features", "color", "light"]
     color, light = (line.split(": ")[1].split(", ")[-1] for line in page[2:4])
     assert do(f"click[{light}]") == f"chosen: {light}"
     assert do(f"click[{color}]") == f"chosen: {color}, {light}"
@@ -55,8 +55,8 @@ def test_walking_the_result_pages() -> None:
     begin()
     first = do("search[lamp]")
     second = do("click[next >]")
-    assert second.startswith("page 2 of 10")
-    identifier = second.split("\n")[1][1:6]
+    assert not set(second.split("\n")[:5]) & set(first.split("\n")[:5])
+    identifier = second[:5]
     do(f"click[{identifier}]")
     assert do("click[< prev]") == second
     assert do("click[< prev]") == first
@@ -68,7 +68,7 @@ def test_walking_the_result_pages() -> None:
 
 def test_both_grammars_do_the_same() -> None:
     begin()
-    identifier = do("search[desk lamp]").split("\n")[1][1:6]
+    identifier = do("search[desk lamp]")[:5]
     color = do(f"click[{identifier}]").split("\n")[2].split(": ")[1].split(", ")[0]
     pairs: list[tuple[str, ToolCall]] = [
         ("search[desk lamp]", ToolCall("search", {"query": "desk lamp"})),
@@ -125,7 +125,7 @@ def test_a_bad_call_is_an_observation(call: str | ToolCall, reason: str) -> None
 
 def test_nothing_happens_after_the_order() -> None:
     begin()
-    identifier = do("search[desk lamp]").split("\n")[1][1:6]
+    identifier = do("search[desk lamp]")[:5]
     do(f"click[{identifier}]")
     ENV.step("click[buy now]")
     verdict = ENV.verify()

@@ -85,9 +85,7 @@ def test_human_instructions_become_tasks(tmp_path: Path) -> None:
     assert task.data["price_limit"] in (40.0, 50.0, 60.0)
     assert env.demonstrator(0.0) is None
     env.reset(options={"task": task})
-    assert env.step("search[study lamp]")[0] == (
-        "page 1 of 1\n[B09LAMP001] Brightly Dimmable Desk Lamp with USB Port $24.99"
-    )
+    assert env.step("search[study lamp]")[0] == "B09LAMP001 Brightly Dimmable Desk Lamp with USB Port $24.99"
     page = env.step("click[b09lamp001]")[0]
     assert "features: Energy efficient LED light, Folds flat, A lamp for your study." in page
     assert "color: matte black, white | gold" in page

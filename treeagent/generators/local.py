@@ -67,18 +67,22 @@ class PrefixCache:
         self._order: OrderedDict[int, Segment] = OrderedDict()
 
     def find(self, token_ids: Sequence[int]) -> list[Segment]:
-        """The longest chain of segments that spells a beginning of ``token_ids``."""
+        """A chain of segments that spells a beginning of ``token_ids``, the longest segment taken at each place."""
         path: list[Segment] = []
         place, options = 0, self._roots
         while place < len(token_ids):
-            for segment in options.get(token_ids[place], ()):
-                if tuple(token_ids[place : place + len(segment.token_ids)]) == segment.token_ids:
-                    path.append(segment)
-                    place += len(segment.token_ids)
-                    options = segment.children
-                    break
-            else:
+            fitting = [
+                segment
+                for segment in options.get(token_ids[place], ())
+                if tuple(token_ids[place : place + len(segment.token_ids)]) == segment.token_ids
+            ]
+            if not fitting:
                 break
+            # One sibling's tokens may begin another's; of equal ones, that which was read holds more.
+            best = max(fitting, key=lambda segment: (len(segment.token_ids), segment.hidden is not None))
+            path.append(best)
+            place += len(best.token_ids)
+            options = best.children
         # Children first, so that an ancestor is always younger than its descendants: the oldest is a leaf.
         for segment in reversed(path):
             self._order.move_to_end(id(segment))
@@ -264,7 +268,7 @@ class LocalGenerator:
         prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, count, past)
         mask = self._additive(torch.cat([prefix, own], dim=-1))
         cache = _cache(buffer, past)
-        logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves])[:, None].expand(-1, count, -1)
+        logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves]).cpu()[:, None].expand(-1, count, -1)
         tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
         lengths = torch.full((rows, count), steps)
         for step in range(steps):

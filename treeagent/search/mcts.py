@@ -196,8 +196,8 @@ def end(growth: Growth, path: Sequence[Edge]) -> Node:
 
 
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge]) -> None:
-    """Step through the last edge of ``path``. An environment that fails costs its own tree only: the tree keeps the
-    reason, the edge stays untried."""
+    """Step through the last edge of ``path``. An environment that fails, or pays what is no number, costs its own tree
+    only: the tree keeps the reason, the edge stays untried."""
     edge, parent = path[-1], end(growth, path[:-1])
     try:
         transition = await dynamics.step(parent.state, edge.action)
@@ -205,6 +205,9 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge]) ->
         growth.tree.error = f"{type(error).__name__}: {error}"
         return
     growth.tree.budget.environment_steps += transition.cost
+    if transition.reward is not None and not math.isfinite(transition.reward):
+        growth.tree.error = f"the environment gave the reward {transition.reward}"
+        return
     edge.reward = transition.reward
     edge.child = Node(
         transition.state,

@@ -39,9 +39,10 @@ def uct_score(q: float, parent_visits: int, visits: int, c: float) -> float:
     return q + c * math.sqrt(math.log(max(parent_visits, 1)) / (1 + visits))
 
 
-def merge_key(action: Action, by: str) -> str:
-    """What makes two candidates the same: their whole text, or the call they make."""
-    return action.text if by == "text" or action.error else str(action.call)
+def merge_key(action: Action, by: str) -> tuple[bool, str]:
+    """What makes two candidates the same: their whole text, or the call they make. A malformed text is never the same
+    as a call, even where it reads like one."""
+    return bool(action.error), action.text if by == "text" or action.error else str(action.call)
 
 
 def edges_from(actions: Sequence[Action], *, merge: str, temperature: float, length_power: float) -> list[Edge]:
@@ -56,8 +57,8 @@ def edges_from(actions: Sequence[Action], *, merge: str, temperature: float, len
     """
     if not actions:
         raise ValueError("the policy proposed no action: ask it for at least one candidate")
-    best: dict[str, Action] = {}
-    scores: dict[str, dict[str, float]] = {}
+    best: dict[tuple[bool, str], Action] = {}
+    scores: dict[tuple[bool, str], dict[str, float]] = {}
     for action in actions:
         if not math.isfinite(action.logprob):
             raise ValueError(f"log-probability {action.logprob} of action {action.text!r} is not finite")

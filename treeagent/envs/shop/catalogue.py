@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from treeagent.envs.shop.vocabulary import BRANDS, DEPARTMENTS, Department
+from treeagent.envs.shop.vocabulary import DEPARTMENTS, Department
 from treeagent.types import Split
 
 OptionGroups = tuple[tuple[str, tuple[str, ...]], ...]
@@ -21,6 +21,7 @@ class Product:
     category: tuple[str, ...]
     """Path from the department down; WebShop's ``product_category``."""
     brand: str
+    """Empty in a generated catalogue."""
     attributes: tuple[str, ...]
     options: OptionGroups
     """(group, values offered), in page order."""
@@ -208,7 +209,7 @@ def _product(
         title=" ".join((*shown, type_)),
         type=type_,
         category=("store", department.name, type_),
-        brand=rng.choice(BRANDS),
+        brand="",
         attributes=attributes,
         options=options,
         price=price,

@@ -35,7 +35,7 @@ class ShopDemonstrator:
             case "product":
                 return self._on_product(goal, session, rng, errs)
             case _:
-                return f"look for {_needs(goal)}", _search(goal, rng, errs)
+                return "", _search(goal, rng, errs)
 
     def _on_results(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
         size = self._env.options.page_size
@@ -52,7 +52,7 @@ class ShopDemonstrator:
             and product.price <= goal.price_limit
         ]
         if fitting:
-            thought = f"{fitting[0].id} {_shared(goal, fitting[0])} {_price(goal, fitting[0])}"
+            thought = f"{fitting[0].id} {_price(goal, fitting[0])}"
             others = [product for product in page if product is not fitting[0]]
             # The slip that people make: a line that looks much the same.
             alike = [product for product in others if product.type == goal.type] or others
@@ -81,8 +81,8 @@ class ShopDemonstrator:
             return " . ".join(said), leaves
         missing = [value for value in goal.options if value not in chosen.values()]
         if not missing:
-            return f"{' and '.join(goal.options)} chosen . all fits", "click[buy now]"
-        thought = f"{missing[0]} not chosen yet" if chosen else " . ".join(said)
+            return "all chosen", "click[buy now]"
+        thought = f"{missing[0]} not chosen" if chosen else " . ".join(said)
         if not errs:
             return thought, f"click[{missing[0]}]"
         offered = dict(product.options)[product.group_of(missing[0]) or ""]
@@ -102,10 +102,6 @@ def _search(goal: Goal, rng: random.Random, errs: bool) -> str:
     """The whole query, or one that lost most of its words."""
     sloppy = [goal.type, goal.type.split()[-1], *goal.attributes]
     return f"search[{rng.choice(sloppy) if errs else _query(goal)}]"
-
-
-def _needs(goal: Goal) -> str:
-    return f"{_query(goal)} under {goal.price_limit:.0f}"
 
 
 def _shared(goal: Goal, product: Product) -> str:

@@ -211,5 +211,5 @@ class ShopEnv(Env):
             return product_page(self._catalogue.products[session.product_id])
         if not session.results:
             return "no results"
-        pages = -(-len(session.results) // size)
-        return results_page([self._catalogue.products[each] for each in session.shown(size)], session.number, pages)
+        shown = [self._catalogue.products[each] for each in session.shown(size)]
+        return results_page(shown, more=not session.last_page(size))

@@ -122,21 +122,20 @@ def dollars(price: float) -> str:
     return f"${price:.0f}" if price == int(price) else f"${price:.2f}"
 
 
-def results_page(products: Sequence[Product], number: int, pages: int) -> str:
-    """One line per product."""
-    lines = [f"[{product.id}] {product.title} {dollars(product.price)}" for product in products]
-    return "\n".join((f"page {number + 1} of {pages}", *lines))
+def results_page(products: Sequence[Product], more: bool) -> str:
+    """One line per product; ``more`` pages follow."""
+    lines = [f"{product.id} {product.title} {dollars(product.price)}" for product in products]
+    return "\n".join((*lines, "next >") if more else lines)
 
 
 def product_page(product: Product) -> str:
-    """Title and price, features, one line per option group, nothing chosen yet."""
+    """Title and price, features, one line per option group."""
     brand = f" by {product.brand}" if product.brand else ""
     return "\n".join(
         (
-            f"[{product.id}] {product.title}{brand} {dollars(product.price)}",
+            f"{product.id} {product.title}{brand} {dollars(product.price)}",
             f"features: {', '.join(product.details)}",
             *(f"{group}: {', '.join(values)}" for group, values in product.options),
-            "chosen: none",
         )
     )
 

@@ -1,4 +1,4 @@
-"""The words of the generated store: departments, product types, attributes, options and brands."""
+"""The words of the generated store: departments, product types, attributes and options."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,6 @@ class Department:
 
 
 COLORS = ("black", "white", "red", "blue", "green", "brown", "grey", "pink")
-BRANDS = ("acme", "norden", "kato", "lumo", "vega", "oskar", "fenn", "tiva", "brill", "zola", "marlo", "quill")
-
 DEPARTMENTS = (
     Department(
         "shoes",

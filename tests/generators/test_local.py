@@ -1,0 +1,308 @@
+"""Sampling with shared prefixes against the plain forward pass, and what goes through the model."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model
+from transformers import LlamaForCausalLM
+
+from treeagent.generators.local import LocalGenerator, PrefixCache, Sample, Segment, Usage
+
+NEVER = -1
+"""A stop id that no model samples."""
+
+
+def ids(seed: int, length: int, vocabulary: int = 200) -> tuple[int, ...]:
+    shuffler = random.Random(seed)
+    return tuple(shuffler.randrange(5, vocabulary) for _ in range(length))
+
+
+PROMPTS = [ids(1, 9), ids(2, 23), ids(3, 1), ids(4, 14)]
+SEEDS = [10, 11, 12, 13]
+
+
+def draw(
+    generator: LocalGenerator,
+    prompts: Sequence[tuple[int, ...]],
+    count: int = 3,
+    seeds: Sequence[int] | None = None,
+    *,
+    stop_id: int = NEVER,
+    new: int = 6,
+    temperature: float = 1.0,
+) -> list[list[Sample]]:
+    return generator.sample(
+        prompts,
+        count,
+        range(len(prompts)) if seeds is None else seeds,
+        stop_id=stop_id,
+        max_new_tokens=new,
+        temperature=temperature,
+    )
+
+
+def assert_plain(
+    model: LlamaForCausalLM,
+    prompts: Sequence[tuple[int, ...]],
+    drawn: Sequence[Sequence[Sample]],
+    temperature: float = 1.0,
+) -> None:
+    """Every reported log-probability is the plain forward pass's, which itself is far from uniform."""
+    for prompt, samples in zip(prompts, drawn, strict=True):
+        for sample in samples:
+            assert len(sample.token_ids) == len(sample.logprobs)
+            expected = plain_logprobs(model, prompt, sample.token_ids, temperature)
+            torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
+
+
+def same(one: Sequence[Sample], two: Sequence[Sample]) -> None:
+    assert [sample.token_ids for sample in one] == [sample.token_ids for sample in two]
+    for left, right in zip(one, two, strict=True):
+        assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+
+
+def test_the_toy_model_reads_its_prompt() -> None:
+    """Else the comparisons below would pass with any mask and any position."""
+    model, prompt = shared_model(), ids(1, 9)
+    for spoilt in ((6, *prompt[1:]), (*prompt[:4], prompt[5], prompt[4], *prompt[6:]), prompt[1:]):
+        difference = plain_logprobs(model, prompt, ids(5, 4)) - plain_logprobs(model, spoilt, ids(5, 4))
+        assert difference.abs().max() > 0.05
+
+
+@pytest.mark.parametrize("make", [shared_model, make_grouped_model])
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
+def test_log_probabilities_are_the_models_own(make: Callable[[], LlamaForCausalLM], temperature: float) -> None:
+    model = make()
+    generator = LocalGenerator(model)
+    prompts = [tuple(token % 59 + 5 for token in prompt) for prompt in PROMPTS]
+    drawn = draw(generator, prompts, 4, SEEDS, temperature=temperature)
+    assert [len(samples) for samples in drawn] == [4] * 4
+    assert all(len(sample.token_ids) == 6 for samples in drawn for sample in samples)
+    assert len({sample.token_ids for samples in drawn for sample in samples}) == 16
+    assert_plain(model, prompts, drawn, temperature)
+    longer = [(*prompt, *samples[1].token_ids, 7, 8) for prompt, samples in zip(prompts, drawn, strict=True)]
+    before = replace(generator.usage)
+    assert_plain(model, longer, draw(generator, longer, 2, SEEDS, temperature=temperature), temperature)
+    assert generator.usage.cached_tokens > before.cached_tokens
+
+
+def test_a_batch_of_hits_and_misses_of_many_depths() -> None:
+    model = shared_model()
+    generator = LocalGenerator(model)
+    chain = [PROMPTS[0]]
+    for depth in range(3):
+        [[sample, _]] = draw(generator, chain[-1:], 2, [depth])
+        chain.append((*chain[-1], *sample.token_ids, *ids(depth, 4)))
+    mixed = [chain[2], PROMPTS[1], chain[3], chain[0], (*chain[1], 9)]
+    assert_plain(model, mixed, draw(generator, mixed, 3))
+
+
+def test_the_stop_token_ends_a_sample_and_is_kept() -> None:
+    model = shared_model()
+    free = draw(LocalGenerator(model), PROMPTS, 4, new=12)
+    stop = free[1][2].token_ids[5]  # somebody's sixth token
+    stopped = draw(LocalGenerator(model), PROMPTS, 4, new=12, stop_id=stop)
+    lengths = set()
+    for whole, cut in zip(
+        [sample for samples in free for sample in samples], [s for samples in stopped for s in samples], strict=True
+    ):
+        length = whole.token_ids.index(stop) + 1 if stop in whole.token_ids else 12
+        assert cut.token_ids == whole.token_ids[:length]
+        assert cut.logprobs == pytest.approx(whole.logprobs[:length], abs=1e-5)
+        lengths.add(length)
+    assert {12} < lengths
+    assert_plain(model, PROMPTS, stopped)
+
+
+def test_greedy_is_generates_greedy() -> None:
+    model = shared_model()
+    drawn = draw(LocalGenerator(model), PROMPTS, 1, temperature=0.0, new=10)
+    for prompt, [sample] in zip(PROMPTS, drawn, strict=True):
+        batch = torch.tensor([prompt])
+        whole = model.generate(  # type: ignore[misc]
+            batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=10, eos_token_id=None
+        )
+        assert sample.token_ids == tuple(whole[0, len(prompt) :].tolist())
+    assert_plain(model, PROMPTS, drawn)  # at temperature 1
+
+
+def test_hidden_states_are_the_models_own() -> None:
+    model = shared_model()
+    generator = LocalGenerator(model)
+    expected = torch.stack([plain_hidden(model, prompt) for prompt in PROMPTS])
+    torch.testing.assert_close(generator.hidden(PROMPTS), expected, atol=1e-4, rtol=1e-4)
+    again = generator.hidden([*PROMPTS, PROMPTS[0]])
+    torch.testing.assert_close(again, torch.cat([expected, expected[:1]]), atol=1e-4, rtol=1e-4)
+    [[sample]] = draw(generator, PROMPTS[:1], 1)
+    read = (*PROMPTS[0], *sample.token_ids)
+    for prompt in (read, read[:-1], read[:-2], (*read, 5)):
+        torch.testing.assert_close(generator.hidden([prompt])[0], plain_hidden(model, prompt), atol=1e-4, rtol=1e-4)
+
+
+def test_the_draw_depends_on_its_own_seed_alone() -> None:
+    model = shared_model()
+    together = draw(LocalGenerator(model), PROMPTS, 3, SEEDS)
+    for place, (prompt, seed) in enumerate(zip(PROMPTS, SEEDS, strict=True)):
+        same(draw(LocalGenerator(model), [prompt], 3, [seed])[0], together[place])
+    order = [2, 0, 3, 1]
+    shuffled = draw(LocalGenerator(model), [PROMPTS[i] for i in order], 3, [SEEDS[i] for i in order])
+    for row, place in enumerate(order):
+        same(shuffled[row], together[place])
+    in_rows = draw(LocalGenerator(model, max_rows=2), PROMPTS, 3, SEEDS)
+    for one, two in zip(in_rows, together, strict=True):
+        same(one, two)
+    other = draw(LocalGenerator(model), PROMPTS, 3, [seed + 100 for seed in SEEDS])
+    assert all(one != two for one, two in zip(other, together, strict=True))
+
+
+def test_equal_prompts_with_other_seeds_are_drawn_apart() -> None:
+    generator = LocalGenerator(shared_model())
+    one, two, three = draw(generator, [PROMPTS[0]] * 3, 3, [1, 2, 1])
+    assert one != two
+    same(one, three)
+    assert generator.usage.encoded_tokens == len(PROMPTS[0])
+
+
+def test_samples_follow_the_distribution() -> None:
+    """20,000 draws of one token: each frequency within five standard errors."""
+    model, prompt = shared_model(), PROMPTS[1]
+    with torch.no_grad():
+        expected = torch.softmax(model(torch.tensor([prompt])).logits[0, -1] / 1.5, -1)
+    drawn = draw(LocalGenerator(model), [prompt] * 100, 200, new=1, temperature=1.5)
+    tokens = torch.tensor([sample.token_ids[0] for samples in drawn for sample in samples])
+    seen, count = torch.bincount(tokens, minlength=len(expected)) / len(tokens), len(tokens)
+    assert ((seen - expected).abs() <= 5 * (expected * (1 - expected) / count).sqrt() + 2 / count).all()
+    assert (expected > 0.01).sum() > 5
+
+
+def test_no_token_is_read_twice_along_a_path() -> None:
+    """A step costs its observation and the action's last token, which was sampled but never fed."""
+    generator = LocalGenerator(shared_model())
+    prompt, generated = PROMPTS[1], 0
+    draw(generator, [prompt], 3, [0])
+    generated += 18
+    assert generator.usage == Usage(len(prompt), 0, generated)
+    for step in range(4):
+        known = len(prompt)
+        [samples] = draw(generator, [prompt], 3, [step])
+        generated += 18
+        observation = ids(50 + step, 3 + step)
+        before = replace(generator.usage)
+        prompt = (*prompt, *samples[step % 3].token_ids, *observation)
+        generator.hidden([prompt])
+        assert generator.usage.encoded_tokens - before.encoded_tokens == 1 + len(observation)
+        assert generator.usage.cached_tokens - before.cached_tokens == known + 5
+        draw(generator, [prompt], 3, [step])
+        generated += 18
+        assert generator.usage.encoded_tokens - before.encoded_tokens == 1 + len(observation)
+    assert generator.usage.generated_tokens == generated
+
+
+def test_a_stopped_sample_is_not_read_twice_either() -> None:
+    model = shared_model()
+    stop = draw(LocalGenerator(model), PROMPTS[:1], 4, [3], new=12)[0][1].token_ids[3]
+    generator = LocalGenerator(model)
+    [samples] = draw(generator, PROMPTS[:1], 4, [3], new=12, stop_id=stop)
+    lengths = {len(sample.token_ids) for sample in samples}
+    assert len(lengths) > 1
+    for sample in samples:
+        before = generator.usage.encoded_tokens
+        generator.hidden([(*PROMPTS[0], *sample.token_ids, 9, 9)])
+        assert generator.usage.encoded_tokens - before == 3
+
+
+def segment(cache: PrefixCache, parent: Segment | None, *token_ids: int, read: bool = False) -> Segment:
+    hidden = torch.zeros(4) if read else None
+    return cache.add(Segment(parent, token_ids, torch.zeros(1, 2, 1, len(token_ids), 1), hidden))
+
+
+def test_the_longer_of_two_siblings_is_found() -> None:
+    """Where one sibling's tokens begin another's."""
+    cache = PrefixCache(1 << 20)
+    root = segment(cache, None, 1, 2)
+    short, long = segment(cache, root, 3), segment(cache, root, 3, 4, 5)
+    assert cache.find((1, 2, 3, 4, 5, 6)) == [root, long]
+    assert cache.find((1, 2, 3, 4)) == [root, short]
+    assert cache.find((1, 2, 9)) == [root]
+    assert cache.find((2, 1)) == []
+
+
+def test_what_was_read_is_found_before_what_was_sampled() -> None:
+    cache = PrefixCache(1 << 20)
+    segment(cache, None, 1, 2)
+    read = segment(cache, None, 1, 2, read=True)
+    assert cache.find((1, 2)) == [read]
+
+
+def test_the_oldest_leaf_is_dropped_first() -> None:
+    cache = PrefixCache(1 << 20)
+    root = segment(cache, None, 1)
+    left, right = segment(cache, root, 2), segment(cache, root, 3)
+    below = segment(cache, left, 4)
+    cache.find((1, 3))
+    cache.capacity = cache.bytes - 1
+    cache.trim()
+    assert cache.find((1, 2, 4)) == [root, left]
+    cache.find((1, 3))
+    cache.capacity = root.bytes + right.bytes
+    cache.trim()
+    assert cache.find((1, 2, 4)) == [root]
+    assert cache.find((1, 3)) == [root, right]
+    assert cache.bytes == root.bytes + right.bytes
+    assert below.token_ids == (4,)
+    cache.clear()
+    assert cache.find((1, 3)) == []
+    assert cache.bytes == 0
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 20_000, 60_000])
+def test_eviction_changes_nothing_but_the_cost(cache_bytes: int) -> None:
+    """A growing tree of prompts, drawn in any order, in a cache that cannot hold it."""
+    model = shared_model()
+    small, large = LocalGenerator(model, cache_bytes=cache_bytes), LocalGenerator(model)
+    shuffler, prompts = random.Random(7), list(PROMPTS)
+    for step in range(8):
+        chosen = shuffler.sample(prompts, 3)
+        drawn = draw(small, chosen, 2, [step] * 3)
+        for one, two in zip(drawn, draw(large, chosen, 2, [step] * 3), strict=True):
+            same(one, two)
+        assert_plain(model, chosen, drawn)
+        torch.testing.assert_close(small.hidden(chosen), large.hidden(chosen), atol=1e-4, rtol=1e-4)
+        assert small.cache.bytes <= cache_bytes
+        longer = [
+            (*prompt, *samples[0].token_ids, *ids(step, 3)) for prompt, samples in zip(chosen, drawn, strict=True)
+        ]
+        prompts += [prompt for prompt in longer if len(prompt) < 100]
+    assert small.usage.encoded_tokens > large.usage.encoded_tokens
+    small.cache.capacity = 0
+    small.cache.trim()
+    assert small.cache.bytes == 0
+
+
+def test_forget_after_the_weights_have_changed() -> None:
+    model = make_model()
+    generator = LocalGenerator(model)
+    draw(generator, PROMPTS)
+    with torch.no_grad():
+        model.model.layers[0].self_attn.v_proj.weight.mul_(-1.0)
+    stale = generator.hidden(PROMPTS)
+    generator.forget()
+    fresh = generator.hidden(PROMPTS)
+    expected = torch.stack([plain_hidden(model, prompt) for prompt in PROMPTS])
+    torch.testing.assert_close(fresh, expected, atol=1e-4, rtol=1e-4)
+    assert (stale - expected).abs().max() > 0.05
+    assert_plain(model, PROMPTS, draw(generator, PROMPTS))
+
+
+def test_a_prompt_that_does_not_fit_is_refused() -> None:
+    generator = LocalGenerator(shared_model())
+    generator.hidden([ids(0, 255)])
+    with pytest.raises(ValueError, match="the prompt has 256 tokens, but the model's context holds 256"):
+        generator.hidden([ids(0, 256)])
+    with pytest.raises(ValueError, match="the prompt has 300 tokens"):
+        draw(generator, [PROMPTS[0], ids(0, 300)])
+    with pytest.raises(ValueError, match="no tokens"):
+        draw(generator, [()])

@@ -1,0 +1,91 @@
+"""A model and tokenizer made on the spot: stock Hugging Face objects in every respect."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from toy_llama import CONFIG, TEXTS, make_model, tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_llama, train_tokenizer
+from treeagent.types import Message
+from treeagent.value_head import ValueHead
+
+SPECIAL = set(tokenizer().all_special_tokens)
+CONVERSATION = (Message("system", "Be brief."), Message("user", "a lamp ✂️\n under $9"))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text(st.characters(exclude_categories=["Cs"])).filter(lambda words: not any(s in words for s in SPECIAL)))
+def test_any_text_survives(words: str) -> None:
+    ids = tokenizer()(words, add_special_tokens=False)["input_ids"]
+    assert tokenizer().decode(ids) == words
+    assert not set(ids) & set(tokenizer().all_special_ids)
+
+
+def test_merges_were_learnt_from_the_texts() -> None:
+    chat = ChatFormat(tokenizer())
+    assert len(chat.encode(TEXTS[0])) < len(TEXTS[0]) / 2
+    assert len(tokenizer()) <= CONFIG.vocabulary
+
+
+def test_equal_texts_give_the_equal_tokenizer() -> None:
+    again = train_tokenizer(TEXTS, CONFIG)
+    assert again.get_vocab() == tokenizer().get_vocab()
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    one = random_llama(tokenizer(), CONFIG, 5)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(2)
+    two, other = random_llama(tokenizer(), CONFIG, 5), random_llama(tokenizer(), CONFIG, 6)
+    weights = [torch.cat([each.flatten() for each in model.state_dict().values()]) for model in (one, two, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_width_that_heads_do_not_divide_is_refused() -> None:
+    with pytest.raises(ValidationError, match="width 30 is no multiple of"):
+        ScratchConfig(width=30, heads=4)
+
+
+@pytest.mark.parametrize("with_head", [False, True])
+def test_a_saved_checkpoint_is_a_stock_one(with_head: bool, tmp_path: Path) -> None:
+    head = ValueHead(CONFIG.width) if with_head else None
+    model = make_model()
+    folder = save_checkpoint(Checkpoint(model, tokenizer(), head), tmp_path / "policy")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    stock, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    chat, stock_chat = ChatFormat(tokenizer()), ChatFormat(words)
+    prompt = stock_chat.prompt_ids(CONVERSATION)
+    assert prompt == chat.prompt_ids(CONVERSATION)
+    assert (stock_chat.stop_id, stock_chat.decode(prompt)) == (chat.stop_id, chat.decode(prompt))
+    assert words.model_max_length == CONFIG.context
+    with torch.no_grad():
+        expected = model(torch.tensor([prompt])).logits
+        assert torch.equal(stock(torch.tensor([prompt])).logits, expected)
+        loaded = load_checkpoint(folder)
+        assert torch.equal(loaded.model(torch.tensor([prompt])).logits, expected)
+    assert (loaded.head is not None) == with_head
+
+
+def test_a_checkpoint_is_replaced_whole(tmp_path: Path) -> None:
+    save_checkpoint(Checkpoint(make_model(1), tokenizer(), ValueHead(CONFIG.width)), tmp_path / "policy")
+    (tmp_path / ".policy.partial").mkdir()
+    (tmp_path / ".policy.partial" / "left over").touch()
+    second = make_model(2)
+    save_checkpoint(Checkpoint(second, tokenizer()), tmp_path / "policy")
+    loaded = load_checkpoint(tmp_path / "policy")
+    assert loaded.head is None
+    for name, weights in second.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], weights)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    assert not (tmp_path / "policy" / "left over").exists()

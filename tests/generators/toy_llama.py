@@ -1,0 +1,84 @@
+"""A tiny Llama whose next token truly depends on what it has read, and the plain forward pass to compare with."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_llama, train_tokenizer
+
+torch.set_num_threads(1)  # with more, tiny tensors wait for each other longer than they compute
+
+CONFIG = ScratchConfig(vocabulary=320, layers=2, width=32, heads=2, context=256)
+TEXTS = (
+    "Thought: look for a red lamp\nAction: search[red lamp]",
+    "Action: click[buy now]",
+    "page 1 of 3\n[B12] a lamp $9",
+)
+
+
+@lru_cache(maxsize=1)
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(TEXTS, CONFIG)
+
+
+def sharpened(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """Weights so large that predictions are far from uniform, under which a wrong mask would go unnoticed."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.mul_(0.35 / parameter.std())
+    model.eval()
+    return model
+
+
+def make_model(seed: int = 0) -> LlamaForCausalLM:
+    return sharpened(random_llama(tokenizer(), CONFIG, seed))
+
+
+def make_grouped_model() -> LlamaForCausalLM:
+    """Four query heads share one key-value head of an unusual width; untied embeddings."""
+    torch.manual_seed(3)
+    shape = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=12,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    return sharpened(LlamaForCausalLM(shape))
+
+
+@lru_cache(maxsize=1)
+def shared_model() -> LlamaForCausalLM:
+    """For tests that leave the weights alone."""
+    return make_model()
+
+
+@torch.no_grad()
+def plain_logprobs(
+    model: LlamaForCausalLM, prompt: Sequence[int], sample: Sequence[int], temperature: float = 1.0
+) -> Tensor:
+    """log π of each sampled token by one forward pass over prompt and sample."""
+    ids = torch.tensor([[*prompt, *sample]])
+    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+    if temperature > 0:
+        logits = logits / temperature
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(sample)[:, None]).squeeze(1)
+
+
+@torch.no_grad()
+def plain_hidden(model: LlamaForCausalLM, prompt: Sequence[int]) -> Tensor:
+    """[width], the model's own last hidden state at the last token."""
+    output: Tensor = model.model(input_ids=torch.tensor([list(prompt)])).last_hidden_state
+    return output[0, -1]

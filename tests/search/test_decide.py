@@ -1,0 +1,75 @@
+"""From statistics to actions, on a tree made by hand."""
+
+import pytest
+from toy_search import act, begin, task
+
+from treeagent.search.decide import Decision, best_path
+from treeagent.search.node import Edge, Node, Tree
+
+
+def edge(name: str, visits: int, q: float, *below: Edge, reward: float | None = 0.0, prior: float = 0.1) -> Edge:
+    """An edge whose child has ``below``; without them it has not ended."""
+    child = Node(begin(task(), name), edges=list(below))
+    return Edge(act(name), prior, visits, visits * q, reward, child)
+
+
+def ends(name: str, visits: int, q: float, *, truncated: bool = False, value: float = 0.0) -> Edge:
+    """An edge to an end that pays ``q``, or to a limit where V is ``value``."""
+    made = edge(name, visits, q, reward=q - value if truncated else q)
+    assert made.child is not None
+    made.child.terminated, made.child.truncated, made.child.value = not truncated, truncated, value
+    return made
+
+
+def tree(*edges: Edge) -> Tree:
+    return Tree(task(), 0, Node(begin(task(), "root"), edges=list(edges)))
+
+
+def names(path: list[Edge]) -> str:
+    return "".join(each.action.text for each in path)
+
+
+EXAMPLE = tree(
+    edge("a", 10, 0.4, edge("b", 6, 0.3), ends("c", 3, 0.6)),  # most visited; c ends well
+    edge("d", 4, 0.5, ends("e", 2, 0.2), ends("f", 2, 0.9)),  # highest Q; f ends best
+    Edge(act("g"), 0.9),
+)
+
+
+@pytest.mark.parametrize(("decision", "expected"), [("visits", "ab"), ("value", "df"), ("leaf", "df")])
+def test_decisions_by_hand(decision: Decision, expected: str) -> None:
+    assert names(best_path(EXAMPLE, decision)) == expected
+
+
+def test_the_best_leaf_need_not_lie_where_the_mean_is_best() -> None:
+    grown = tree(edge("a", 9, 0.8, ends("b", 9, 0.8)), edge("c", 5, 0.1, ends("d", 4, 0.0), ends("e", 1, 0.9)))
+    assert names(best_path(grown, "leaf")) == "ce"
+    assert names(best_path(grown, "value")) == "ab"
+
+
+def test_a_truncated_leaf_counts_by_its_estimate() -> None:
+    grown = tree(ends("a", 1, 0.5), ends("b", 1, 0.7, truncated=True, value=0.6))
+    assert names(best_path(grown, "leaf")) == "b"
+
+
+def test_a_withheld_end_counts_by_its_estimate() -> None:
+    grown = tree(ends("a", 1, 0.5), ends("b", 1, 0.0))
+    last = grown.root.edges[1]
+    assert last.child is not None
+    last.reward, last.child.value = None, 0.6
+    assert names(best_path(grown, "leaf")) == "b"
+
+
+def test_without_an_end_the_visits_decide() -> None:
+    grown = tree(edge("a", 3, 0.1), edge("b", 5, 0.0, edge("c", 4, 0.2)), edge("d", 1, 0.9))
+    assert names(best_path(grown, "leaf")) == "bc"
+
+
+def test_ties_of_visits_go_to_the_higher_value_then_to_the_higher_prior() -> None:
+    assert names(best_path(tree(edge("a", 3, 0.1), edge("b", 3, 0.2)), "visits")) == "b"
+    assert names(best_path(tree(edge("a", 3, 0.1), edge("b", 3, 0.1, prior=0.2)), "visits")) == "b"
+    assert names(best_path(tree(edge("a", 3, 0.5), edge("b", 4, 0.5)), "value")) == "b"
+
+
+def test_a_tree_that_was_never_searched_has_no_plan() -> None:
+    assert best_path(tree(), "leaf") == best_path(tree(Edge(act("a"), 1.0)), "visits") == []

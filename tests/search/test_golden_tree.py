@@ -1,0 +1,47 @@
+"""One searched tree, frozen. If a change of the search is meant, write it anew and read the difference:
+
+python tests/search/test_golden_tree.py && git diff tests/golden
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_search import Corridor, HashValue, TablePolicy, grow, plain, task
+
+from treeagent.search.mcts import SearchConfig
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "corridor_tree.json"
+
+
+def corridor_tree() -> Any:
+    policy = TablePolicy({"left": 0.3, "right": 0.5, "jump": 0.2}, {"cell 3": {"left": 0.6, "right": 0.3, "jump": 0.1}})
+    config = SearchConfig(simulations=16, candidates=4, discount=0.9, c_init=1.5, prior_temperature=2.0)
+    [tree] = grow(policy, Corridor(), config, HashValue(), [task("corridor")], [20240817])
+    return plain(tree)
+
+
+def differences(one: Any, two: Any, place: str = "tree") -> list[str]:
+    """Where two JSON values differ; numbers may by a rounding of the machine's logarithm."""
+    if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
+        return [line for key in one for line in differences(one[key], two[key], f"{place}.{key}")]
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        return [
+            line for i, pair in enumerate(zip(one, two, strict=True)) for line in differences(*pair, f"{place}[{i}]")
+        ]
+    if isinstance(one, float) and isinstance(two, float):
+        return [] if one == pytest.approx(two, rel=1e-12, abs=1e-12) else [f"{place}: {one} is not {two}"]
+    return [] if type(one) is type(two) and one == two else [f"{place}: {one!r} is not {two!r}"]
+
+
+def test_the_golden_tree() -> None:
+    golden = json.loads(GOLDEN.read_text())
+    assert differences(corridor_tree(), golden) == []
+    assert len(golden["nodes"]) > 8
+    assert any(node["terminated"] for node in golden["nodes"])
+    assert any(node["invalid"] for node in golden["nodes"])
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(corridor_tree(), indent=1) + "\n")

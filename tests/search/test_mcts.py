@@ -1,0 +1,341 @@
+"""What holds for every grown tree, what one tree owes to its neighbours (nothing), and what breaks a search."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from toy_search import (
+    AllPolicy,
+    ConstantValue,
+    Corridor,
+    HashValue,
+    Maze,
+    TablePolicy,
+    Treasure,
+    act,
+    begin,
+    digest,
+    grow,
+    plain,
+    share,
+    task,
+)
+
+from treeagent.search.mcts import Search, SearchConfig
+from treeagent.search.node import Node, Tree
+from treeagent.types import Action, Proposal, State, Task, Transition
+
+WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
+TASKS = [task(f"task {number}") for number in range(8)]
+
+configs = st.builds(
+    SearchConfig,
+    simulations=st.integers(1, 24),
+    candidates=st.integers(1, 5),
+    selection=st.sampled_from(["puct", "uct"]),
+    c_init=st.floats(0, 4),
+    first_play_reduction=st.floats(0, 1),
+    root_noise=st.sampled_from([0.0, 0.25, 1.0]),
+    skip_exhausted=st.booleans(),
+)
+mazes = st.builds(Maze, end_share=st.floats(0, 0.6), limit_share=st.floats(0, 0.4), withheld=st.booleans())
+seeds = st.integers(0, 2**63 - 1)
+
+
+def tried(node: Node) -> list[tuple[str, Node]]:
+    return [(edge.action.text, edge.child) for edge in node.edges if edge.child is not None]
+
+
+def child(tree: Tree, *words: str) -> Node:
+    node = tree.root
+    for word in words:
+        node = dict(tried(node))[word]
+    return node
+
+
+@settings(deadline=None)
+@given(configs, mazes, seeds)
+def test_statistics_add_up(config: SearchConfig, maze: Maze, seed: int) -> None:
+    [tree] = grow(TablePolicy(WORDS), maze, config, HashValue(), seeds=[seed])
+    assert tree.root.visits == tree.budget.simulations <= config.simulations
+    assert tree.budget.simulations == config.simulations or tree.root.exhausted
+    nodes = list(tree.nodes())
+    assert tree.budget.estimates == len(nodes)
+    assert tree.budget.environment_steps == len(nodes) - 1
+    assert tree.budget.proposals == sum(bool(node.edges) for node in nodes)
+    assert tree.budget.generated_tokens == 2 * config.candidates * tree.budget.proposals
+    for path, node in tree.walk():
+        assert sum(edge.prior for edge in node.edges) == pytest.approx(1.0 if node.edges else 0.0)
+        assert all(0.0 <= edge.value <= 1.0 + 1e-9 for edge in node.edges)
+        assert all((edge.visits > 0) == (edge.child is not None) for edge in node.edges)
+        assert not (node.ended and node.edges)
+        if not path:
+            continue
+        # The first visit evaluates the node, every later one goes on to a child; an end can only be visited again.
+        arrivals = path[-1].visits
+        assert arrivals == node.visits + 1 or (node.ended and node.visits == 0)
+        if node.ended and config.skip_exhausted:
+            assert arrivals == 1
+        worth = node.leaf_value(path[-1].reward)
+        below = sum(edge.value_sum for edge in node.edges)
+        leaf_visits = arrivals - node.visits
+        expected = arrivals * (path[-1].reward or 0.0) + leaf_visits * worth + below
+        assert path[-1].value_sum == pytest.approx(expected)
+
+
+@settings(deadline=None, max_examples=50)
+@given(configs, mazes, seeds)
+def test_every_node_has_its_own_value_and_context(config: SearchConfig, maze: Maze, seed: int) -> None:
+    """Also where siblings or neighbours in the wave have ended, failed, or been evaluated before."""
+    trees = grow(TablePolicy(WORDS), maze, config, HashValue(), TASKS[:3], [seed, seed + 1, seed])
+    for tree in trees:
+        for node in tree.nodes():
+            assert node.value == HashValue.of(node.state)
+            assert node.context_ids == (len(node.state.messages), 7)
+            assert node.state.task is tree.task
+
+
+@settings(deadline=None, max_examples=50)
+@given(configs, mazes, st.lists(seeds, min_size=8, max_size=8), st.integers(0, 7))
+def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, drawn: list[int], place: int) -> None:
+    wave = grow(TablePolicy(WORDS), maze, config, HashValue(), TASKS, drawn)
+    [alone] = grow(TablePolicy(WORDS), maze, config, HashValue(), [TASKS[place]], [drawn[place]])
+    assert digest(wave[place]) == digest(alone)
+
+
+def test_other_seeds_other_trees() -> None:
+    config = SearchConfig(simulations=12)
+    trees = grow(TablePolicy(WORDS), Maze(), config, HashValue(), [TASKS[0]] * 8, range(8))
+    assert len({digest(replace(tree, seed=0)) for tree in trees}) > 4
+
+
+def test_tasks_of_a_wave_share_no_state() -> None:
+    """Equal tasks with equal seeds grow equal trees, of which no part is the same object."""
+    one, two = grow(TablePolicy(WORDS), Maze(), SearchConfig(), HashValue(), [TASKS[0]] * 2, [3, 3])
+    assert digest(one) == digest(two)
+    objects = [{id(part) for node in tree.nodes() for part in (node, *node.edges)} for tree in (one, two)]
+    assert not objects[0] & objects[1]
+    [alone] = grow(TablePolicy(WORDS), Maze(), SearchConfig(), HashValue(), [TASKS[0]], [3])
+    assert digest(alone) == digest(one)
+
+
+def test_no_seed_is_used_twice() -> None:
+    policy = TablePolicy(WORDS)
+    trees = grow(policy, Maze(), SearchConfig(simulations=20, root_noise=0.5), HashValue(), TASKS[:4])
+    assert len(policy.asked) == sum(tree.budget.proposals for tree in trees) > 20
+    assert len({seed for _, seed in policy.asked}) == len(policy.asked)
+
+
+def test_one_call_serves_the_whole_wave() -> None:
+    value = HashValue()
+    grow(TablePolicy(WORDS), Maze(end_share=0.0, limit_share=0.0), SearchConfig(simulations=5), value, TASKS)
+    assert value.calls == [8] * 6  # the roots, then one new leaf a tree and simulation
+
+
+def test_an_unvisited_leaf_costs_no_proposal() -> None:
+    [tree] = grow(AllPolicy("a", "b"), Maze(end_share=0.0, limit_share=0.0), SearchConfig(simulations=2))
+    assert [len(node.edges) for _, node in tried(tree.root)] == [0, 0]
+    assert tree.budget.proposals == 1
+
+
+def test_on_wave_is_told_after_every_simulation() -> None:
+    seen: list[int] = []
+    search = Search(TablePolicy(WORDS), Maze(end_share=0.0), SearchConfig(simulations=4))
+    asyncio.run(search.run(TASKS[:2], [0, 1], lambda trees: seen.append(sum(t.budget.simulations for t in trees))))
+    assert seen == [2, 4, 6, 8]
+
+
+class Lever:
+    """Two levers, pulled twice: every path ends, so there are six nodes to be found."""
+
+    async def reset(self, task: Task) -> State:
+        return begin(task, "start")
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return await Treasure(("a", "b")).step(state, action)
+
+
+def test_an_exhausted_tree_stops_early() -> None:
+    [tree] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(simulations=50))
+    assert tree.root.exhausted
+    assert tree.budget.simulations == 6
+    assert len(list(tree.nodes())) == 7
+    [again] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(simulations=50, skip_exhausted=False))
+    assert not again.root.exhausted
+    assert again.budget.simulations == 50
+    assert len(list(again.nodes())) == 7
+
+
+def test_an_exhausted_subtree_is_left_alone() -> None:
+    """One branch ends at once and looks best; what is left goes to the other."""
+
+    class Trap:
+        async def reset(self, task: Task) -> State:
+            return begin(task, "start")
+
+        async def step(self, state: State, action: Action) -> Transition:
+            transition = await Maze(end_share=0.0, limit_share=0.0).step(state, action)
+            ends = len(state.messages) == 1 and action.call == "a"
+            return replace(transition, terminated=ends, reward=float(ends))
+
+    [tree] = grow(AllPolicy("a", "b"), Trap(), SearchConfig(simulations=20))
+    assert [edge.visits for edge in tree.root.edges] == [1, 19]
+    assert [edge.exhausted for edge in tree.root.edges] == [True, False]
+
+
+def test_a_wave_goes_on_without_its_exhausted_trees() -> None:
+    class Mixed(Lever):
+        async def step(self, state: State, action: Action) -> Transition:
+            endless = Maze(end_share=0.0, limit_share=0.0)
+            return await (super().step if state.task.id == "task 0" else endless.step)(state, action)
+
+    short, long = grow(AllPolicy("a", "b"), Mixed(), SearchConfig(simulations=20), None, TASKS[:2])
+    assert (short.budget.simulations, long.budget.simulations) == (6, 20)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("selection", ["puct", "uct"])
+def test_the_known_best_leaf_is_found(seed: int, selection: Literal["puct", "uct"]) -> None:
+    """340 nodes, 64 simulations, a value that counts the right steps, with noise."""
+
+    class Hint(HashValue):
+        @staticmethod
+        def of(state: State) -> float:
+            steps = [message.content for message in state.messages if message.role == "assistant"]
+            on_path = sum(step == best for step, best in zip(steps, Treasure().path, strict=False))
+            return 0.2 * on_path + 0.15 * share("noise", str(seed), *steps)
+
+    config = SearchConfig(simulations=64, selection=selection, c_init=0.5)
+    [tree] = grow(AllPolicy("a", "b", "c", "d"), Treasure(), config, Hint())
+    assert child(tree, *Treasure().path).terminated
+    assert max(tree.root.edges, key=lambda edge: edge.visits).action.call == "c"
+
+
+def test_a_truncated_leaf_keeps_its_estimate_and_an_end_does_not() -> None:
+    class Fork(Lever):
+        async def step(self, state: State, action: Action) -> Transition:
+            transition = await super().step(state, action)
+            return replace(transition, reward=0.25, terminated=action.call == "a", truncated=action.call == "b")
+
+    [tree] = grow(AllPolicy("a", "b"), Fork(), SearchConfig(simulations=8), ConstantValue(0.5))
+    assert [(edge.visits, edge.value) for edge in tree.root.edges] == [(1, 0.25), (1, 0.75)]
+    assert tree.root.exhausted
+
+
+def test_withheld_rewards_are_replaced_by_the_value() -> None:
+    [tree] = grow(AllPolicy("a", "b"), Maze(end_share=1.0, withheld=True), SearchConfig(), HashValue())
+    for edge in tree.root.edges:
+        assert edge.reward is None
+        assert edge.child is not None and edge.child.terminated
+        assert edge.value == edge.child.value == HashValue.of(edge.child.state)
+
+
+def test_without_a_value_only_rewards_count() -> None:
+    [tree] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(simulations=6))
+    assert all(node.value == 0.0 for node in tree.nodes())
+    assert max(edge.value for _, node in tried(tree.root) for edge in node.edges) == 1.0
+    assert tree.budget.estimates == 0
+
+
+def test_no_simulations_are_refused() -> None:
+    with pytest.raises(ValidationError, match="simulations"):
+        SearchConfig(simulations=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=f"task toy was estimated as {value}"):
+        grow(AllPolicy("a"), Corridor(), SearchConfig(), ConstantValue(value))
+
+
+def test_a_log_probability_that_is_no_number_is_refused() -> None:
+    class Broken(AllPolicy):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            return [Proposal((1,), (act("a", math.nan),)) for _ in states]
+
+    with pytest.raises(ValueError, match="log-probability nan of action 'a'"):
+        grow(Broken(), Corridor(), SearchConfig())
+
+
+def test_an_empty_proposal_is_refused() -> None:
+    with pytest.raises(ValueError, match="proposed no action"):
+        grow(AllPolicy(), Corridor(), SearchConfig())
+
+
+def test_a_missing_proposal_is_refused() -> None:
+    class Short(AllPolicy):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            return (await super().propose(states, count, seeds))[1:]
+
+    with pytest.raises(ValueError, match="zip"):
+        grow(Short("a"), Corridor(), SearchConfig())
+
+
+class Fragile(Maze):
+    """Raises in one task's world, at the second step."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        if state.task.id == "task 1" and len(state.messages) > 1:
+            raise RuntimeError("the page did not load")
+        return await super().step(state, action)
+
+
+def test_a_failing_environment_costs_its_own_tree_only() -> None:
+    config = SearchConfig(simulations=12)
+    policy = TablePolicy(WORDS)
+    broken = grow(policy, Fragile(0.0, 0.0), config, HashValue(), TASKS[:3])
+    whole = grow(TablePolicy(WORDS), Maze(0.0, 0.0), config, HashValue(), TASKS[:3])
+    assert [tree.error for tree in broken] == ["", "RuntimeError: the page did not load", ""]
+    assert [digest(broken[place]) == digest(whole[place]) for place in range(3)] == [True, False, True]
+    failed = broken[1]
+    assert 0 < failed.root.visits == failed.budget.simulations < 12
+    below = [edge for node in failed.nodes() if node is not failed.root for edge in node.edges]
+    assert below
+    assert all((edge.visits, edge.value_sum, edge.child) == (0, 0.0, None) for edge in below)
+    assert plain(failed)["error"] == "RuntimeError: the page did not load"
+
+
+def test_a_task_that_is_over_at_its_reset_is_an_error_of_its_tree() -> None:
+    """The protocol knows no ended root: whoever steps it is told so by the environment."""
+
+    class Over(Maze):
+        async def step(self, state: State, action: Action) -> Transition:
+            raise ValueError("task is over: a terminal state has no next step")
+
+    [tree] = grow(AllPolicy("a", "b"), Over(), SearchConfig(), HashValue())
+    assert tree.error == "ValueError: task is over: a terminal state has no next step"
+    assert tree.root.visits == tree.budget.simulations == 0
+    assert [edge.child for edge in tree.root.edges] == [None, None]
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_a_reward_that_is_no_number_is_an_error_of_its_tree(reward: float) -> None:
+    class Broken(Maze):
+        async def step(self, state: State, action: Action) -> Transition:
+            return replace(await super().step(state, action), reward=reward)
+
+    [tree] = grow(AllPolicy("a", "b"), Broken(), SearchConfig(), HashValue())
+    assert f"reward {reward}" in tree.error
+    assert tree.root.visits == 0
+    assert tree.budget.environment_steps == 1
+
+
+def test_root_noise_mixes_into_the_roots_priors_alone() -> None:
+    policy = TablePolicy({"a": 0.5, "b": 0.25, "c": 0.25}, {})
+    [quiet] = grow(policy, Maze(0.0, 0.0), SearchConfig(simulations=1, candidates=16))
+    [noisy] = grow(policy, Maze(0.0, 0.0), SearchConfig(simulations=1, candidates=16, root_noise=0.25))
+    before, after = ([edge.prior for edge in tree.root.edges] for tree in (quiet, noisy))
+    assert sum(after) == pytest.approx(1.0)
+    assert before != after
+    assert all(new >= 0.75 * old for old, new in zip(before, after, strict=True))
+    [long] = grow(policy, Maze(0.0, 0.0), SearchConfig(simulations=2, candidates=16, root_noise=0.25))
+    [(_, below)] = tried(long.root)[:1]
+    for edge in below.edges:
+        alike = [old.prior for old in quiet.root.edges if old.action.call == edge.action.call]
+        assert alike == pytest.approx([edge.prior])

@@ -1,0 +1,242 @@
+"""How policies are compared: no label reaches a choice, plans are carried on greedily, intervals are Wilson's."""
+
+import asyncio
+import math
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from treeagent.envs import EnvDynamics
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.evaluate import Actors, EvaluateConfig, Mode, Outcome, execute, play, summarise, wilson_interval
+from treeagent.search.decide import best_path
+from treeagent.search.mcts import SearchConfig
+from treeagent.search.node import Budget, Edge, Tree
+from treeagent.seeds import derive_seed
+from treeagent.types import Action, Dynamics, Estimate, Message, Proposal, State, Task, Transition
+
+SHOP = ShopEnv(ShopOptions(products=200))
+SEARCH = SearchConfig(simulations=24, candidates=5)
+EVALUATE = EvaluateConfig(best_of=6)
+
+
+def act(call: str, logprob: float = -1.0) -> Action:
+    return Action(call, call, token_ids=(1, 2), logprobs=(logprob / 2,) * 2)
+
+
+@dataclass(frozen=True)
+class Shopper:
+    """Reads the last page and does one of the things that it offers; ``greedy`` takes the first."""
+
+    greedy: bool = False
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [self._draw(state, count, random.Random(seed)) for state, seed in zip(states, seeds, strict=True)]
+
+    def _draw(self, state: State, count: int, luck: random.Random) -> Proposal:
+        calls = self.offers(state)
+        drawn = calls[:1] * count if self.greedy else luck.choices(calls, k=count)
+        return Proposal((1,), tuple(act(call, -math.log(len(calls))) for call in drawn))
+
+    @staticmethod
+    def offers(state: State) -> list[str]:
+        page = state.messages[-1].content
+        products = re.findall(r"^\[?(B\d{4})\b", page, re.MULTILINE)
+        if "features:" in page:
+            groups = [
+                values.split(", ") for name, values in re.findall(r"^(\w+): (.*)$", page, re.M) if name != "features"
+            ]
+            return [*(f"click[{value}]" for values in groups for value in values), "click[buy now]"]
+        if products:
+            return [f"click[{product}]" for product in products]
+        if page.startswith("chosen:"):
+            return ["click[buy now]"]
+        wanted = re.split(" ,| under| with", state.task.prompt)[0].split()[2:]  # without "find a"
+        return [f"search[{' '.join(wanted[start:])}]" for start in range(len(wanted))]
+
+
+@dataclass(frozen=True)
+class Taste:
+    """V(s) from the words of the conversation alone; ``flat`` likes everything equally."""
+
+    flat: bool = False
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [
+            Estimate(0.5 if self.flat else derive_seed(*(each.content for each in state.messages)) / 2**63)
+            for state in states
+        ]
+
+
+@dataclass
+class Recorder:
+    """Another dynamics, with a record of the actions taken in each task."""
+
+    inner: Dynamics
+    actions: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    async def reset(self, task: Task) -> State:
+        self.actions[task.id] = []
+        return await self.inner.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        self.actions[state.task.id].append(action.text)
+        return await self.inner.step(state, action)
+
+
+def relabelled(task: Task) -> Task:
+    """The same instruction under another answer key."""
+    other = {"attributes": ["unheard of"], "options": ["nowhere to be had"], "price_limit": 1.0}
+    return replace(task, data={**task.data, **other})
+
+
+def played(
+    tasks: Sequence[Task], mode: Mode, value: Taste | None, *, reveal: bool = False
+) -> tuple[list[Outcome], Mapping[str, list[str]], list[Tree]]:
+    actors = Actors(Shopper(), Shopper(greedy=True), value)
+    blind = EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal)
+    verified = Recorder(EnvDynamics(SHOP, max_steps=8))
+    outcomes, trees = asyncio.run(play(actors, blind, verified, tasks, mode, EVALUATE, SEARCH, 7))
+    return outcomes, verified.actions, trees
+
+
+@pytest.mark.parametrize("mode", ["greedy", "best_of_n", "mcts"])
+@pytest.mark.parametrize("value", [Taste(), Taste(flat=True), None])
+def test_no_label_reaches_a_choice(mode: Mode, value: Taste | None) -> None:
+    tasks = SHOP.tasks("test", 12)
+    true, actions, trees = played(tasks, mode, value)
+    false, others, other_trees = played([relabelled(task) for task in tasks], mode, value)
+    assert actions == others
+    assert all(len(taken) >= 2 for taken in actions.values())
+    assert sum(one.reward != two.reward for one, two in zip(true, false, strict=True)) >= 4
+    for tree, other in zip(trees, other_trees, strict=True):
+        for (path, node), (other_path, twin) in zip(tree.walk(), other.walk(), strict=True):
+            assert [edge.action for edge in path] == [edge.action for edge in other_path]
+            assert [(edge.visits, edge.value_sum) for edge in node.edges] == [
+                (edge.visits, edge.value_sum) for edge in twin.edges
+            ]
+            assert all(edge.reward is None for edge in path)
+
+
+@pytest.mark.parametrize("mode", ["best_of_n", "mcts"])
+def test_that_leak_would_be_seen(mode: Mode) -> None:
+    """The same comparison on a dynamics that reveals rewards: the choices follow the labels."""
+    tasks = SHOP.tasks("test", 12)
+    _, actions, _ = played(tasks, mode, Taste(flat=True), reveal=True)
+    _, others, _ = played([relabelled(task) for task in tasks], mode, Taste(flat=True), reveal=True)
+    assert actions != others
+
+
+def test_a_task_is_played_the_same_alone() -> None:
+    tasks = SHOP.tasks("test", 5)
+    modes: tuple[Mode, ...] = ("best_of_n", "mcts")
+    for mode in modes:
+        together, actions, _ = played(tasks, mode, Taste())
+        [alone], own, _ = played(tasks[3:4], mode, Taste())
+        assert own[tasks[3].id] == actions[tasks[3].id]
+        assert replace(alone.budget, seconds=0.0) == replace(together[3].budget, seconds=0.0)
+
+
+def test_the_plan_is_what_is_executed() -> None:
+    tasks = SHOP.tasks("test", 5)
+    outcomes, actions, trees = played(tasks, "mcts", Taste())
+    assert [tree.task for tree in trees] == list(tasks)
+    for task, tree, outcome in zip(tasks, trees, outcomes, strict=True):
+        plan = [edge.action.text for edge in best_path(tree, EVALUATE.decision)]
+        assert actions[task.id][: len(plan)] == plan
+        assert outcome.steps == len(actions[task.id])
+        assert outcome.budget.environment_steps == tree.budget.environment_steps + outcome.steps
+        assert outcome.budget.simulations == tree.budget.simulations > 0
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """Five steps up, each worth 0.25 but the last, which ends it; ``stuck`` raises at the third."""
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "0"),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        height = len(state.messages) // 2 + 1
+        if state.task.id == "stuck" and height == 3:
+            raise OSError("a step is missing")
+        said = (Message("assistant", action.text, action.token_ids), Message("user", str(height)))
+        after = State(state.task, (*state.messages, *said))
+        return Transition(after, 0.0 if height == 5 else 0.25, terminated=height == 5)
+
+
+@dataclass
+class Climber:
+    asked: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        assert count == 1
+        self.asked += [(state.task.id, state.messages[-1].content) for state in states]
+        return [Proposal((1,), (act("climb"),)) for _ in states]
+
+
+def test_where_a_plan_stops_the_policy_goes_on() -> None:
+    climber, stairs = Climber(), Recorder(Stairs())
+    tasks = [Task("planned", ""), Task("half", ""), Task("free", ""), Task("stuck", "")]
+    plans = [[Edge(act(f"plan {place}"), 1.0) for place in range(length)] for length in (7, 2, 0, 1)]
+    outcomes = asyncio.run(execute(climber, stairs, tasks, [0] * 4, plans))
+    assert stairs.actions == {
+        "planned": [f"plan {place}" for place in range(5)],  # no step after the end
+        "half": ["plan 0", "plan 1", "climb", "climb", "climb"],
+        "free": ["climb"] * 5,
+        "stuck": ["plan 0", "climb", "climb"],
+    }
+    assert sorted(climber.asked) == sorted(
+        [("half", str(height)) for height in (2, 3, 4)]
+        + [("free", str(height)) for height in range(5)]
+        + [("stuck", str(height)) for height in (1, 2)]
+    )
+    assert [outcome.reward for outcome in outcomes] == [1.0, 1.0, 1.0, 0.5]
+    assert [outcome.success for outcome in outcomes] == [True, True, True, False]
+    assert [outcome.steps for outcome in outcomes] == [5, 5, 5, 3]
+    assert [outcome.error for outcome in outcomes] == ["", "", "", "OSError: a step is missing"]
+    assert [outcome.budget.environment_steps for outcome in outcomes] == [5, 5, 5, 2]
+    assert [outcome.budget.proposals for outcome in outcomes] == [0, 3, 5, 2]
+    assert [outcome.budget.generated_tokens for outcome in outcomes] == [0, 6, 10, 4]
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [  # Newcombe (1998), table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (20, 20, 0.8389, 1.0),
+        (5, 10, 0.2366, 0.7634),
+    ],
+)
+def test_wilson_interval_known_values(successes: int, trials: int, low: float, high: float) -> None:
+    assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_summary_by_hand() -> None:
+    outcomes = [
+        Outcome("a", 1.0, 4, Budget(environment_steps=10, generated_tokens=100)),
+        Outcome("b", 0.5, 6, Budget(environment_steps=20, generated_tokens=50)),
+        Outcome("c", 0.0, 2, Budget(environment_steps=3), "OSError: gone"),
+        Outcome("d", 0.1 + 0.2 + 0.7, 4, Budget()),
+    ]
+    low, high = wilson_interval(2, 4)
+    assert summarise("dpo", "mcts", outcomes, 1.5) == {
+        "policy": "dpo",
+        "mode": "mcts",
+        "success": 0.5,
+        "success_low": low,
+        "success_high": high,
+        "reward": pytest.approx(0.625),
+        "tasks": 4,
+        "errors": 1,
+        "steps": 4.0,
+        "environment_steps": 33,
+        "generated_tokens": 150,
+        "seconds": 1.5,
+    }
