@@ -269,13 +269,10 @@ def _print_results(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _sentence(error: Exception) -> str | None:
-    from treeagent.run import RunError
-    from treeagent.store import StoreError
-
     if isinstance(error, FileNotFoundError):
         return f"{error.filename} does not exist: check the path" if error.filename else str(error)
-    ours = isinstance(error, ValueError) and type(error).__module__.startswith("treeagent.")
-    return str(error) if ours or isinstance(error, (RunError, StoreError)) else None
+    # Our own exception classes are all of this kind: a sentence that names the value and the fix.
+    return str(error) if type(error).__module__.startswith("treeagent.") else None
 
 
 def _tell(sentence: str) -> None:

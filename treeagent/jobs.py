@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -182,10 +182,12 @@ def train_policy(job: TrainJob, emit: Emit) -> dict[str, Any]:
             result = train_sft(model, tokenizer, imitated, update.rft, **hooks)
         case "dpo":
             pairs = [pair for tree in trees for pair in preference_pairs(tree, update.pairs)]
-            result = train_dpo(model, tokenizer, pairs, update.dpo, **hooks)
+            dpo = replace(update.dpo, temperature=job.config.policy.temperature)
+            result = train_dpo(model, tokenizer, pairs, dpo, **hooks)
         case "grpo":
             scored = [row for tree in trees for row in advantage_rows(tree, q_advantages(tree, update.advantages))]
-            result = train_grpo(model, tokenizer, scored, update.grpo, **hooks)
+            grpo = replace(update.grpo, temperature=job.config.policy.temperature)
+            result = train_grpo(model, tokenizer, scored, grpo, **hooks)
     fitted = fit_value(model, head, sample_value_rows(trees, job.config), update.value)
     save_checkpoint(Checkpoint(model, tokenizer, head), job.out)
     shutil.rmtree(job.scratch, ignore_errors=True)

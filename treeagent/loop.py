@@ -18,7 +18,7 @@ from treeagent.config import Method, RunConfig, dump_config
 from treeagent.envs import EnvDynamics
 from treeagent.evaluate import Mode, Outcome, summarise
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.scratch import random_llama, train_tokenizer
+from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.grammar import ReAct
 from treeagent.jobs import (
     COLLECTED,
@@ -232,7 +232,7 @@ def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Ch
         return Checkpoint(checkpoint.model, checkpoint.tokenizer, checkpoint.head or _head(checkpoint))
     texts = [message.content for tree in demonstrations[:1500] for message in _last(tree).state.messages]
     tokenizer = train_tokenizer(texts, config.policy.scratch)
-    model = random_llama(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
+    model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
     fresh = Checkpoint(model, tokenizer)
     return Checkpoint(model, tokenizer, _head(fresh))
 

@@ -14,6 +14,10 @@ Origin = Literal["real", "imagined"]
 Stop = Literal["terminated", "truncated", "error"]
 
 
+class Refused(ValueError):
+    """A value that cannot be used: one sentence names it and the fix, and the command line prints no more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One thing to be done in an environment."""

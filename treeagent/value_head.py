@@ -12,6 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treeagent.types import Refused
+
 FOLDER = "value_head"
 
 
@@ -29,7 +31,7 @@ class ValueHead(nn.Module):
         super().__init__()
         low, high = reward_range
         if not low < high:
-            raise ValueError(f"the reward range ({low}, {high}) is empty: give its least value first")
+            raise Refused(f"the reward range ({low}, {high}) is empty: give its least value first")
         self.hidden_size = hidden_size
         self.reward_range = (float(low), float(high))
         self.hidden = nn.Linear(hidden_size, hidden_size)
@@ -57,7 +59,7 @@ class ValueHead(nn.Module):
         low, high = self.reward_range
         outside = targets[~((targets >= low) & (targets <= high))]
         if outside.numel():
-            raise ValueError(
+            raise Refused(
                 f"value target {outside[0].item():g} lies outside the head's reward range ({low:g}, {high:g}): "
                 "declare the range that the environment's returns have"
             )
@@ -92,7 +94,7 @@ class ValueHead(nn.Module):
         folder = checkpoint / FOLDER
         facts = json.loads((folder / "config.json").read_text())
         if hidden_size is not None and facts["hidden_size"] != hidden_size:
-            raise ValueError(
+            raise Refused(
                 f"the value head in {folder} reads hidden states of size {facts['hidden_size']}, "
                 f"but the policy's have size {hidden_size}: load it with the policy it was trained on"
             )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from treeagent.generators.local import LocalGenerator, PrefixCache, Sample, Segment, Usage
 
@@ -45,7 +45,7 @@ def draw(
 
 
 def assert_plain(
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     prompts: Sequence[tuple[int, ...]],
     drawn: Sequence[Sequence[Sample]],
     temperature: float = 1.0,
@@ -74,7 +74,7 @@ def test_the_toy_model_reads_its_prompt() -> None:
 
 @pytest.mark.parametrize("make", [shared_model, make_grouped_model])
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
-def test_log_probabilities_are_the_models_own(make: Callable[[], LlamaForCausalLM], temperature: float) -> None:
+def test_log_probabilities_are_the_models_own(make: Callable[[], PreTrainedModel], temperature: float) -> None:
     model = make()
     generator = LocalGenerator(model)
     prompts = [tuple(token % 59 + 5 for token in prompt) for prompt in PROMPTS]
@@ -122,7 +122,7 @@ def test_greedy_is_generates_greedy() -> None:
     drawn = draw(LocalGenerator(model), PROMPTS, 1, temperature=0.0, new=10)
     for prompt, [sample] in zip(PROMPTS, drawn, strict=True):
         batch = torch.tensor([prompt])
-        whole = model.generate(  # type: ignore[misc]
+        whole = model.generate(  # type: ignore[operator]
             batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=10, eos_token_id=None
         )
         assert sample.token_ids == tuple(whole[0, len(prompt) :].tolist())

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import random_llama, train_tokenizer
+from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.types import Message
 from treeagent.value_head import ValueHead
 
@@ -43,10 +43,10 @@ def test_equal_texts_give_the_equal_tokenizer() -> None:
 def test_weights_depend_on_the_seed_alone() -> None:
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    one = random_llama(tokenizer(), CONFIG, 5)
+    one = random_model(tokenizer(), CONFIG, 5)
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(2)
-    two, other = random_llama(tokenizer(), CONFIG, 5), random_llama(tokenizer(), CONFIG, 6)
+    two, other = random_model(tokenizer(), CONFIG, 5), random_model(tokenizer(), CONFIG, 6)
     weights = [torch.cat([each.flatten() for each in model.state_dict().values()]) for model in (one, two, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])

@@ -5,10 +5,10 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import random_llama, train_tokenizer
+from treeagent.generators.scratch import random_model, train_tokenizer
 
 torch.set_num_threads(1)  # with more, tiny tensors wait for each other longer than they compute
 
@@ -25,7 +25,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(TEXTS, CONFIG)
 
 
-def sharpened(model: LlamaForCausalLM) -> LlamaForCausalLM:
+def sharpened(model: PreTrainedModel) -> PreTrainedModel:
     """Weights so large that predictions are far from uniform, under which a wrong mask would go unnoticed."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -35,11 +35,11 @@ def sharpened(model: LlamaForCausalLM) -> LlamaForCausalLM:
     return model
 
 
-def make_model(seed: int = 0) -> LlamaForCausalLM:
-    return sharpened(random_llama(tokenizer(), CONFIG, seed))
+def make_model(seed: int = 0) -> PreTrainedModel:
+    return sharpened(random_model(tokenizer(), CONFIG, seed))
 
 
-def make_grouped_model() -> LlamaForCausalLM:
+def make_grouped_model() -> PreTrainedModel:
     """Four query heads share one key-value head of an unusual width; untied embeddings."""
     torch.manual_seed(3)
     shape = LlamaConfig(
@@ -60,14 +60,14 @@ def make_grouped_model() -> LlamaForCausalLM:
 
 
 @lru_cache(maxsize=1)
-def shared_model() -> LlamaForCausalLM:
+def shared_model() -> PreTrainedModel:
     """For tests that leave the weights alone."""
     return make_model()
 
 
 @torch.no_grad()
 def plain_logprobs(
-    model: LlamaForCausalLM, prompt: Sequence[int], sample: Sequence[int], temperature: float = 1.0
+    model: PreTrainedModel, prompt: Sequence[int], sample: Sequence[int], temperature: float = 1.0
 ) -> Tensor:
     """log π of each sampled token by one forward pass over prompt and sample."""
     ids = torch.tensor([[*prompt, *sample]])
@@ -78,7 +78,7 @@ def plain_logprobs(
 
 
 @torch.no_grad()
-def plain_hidden(model: LlamaForCausalLM, prompt: Sequence[int]) -> Tensor:
+def plain_hidden(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
     """[width], the model's own last hidden state at the last token."""
     output: Tensor = model.model(input_ids=torch.tensor([list(prompt)])).last_hidden_state
     return output[0, -1]

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from treeagent.envs.base import Demonstrator, Env, Forkable, Mark, ReplayDivergence, ToolSpec
 from treeagent.envs.check import CheckReport, check_env
 from treeagent.envs.dynamics import EnvDynamics
+from treeagent.types import Refused
 
 __all__ = [
     "BUILT_IN",
@@ -36,11 +37,11 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
     """
     module_name, _, class_name = BUILT_IN.get(name, name).partition(":")
     if not class_name:
-        raise ValueError(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
+        raise Refused(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
     try:
         made = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"environment {name!r} cannot be imported ({error}): give an importable module") from error
+        raise Refused(f"environment {name!r} cannot be imported ({error}): give an importable module") from error
     settings = dict(options or {})
     options_type = getattr(made, "options_type", None)
     try:
@@ -49,9 +50,9 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         known = f"; it knows {sorted(options_type.__dataclass_fields__)}" if options_type is not None else ""
-        raise ValueError(
+        raise Refused(
             f"environment {name!r} refuses option {where}={first['input']!r}: {first['msg']}{known}"
         ) from error
     except TypeError as error:
-        raise ValueError(f"environment {name!r} refuses options {settings!r}: {error}") from error
+        raise Refused(f"environment {name!r} refuses options {settings!r}: {error}") from error
     return env

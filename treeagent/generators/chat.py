@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.types import Message
+from treeagent.types import Message, Refused
 
 
 class ChatFormat:
@@ -22,9 +22,9 @@ class ChatFormat:
             ValueError: the tokenizer has no chat template or no end-of-sequence token.
         """
         if not tokenizer.chat_template:
-            raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
+            raise Refused(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
         if tokenizer.eos_token_id is None:
-            raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token")
+            raise Refused(f"the tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token")
         self.tokenizer = tokenizer
         self.stop_id = int(tokenizer.eos_token_id)
         self.stop_text = str(tokenizer.eos_token)
@@ -64,11 +64,11 @@ class ChatFormat:
             return self.encode(self._render(messages))
         said = messages[turns[-1]]
         if not said.token_ids:
-            raise ValueError(f"the assistant message {said.content!r} carries no token ids: it cannot be trained on")
+            raise Refused(f"the assistant message {said.content!r} carries no token ids: it cannot be trained on")
         before = self._render(messages[: turns[-1]]) + said.content
         whole = self._render(messages)
         if not whole.startswith(before):
-            raise ValueError(
+            raise Refused(
                 f"the chat template of {self.tokenizer.name_or_path!r} rewrites earlier turns; treeagent needs one "
                 "under which a longer conversation starts with the shorter one"
             )

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class ScratchConfig:
-    """A byte-pair tokenizer and a Llama, both trained from scratch."""
+    """A byte-pair tokenizer and a Qwen3, both trained from scratch."""
 
     vocabulary: Annotated[int, Field(ge=300)] = 1024
     """Tokens of the tokenizer, at most."""

@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from treeagent.types import Refused
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -179,9 +181,9 @@ class LocalGenerator:
     def _check(self, prompt: tuple[int, ...]) -> None:
         limit = getattr(self.model.config, "max_position_embeddings", None)
         if not prompt:
-            raise ValueError("the prompt has no tokens")
+            raise Refused("the prompt has no tokens")
         if limit is not None and len(prompt) >= limit:
-            raise ValueError(
+            raise Refused(
                 f"the prompt has {len(prompt)} tokens, but the model's context holds {limit}: lower "
                 "environment.max_steps or use a model with a longer context"
             )

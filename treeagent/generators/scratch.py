@@ -1,4 +1,4 @@
-"""A small language model made on the spot: byte-pair tokenizer from given texts, Llama with random weights.
+"""A small language model made on the spot: byte-pair tokenizer from given texts, Qwen3 with random weights.
 
 For machines without a model hub. Both parts are stock Hugging Face objects: once saved, they load like any checkpoint.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from treeagent.generators.config import ScratchConfig
 
@@ -51,15 +51,16 @@ def train_tokenizer(texts: Iterable[str], config: ScratchConfig) -> PreTrainedTo
     return fast
 
 
-def random_llama(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed: int) -> LlamaForCausalLM:
-    """A Llama with random weights that depend on ``seed`` alone."""
-    shape = LlamaConfig(
+def random_model(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed: int) -> Qwen3ForCausalLM:
+    """A Qwen3 with random weights that depend on ``seed`` alone."""
+    shape = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=config.width,
         intermediate_size=config.width * 8 // 3 // 16 * 16,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
         num_key_value_heads=config.heads,
+        head_dim=config.width // config.heads,
         max_position_embeddings=config.context,
         tie_word_embeddings=True,
         # Unit-variance activations from the first step: a narrow model at the usual 0.02 learns at half the pace.
@@ -70,4 +71,4 @@ def random_llama(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(shape)
+        return Qwen3ForCausalLM(shape)

@@ -17,6 +17,7 @@ from treeagent.learners.common import Learner, Model, base_model, fit, lent, out
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.pairs import PreferencePair
+from treeagent.types import Refused
 
 
 def train_dpo(
@@ -72,18 +73,18 @@ def train_dpo(
 
 def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
     if not pairs:
-        raise ValueError(
+        raise Refused(
             "no preference pairs (treeagent.pairs): collect more trees, or ask for fewer visits or a smaller margin"
         )
     for pair in pairs:
         for action in (pair.chosen, pair.rejected):
             if not action.token_ids or len(action.logprobs) != len(action.token_ids):
-                raise ValueError(
+                raise Refused(
                     f"action {action.text!r} of task {pair.task_id} has {len(action.token_ids)} token ids and "
                     f"{len(action.logprobs)} log-probabilities: DPO needs one for each token, as sampled"
                 )
     if "sigmoid" not in config.loss_type and any(pair.smoothing for pair in pairs):
-        raise ValueError(f'pairs carry label smoothing, which only the "sigmoid" loss honours, not {config.loss_type}')
+        raise Refused(f'pairs carry label smoothing, which only the "sigmoid" loss honours, not {config.loss_type}')
 
 
 def _collate(pairs: Sequence[PreferencePair], floor: float) -> dict[str, Tensor]:

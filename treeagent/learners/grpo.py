@@ -17,6 +17,7 @@ from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.types import Refused
 
 
 def train_grpo(
@@ -42,13 +43,13 @@ def train_grpo(
     given = len(rows)
     rows = [row for row in rows if any(row.mask)]
     if not rows:
-        raise ValueError(
+        raise Refused(
             f"none of the {given} advantage rows (treeagent.advantages) trains a token: collect more trees, or ask "
             "for fewer visits, since siblings that were all visited too little carry no advantage"
         )
     for row in rows:
         if not row.prompt_ids:
-            raise ValueError(f"a row of task {row.task_id} has no prompt: its first token has no probability to train")
+            raise Refused(f"a row of task {row.task_id} has no prompt: its first token has no probability to train")
     longest = max(len(row.completion_ids) for row in rows)
     with lent(model), output_folder(hooks) as folder:
         trainer = _GRPOTrainer(
