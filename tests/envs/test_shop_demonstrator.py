@@ -7,7 +7,7 @@ import pytest
 
 from treeagent.envs.shop import ShopEnv, ShopOptions
 
-STOCK_WORDS = "look for yes no over under nothing new fits on this page not chosen yet and all"
+STOCK_WORDS = "yes no over under seen other fits not chosen all"
 
 
 def success_and_steps(env: ShopEnv, noise: float, count: int, limit: int = 15) -> tuple[float, float]:
@@ -20,7 +20,7 @@ def success_and_steps(env: ShopEnv, noise: float, count: int, limit: int = 15) -
         env.reset(options={"task": task})
         for _ in range(limit):
             info = env.step(player.act(rng)[1])[4]
-            assert "tool_error" not in info
+            assert noise or "tool_error" not in info
             steps += 1
             if env.session.page == "done":
                 break
@@ -67,6 +67,11 @@ def test_thoughts_are_true_and_can_be_read_off_the_page(noise: float) -> None:
         for _ in range(15):
             thought, call = player.act(rng)
             said = re.sub(r"B\d{4}", "", thought)
+            for line, verdict in re.findall(r"(B\d{4}) (seen|other|over|fits)", thought):
+                assert line in page
+                price = int(page[page.index(line) :].partition("$")[2][:2])
+                limit = int(task.prompt.partition("$")[2].split()[0])
+                assert verdict not in ("over", "fits") or (price > limit) == (verdict == "over"), (thought, page)
             known = set(re.findall(r"[a-z]+|\d+", f"{task.prompt} {page} {STOCK_WORDS}"))
             assert set(said.replace(".", " ").split()) <= known, (thought, page)
             assert len(thought.split()) <= 24
@@ -75,7 +80,8 @@ def test_thoughts_are_true_and_can_be_read_off_the_page(noise: float) -> None:
                 assert f"${price}" in page
             for what, verdict in re.findall(r"(?:^|\. )((?:(?! \. ).)+?) (yes|no)(?= \.|$)", thought):
                 assert (what in re.split(r": |, |\n", page)) == (verdict == "yes"), (thought, page)
-            page, _, terminated, _, _ = env.step(call)
+            observation, _, terminated, _, info = env.step(call)
+            page = page if "tool_error" in info else observation  # a refusal leaves the page open
             if terminated:
                 break
 

@@ -12,9 +12,9 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, Trainer
-from transformers.utils import logging
 from trl.trainer import utils as trl_utils
 
+from treeagent.generators.quiet import no_progress_bars
 from treeagent.learners import checkpoints
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
@@ -116,18 +116,6 @@ def lent(model: Model, head: ValueHead | None = None) -> Iterator[None]:
         model.train(training)
 
 
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """``save_pretrained`` draws one and takes no option against it."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
 class Learner(Trainer):
     """A Trainer's housekeeping as all learners want it; put it before TRL's class among the bases."""
 
@@ -164,7 +152,7 @@ class Learner(Trainer):
             self.model.value_head = self.head
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        with self._without_head(), _no_progress_bars():
+        with self._without_head(), no_progress_bars():
             super()._save(output_dir, state_dict)
         if self.head is not None and output_dir is not None:
             self.head.save(Path(output_dir))

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from treeagent.envs.shop.vocabulary import DEPARTMENTS, Department
 from treeagent.types import Split
@@ -114,7 +115,7 @@ _DIFFERENCES = {"price": 12, "title": 6, "hidden": 3, "option": 3}
 _LOWEST_PRICE, _HIGHEST_PRICE = 11, 89
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Catalogue:
     """All products of a store."""
 
@@ -124,6 +125,12 @@ class Catalogue:
     """The products that goals of a split may aim at; no family is in two splits."""
     hidden: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """Per product type, the attributes that no title of the type shows."""
+
+    @cached_property
+    def option_values(self) -> tuple[str, ...]:
+        """Every option value that some product offers, sorted."""
+        values = {v for product in self.products.values() for _, offered in product.options for v in offered}
+        return tuple(sorted(values))
 
 
 def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:

@@ -1,6 +1,7 @@
 """A scripted shopper with a noise dial: its thoughts are always true, only its actions err."""
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from treeagent.envs.shop.catalogue import Product
@@ -11,13 +12,17 @@ if TYPE_CHECKING:
     from treeagent.envs.shop.env import ShopEnv
 
 
+_MISREADS = 0.2
+"""Share of slips that name something that is not on the page: what follows shows how to go on after a refusal."""
+
+
 class ShopDemonstrator:
     """Searches, opens what fits, checks every requirement on the page, chooses the options and buys.
 
     A thought states what the conversation so far shows against what the instruction asks, whether or not the action
     then errs, so a model that clones it learns to verify. At each decision it errs with probability ``noise``: a
-    query without most key words, another product of the page, a wrong or forgotten option, buying in spite of a
-    mismatch. Errors that can still be seen on a page are mended at the next decision unless that errs as well.
+    query without most key words, another product of the page or a misread id, a wrong or forgotten option, buying in
+    spite of a mismatch. Errors that a page still shows are mended at the next decision unless that errs as well.
     """
 
     def __init__(self, env: "ShopEnv", noise: float) -> None:
@@ -43,27 +48,26 @@ class ShopDemonstrator:
         page = [self._product(each) for each in session.shown(size)]
         # The ranking puts the title that shares most words first; a lesser one cannot be the product meant.
         best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
-        fitting = [
-            product
-            for product in page
-            if product.id not in session.opened
-            and goal.type in product.title
-            and _title_words(goal, product) == best
-            and product.price <= goal.price_limit
-        ]
-        if fitting:
-            thought = f"{fitting[0].id} {_price(goal, fitting[0])}"
-            others = [product for product in page if product is not fitting[0]]
-            # The slip that people make: a line that looks much the same.
-            alike = [product for product in others if product.type == goal.type] or others
-            opened = rng.choice(alike) if errs and alike else fitting[0]
-            return thought, f"click[{opened.id}]"
-        thought = "nothing new fits on this page"
+        said: list[str] = []
+        for product in page:
+            verdict = _verdict(goal, session, product, best)
+            said.append(f"{product.id} {verdict}")
+            if verdict == "fits":
+                return " . ".join(said), f"click[{self._slip(product, page, rng) if errs else product.id}]"
+        thought = " . ".join(said)
         if session.query != _query(goal) and not errs:
             return thought, f"search[{_query(goal)}]"
         if session.last_page(size):
             return thought, _search(goal, rng, errs)
         return thought, "click[next >]"
+
+    def _slip(self, meant: Product, page: Sequence[Product], rng: random.Random) -> str:
+        """The id of a line that looks much the same, or one misread."""
+        others = [product for product in page if product is not meant]
+        alike = [product for product in others if product.type == meant.type] or others
+        if not alike or rng.random() < _MISREADS:
+            return f"B{rng.randrange(len(self._env.catalogue.products)):04d}"
+        return rng.choice(alike).id
 
     def _on_product(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
         product = self._product(session.product_id)
@@ -87,11 +91,22 @@ class ShopDemonstrator:
             return thought, f"click[{missing[0]}]"
         offered = dict(product.options)[product.group_of(missing[0]) or ""]
         slips = [f"click[{value}]" for value in offered if value != missing[0]]
+        if rng.random() < _MISREADS:
+            slips = [f"click[{value}]" for value in self._env.catalogue.option_values if value not in offered]
         forgets = f"click[{missing[1]}]" if len(missing) > 1 else "click[buy now]"
         return thought, rng.choice((rng.choice(slips), forgets)) if slips else forgets
 
     def _product(self, identifier: str) -> Product:
         return self._env.catalogue.products[identifier]
+
+
+def _verdict(goal: Goal, session: Session, product: Product, best: int) -> str:
+    """What a line of the results shows of a product: opened before, another article, too dear, or worth a look."""
+    if product.id in session.opened:
+        return "seen"
+    if goal.type not in product.title or _title_words(goal, product) < best:
+        return "other"
+    return "fits" if product.price <= goal.price_limit else "over"
 
 
 def _query(goal: Goal) -> str:

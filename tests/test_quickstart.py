@@ -1,0 +1,157 @@
+"""The whole path on a small scale: two commands' worth of work, once, then what a user does with the run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from treeagent.run import Run
+from treeagent.store import digest, read_records, shards
+
+CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
+TREEAGENT = Path(sys.executable).parent / "treeagent"
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+def collected(run: Path) -> str:
+    return digest(read_records(run / "trees", "collect"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("quickstart") / "run"
+    done = treeagent("quickstart", "--config", CONFIG, "--out", out, "workers=1")
+    assert done.returncode == 0, done.stderr
+    assert "grpo" in done.stdout
+    return out
+
+
+def test_every_policy_is_measured_in_every_mode(run: Path) -> None:
+    rows = json.loads((run / "results.json").read_text())
+    modes = ("greedy", "best_of_n", "mcts")
+    assert [(row["policy"], row["mode"]) for row in rows] == [
+        (policy, mode) for policy in ("base", "rft", "dpo", "grpo") for mode in modes
+    ]
+    for row in rows:
+        assert row["tasks"] == 8 and row["errors"] == 0
+        assert 0 <= row["success_low"] <= row["success"] <= row["success_high"] <= 1
+        assert row["environment_steps"] > 0 and row["generated_tokens"] > 0 and row["seconds"] > 0
+    greedy, best_of_n, mcts = rows[:3]
+    assert greedy["generated_tokens"] < best_of_n["generated_tokens"]
+    assert greedy["environment_steps"] < mcts["environment_steps"]
+
+
+def test_the_run_is_complete(run: Path) -> None:
+    assert "<html" in (run / "report.html").read_text()
+    stages = {json.loads(line)["stage"] for line in (run / "metrics.jsonl").read_text().splitlines()}
+    assert {"warm_start", "value", "rft", "dpo", "grpo"} <= stages
+    assert len(shards(run / "trees", "collect")) == 2
+    for name in ("base", "rft", "dpo", "grpo"):
+        model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / name)
+        tokenizer = AutoTokenizer.from_pretrained(run / "checkpoints" / name)
+        assert model.config.vocab_size == len(tokenizer)
+        assert (run / "checkpoints" / name / "value_head").is_dir()
+    assert not list((run / "checkpoints").glob(".*"))
+
+
+def test_trees_do_not_depend_on_the_number_of_workers(run: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    done = treeagent("collect", run / "checkpoints" / "warm", "--config", CONFIG, "--out", again, "workers=2")
+    assert done.returncode == 0, done.stderr
+    assert collected(again) == collected(run)
+
+
+def test_a_killed_collection_resumes_to_the_same_trees(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    arguments: list[str | Path] = [
+        "collect",
+        run / "checkpoints" / "warm",
+        "--config",
+        CONFIG,
+        "--out",
+        out,
+        "--resume",
+        "workers=1",
+    ]
+    process = subprocess.Popen([TREEAGENT, *arguments], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not shards(out / "trees") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(shards(out / "trees")) >= 1
+    done = treeagent(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert collected(out) == collected(run)
+
+
+def test_ctrl_c_says_how_to_go_on(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "interrupted"
+    command: list[str | Path] = ["collect", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=2"]
+    process = subprocess.Popen([TREEAGENT, *command], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (out / "trees").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(1.5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "interrupted; continue with --resume" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("view", ["pairs", "advantages", "sft", "values"])
+def test_views_are_exported(run: Path, tmp_path: Path, view: str) -> None:
+    for name in ("rows.jsonl", "rows.parquet"):
+        done = treeagent("export", run, view, tmp_path / name)
+        assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    table = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
+    assert table.to_pylist() == lines
+    assert len(lines) > 0
+
+
+def test_one_update_of_its_own(run: Path) -> None:
+    done = treeagent("train", "dpo", run / "checkpoints" / "base", "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert Run.open(run).is_done("dpo")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("eval", "{tmp}", "--out", "{tmp}/x"), "holds no checkpoint"),
+        (("quickstart", "--out", "{run}"), "is not empty: pass --resume"),
+        (("quickstart", "--out", "{tmp}/x", "environment.name=shopp"), "unknown environment 'shopp'"),
+        (("quickstart", "--out", "{tmp}/x", "environment.options.page_sise=3"), "page_sise"),
+        (("collect", "{run}/checkpoints/base", "--out", "{tmp}/x", "search.simulations=0"), "search.simulations"),
+    ],
+)
+def test_bad_input_is_one_sentence(run: Path, tmp_path: Path, command: Sequence[str], says: str) -> None:
+    done = treeagent(*(part.format(run=run, tmp=tmp_path) for part in command))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_corrupt_shard_is_named(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", run, copy], check=True)
+    shard = shards(copy / "trees", "collect")[0]
+    shard.write_bytes(shard.read_bytes()[:-20])
+    done = treeagent("export", copy, "pairs", tmp_path / "pairs.jsonl")
+    assert done.returncode == 2
+    assert shard.name in done.stderr
+    assert not (tmp_path / "pairs.jsonl").exists()
