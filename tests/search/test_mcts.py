@@ -339,3 +339,13 @@ def test_root_noise_mixes_into_the_roots_priors_alone() -> None:
     for edge in below.edges:
         alike = [old.prior for old in quiet.root.edges if old.action.call == edge.action.call]
         assert alike == pytest.approx([edge.prior])
+
+
+@pytest.mark.parametrize("prune", [True, False])
+def test_nothing_grows_beyond_a_refused_call(prune: bool) -> None:
+    """A refused call leaves the environment where it was: its child is a dead end unless pruning is off."""
+    config = SearchConfig(simulations=40, prune_invalid=prune)
+    (tree,) = grow(AllPolicy("left", "jump", "right"), Corridor(), config, HashValue())
+    refused = [node for node in tree.nodes() if node.invalid and not node.ended]
+    assert refused
+    assert any(node.edges for node in refused) != prune

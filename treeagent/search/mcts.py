@@ -61,6 +61,8 @@ class SearchConfig:
     skip_exhausted: bool = True
     """Do not revisit subtrees in which nothing new can be found (a deterministic dynamics gives nothing new there);
     a tree whose root is exhausted stops early."""
+    prune_invalid: bool = True
+    """Do not grow beyond a malformed or refused call, which leaves the environment where it was."""
 
 
 @dataclass(slots=True)
@@ -127,7 +129,8 @@ class Search:
             self.value, [(growth, node) for growth, path in untried if (node := path[-1].child) is not None]
         )
         for growth, path in zip(growths, paths, strict=True):
-            if path[-1].child is not None:
+            if (child := path[-1].child) is not None:
+                child.exhausted |= child.invalid and self.config.prune_invalid
                 backup(path, growth.value_range, self.config.discount)
                 growth.tree.budget.simulations += 1
                 if self.config.skip_exhausted:
