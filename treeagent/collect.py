@@ -9,7 +9,7 @@ from treeagent.envs.base import Demonstrator
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
 from treeagent.grammar import ReAct
-from treeagent.search.mcts import Growth, backup, end, take_step
+from treeagent.search.mcts import Growth, backup, end, plant, take_step
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.seeds import derive_seed
 from treeagent.types import Message, Task
@@ -26,7 +26,7 @@ def demonstrate(
 
 async def _episode(dynamics: EnvDynamics, demonstrator: Demonstrator, task: Task, seed: int, grammar: ReAct) -> Growth:
     rng = random.Random(seed)
-    growth = Growth(Tree(task, seed, Node(await dynamics.reset(task))))
+    (growth,) = await plant(dynamics, [task], [seed])
     path: list[Edge] = []
     while not (node := end(growth, path)).ended:
         # The environment stands where the last step left it, which is where the demonstrator must act.

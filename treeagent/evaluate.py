@@ -15,8 +15,8 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.baselines import roll_out
 from treeagent.search.decide import Decision, best_path
-from treeagent.search.mcts import Growth, Search, SearchConfig, end, take_step
-from treeagent.search.node import Budget, Edge, Node, Tree
+from treeagent.search.mcts import Growth, Search, SearchConfig, end, plant, take_step
+from treeagent.search.node import Budget, Edge, Tree
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Dynamics, Policy, Task, Value
 
@@ -101,12 +101,9 @@ async def execute(
     policy: Policy, dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], plans: Sequence[Sequence[Edge]]
 ) -> list[Outcome]:
     """Take each plan's actions, then the policy's, until the task ends."""
-    states = await asyncio.gather(*(dynamics.reset(task) for task in tasks))
-    runs = [
-        (Growth(Tree(task, seed, Node(state))), list[Edge](), [edge.action for edge in plan])
-        for task, seed, state, plan in zip(tasks, seeds, states, plans, strict=True)
-    ]
-    active = runs
+    growths = await plant(dynamics, tasks, seeds)
+    runs = [(growth, list[Edge](), [edge.action for edge in plan]) for growth, plan in zip(growths, plans, strict=True)]
+    active = [run for run in runs if not run[0].tree.error]
     while active:
         unplanned = [(growth, path) for growth, path, plan in active if len(path) >= len(plan)]
         drawn = await _propose(policy, unplanned)

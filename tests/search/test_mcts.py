@@ -349,3 +349,18 @@ def test_nothing_grows_beyond_a_refused_call(prune: bool) -> None:
     refused = [node for node in tree.nodes() if node.invalid and not node.ended]
     assert refused
     assert any(node.edges for node in refused) != prune
+
+
+def test_an_environment_that_fails_to_reset_costs_its_own_tree_only() -> None:
+    class Fragile(Corridor):
+        async def reset(self, task: Task) -> State:
+            if task.id == "broken":
+                raise ConnectionError("no server")
+            return await super().reset(task)
+
+    config = SearchConfig(simulations=4)
+    broken, sound = grow(AllPolicy("left", "right"), Fragile(), config, HashValue(), [task("broken"), task("sound")])
+    (alone,) = grow(AllPolicy("left", "right"), Corridor(), config, HashValue(), [task("sound")])
+    assert broken.error == "ConnectionError: no server"
+    assert broken.budget.simulations == 0 and not broken.root.edges
+    assert digest(sound) == digest(alone)

@@ -7,8 +7,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from treeagent.search.mcts import Growth, backup, end, estimate_nodes, share_time, take_step
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.mcts import Growth, backup, end, estimate_nodes, plant, share_time, take_step
+from treeagent.search.node import Edge, Tree
 from treeagent.types import Dynamics, Policy, Task, Value
 
 
@@ -26,9 +26,9 @@ async def roll_out(
     Every edge has one visit and its chain's return as value. ``value`` judges each chain's last state.
     """
     started = time.perf_counter()
-    states = await asyncio.gather(*(dynamics.reset(task) for task in tasks))
-    growths = [Growth(Tree(task, seed, Node(s))) for task, seed, s in zip(tasks, seeds, states, strict=True)]
-    chains: list[tuple[Growth, list[Edge]]] = [(growth, []) for growth in growths for _ in range(count)]
+    growths = await plant(dynamics, tasks, seeds)
+    sound = [growth for growth in growths if not growth.tree.error]
+    chains: list[tuple[Growth, list[Edge]]] = [(growth, []) for growth in sound for _ in range(count)]
     fronts = chains
     while fronts:
         nodes = [end(growth, path) for growth, path in fronts]

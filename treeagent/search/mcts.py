@@ -27,7 +27,7 @@ from treeagent.search.puct import (
     uct_score,
 )
 from treeagent.seeds import derive_seed
-from treeagent.types import Dynamics, Policy, Task, Value
+from treeagent.types import Dynamics, Policy, State, Task, Value
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -93,7 +93,10 @@ class Search:
         self, tasks: Sequence[Task], seeds: Sequence[int], on_wave: Callable[[Sequence[Tree]], None] | None = None
     ) -> list[Tree]:
         """One tree a task, grown together; ``on_wave`` is told after every simulation of all of them."""
-        growths = await self._plant(tasks, seeds)
+        started = time.perf_counter()
+        growths = await plant(self.dynamics, tasks, seeds)
+        await estimate_nodes(self.value, [(growth, growth.tree.root) for growth in growths if not growth.tree.error])
+        share_time([growth.tree for growth in growths], started)
         for _ in range(self.config.simulations):
             active = [growth for growth in growths if not growth.tree.error and not growth.tree.root.exhausted]
             if not active:
@@ -102,16 +105,6 @@ class Search:
             if on_wave is not None:
                 on_wave([growth.tree for growth in growths])
         return [growth.tree for growth in growths]
-
-    async def _plant(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Growth]:
-        started = time.perf_counter()
-        states = await asyncio.gather(*(self.dynamics.reset(task) for task in tasks))
-        growths = [
-            Growth(Tree(task, seed, Node(state))) for task, seed, state in zip(tasks, seeds, states, strict=True)
-        ]
-        await estimate_nodes(self.value, [(growth, growth.tree.root) for growth in growths])
-        share_time([growth.tree for growth in growths], started)
-        return growths
 
     async def _simulate(self, growths: Sequence[Growth]) -> None:
         started = time.perf_counter()
@@ -198,6 +191,23 @@ def end(growth: Growth, path: Sequence[Edge]) -> Node:
     return node
 
 
+async def plant(dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Growth]:
+    """A tree of its root alone for each task. An environment that fails to reset costs its own tree only."""
+
+    async def one(task: Task, seed: int) -> Growth:
+        try:
+            return Growth(Tree(task, seed, Node(await dynamics.reset(task))))
+        except Exception as error:  # the episode boundary: a failed rollout is data
+            return Growth(Tree(task, seed, Node(State(task, ()), truncated=True), error=describe(error)))
+
+    seeded = list(zip(tasks, seeds, strict=True))
+    return list(await asyncio.gather(*(one(task, seed) for task, seed in seeded)))
+
+
+def describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge]) -> None:
     """Step through the last edge of ``path``. An environment that fails, or pays what is no number, costs its own tree
     only: the tree keeps the reason, the edge stays untried."""
@@ -205,7 +215,7 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge]) ->
     try:
         transition = await dynamics.step(parent.state, edge.action)
     except Exception as error:  # the episode boundary: a failed rollout is data
-        growth.tree.error = f"{type(error).__name__}: {error}"
+        growth.tree.error = describe(error)
         return
     growth.tree.budget.environment_steps += transition.cost
     if transition.reward is not None and not math.isfinite(transition.reward):
