@@ -40,7 +40,7 @@ def test_pages_read_as_designed() -> None:
     assert all(re.fullmatch(r"B\d{4} [a-z ]+ \$\d\d", line) for line in lines[:-1])
     identifier = lines[0][:5]
     page = do(f"click[{identifier}]").split("\n")
-    assert page[0].startswith(f"{identifier} ")
+    assert page[0] == lines[0][6:]
     assert [line.split(":")[0] for line in page[1:]] == ["features", "color", "light"]
     color, light = (line.split(": ")[1].split(", ")[-1] for line in page[2:4])
     assert do(f"click[{light}]") == f"chosen: {light}"
@@ -277,3 +277,16 @@ def test_the_vocabulary_is_small() -> None:
             text += [thought, call, ENV.step(call)[0]]
         words.update(re.findall(r"[a-z]+|\d+", re.sub(r"B\d{4}", "", " ".join(text))))
     assert len(words) < 450
+
+
+def test_products_can_be_opened_by_their_place_on_the_page() -> None:
+    numbered = ShopEnv(ShopOptions(labels="number"))
+    numbered.reset(options={"task": numbered.tasks("train", 1)[0]})
+    lines = numbered.step("search[desk lamp]")[0].split("\n")
+    assert [line[:2] for line in lines[:-1]] == ["1 ", "2 ", "3 ", "4 ", "5 "]
+    assert numbered.clickables()[:2] == ["click[1]", "click[2]"]
+    second = lines[1][2:]
+    assert numbered.step("click[2]")[0].startswith(second + "\n")
+    assert "tool_error" in numbered.step("click[2]")[4]
+    numbered.step("click[< prev]")
+    assert numbered.step(ToolCall("open", {"product": "2"}))[0].startswith(second + "\n")

@@ -1,7 +1,7 @@
 """A scripted shopper with a noise dial: its thoughts are always true, only its actions err."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from treeagent.envs.shop.catalogue import Product
@@ -45,15 +45,15 @@ class ShopDemonstrator:
     def _on_results(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
         size = self._env.options.page_size
         seen = [self._product(each) for each in session.results[: (session.number + 1) * size]]
-        page = [self._product(each) for each in session.shown(size)]
+        page = {label: self._product(each) for label, each in self._env.listed(shown=True).items()}
         # The ranking puts the title that shares most words first; a lesser one cannot be the product meant.
         best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
         said: list[str] = []
-        for product in page:
+        for label, product in page.items():
             verdict = _verdict(goal, session, product, best)
-            said.append(f"{product.id} {verdict}")
+            said.append(f"{label} {verdict}")
             if verdict == "fits":
-                return " . ".join(said), f"click[{self._slip(product, page, rng) if errs else product.id}]"
+                return " . ".join(said), f"click[{self._slip(label, page, rng) if errs else label}]"
         thought = " . ".join(said)
         if session.query != _query(goal) and not errs:
             return thought, f"search[{_query(goal)}]"
@@ -61,13 +61,15 @@ class ShopDemonstrator:
             return thought, _search(goal, rng, errs)
         return thought, "click[next >]"
 
-    def _slip(self, meant: Product, page: Sequence[Product], rng: random.Random) -> str:
-        """The id of a line that looks much the same, or one misread."""
-        others = [product for product in page if product is not meant]
-        alike = [product for product in others if product.type == meant.type] or others
-        if not alike or rng.random() < _MISREADS:
-            return f"B{rng.randrange(len(self._env.catalogue.products)):04d}"
-        return rng.choice(alike).id
+    def _slip(self, meant: str, page: Mapping[str, Product], rng: random.Random) -> str:
+        """The label of a line that looks much the same, or one misread."""
+        others = [label for label in page if label != meant]
+        alike = [label for label in others if page[label].type == page[meant].type] or others
+        if alike and rng.random() >= _MISREADS:
+            return rng.choice(alike)
+        if self._env.options.labels == "number":
+            return str(self._env.options.page_size + 1)
+        return f"B{rng.randrange(len(self._env.catalogue.products)):04d}"
 
     def _on_product(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
         product = self._product(session.product_id)

@@ -147,7 +147,7 @@ class ShopEnv(Env):
         """Every ``click[...]`` that the current page answers; searching is possible besides."""
         session, buttons = self._session, list[str]()
         if session.page == "results":
-            buttons += session.shown(self.options.page_size)
+            buttons += self.listed(shown=True)
             buttons += [] if session.last_page(self.options.page_size) else ["next >"]
         elif session.page == "product":
             product = self._catalogue.products[session.product_id]
@@ -156,6 +156,13 @@ class ShopEnv(Env):
         if session.page in ("results", "product"):
             buttons += ["< prev", "back to search"]
         return [f"click[{button}]" for button in buttons]
+
+    def listed(self, *, shown: bool = False) -> dict[str, str]:
+        """Ids on the current page of results by their labels, which are lower case unless as ``shown``."""
+        ids = self._session.shown(self.options.page_size)
+        if self.options.labels == "number":
+            return {str(place): each for place, each in enumerate(ids, start=1)}
+        return {each if shown else each.lower(): each for each in ids}
 
     def close(self) -> None:
         self._engine.close()
@@ -170,7 +177,7 @@ class ShopEnv(Env):
         session, size = self._session, self.options.page_size
         if session.page == "done":
             return "the order is placed already"
-        listed = session.shown(size) if session.page == "results" else ()
+        listed = self.listed() if session.page == "results" else {}
         product = self._catalogue.products[session.product_id] if session.page == "product" else None
         target = operation.argument
         match operation.name:
@@ -192,8 +199,8 @@ class ShopEnv(Env):
                 return replace(session, number=session.number + 1)
             case "buy":
                 return replace(session, page="done") if product is not None else "open a product first"
-        if operation.name in ("open", "click") and (found := [each for each in listed if each.lower() == target]):
-            return replace(session, page="product", product_id=found[0], opened=(*session.opened, found[0]))
+        if operation.name in ("open", "click") and (found := listed.get(target)):
+            return replace(session, page="product", product_id=found, opened=(*session.opened, found))
         if operation.name in ("choose", "click") and product is not None and (group := product.group_of(target)):
             chosen = {**dict(session.chosen), group: target}
             return replace(session, chosen=tuple((name, chosen[name]) for name, _ in product.options if name in chosen))
@@ -211,5 +218,5 @@ class ShopEnv(Env):
             return product_page(self._catalogue.products[session.product_id])
         if not session.results:
             return "no results"
-        shown = [self._catalogue.products[each] for each in session.shown(size)]
+        shown = {label: self._catalogue.products[each] for label, each in self.listed(shown=True).items()}
         return results_page(shown, more=not session.last_page(size))

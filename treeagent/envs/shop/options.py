@@ -1,5 +1,7 @@
 """The store's settings."""
 
+from typing import Literal
+
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
@@ -12,6 +14,9 @@ class ShopOptions:
     """Size of the generated catalogue; with ``webshop_products``, how many to read from the file."""
     page_size: int = Field(default=5, ge=1, le=50)
     """Products on a page of results."""
+    labels: Literal["id", "number"] = "id"
+    """What names a product on a page of results, and opens it: its id, as in WebShop, or its place on the page, which a
+    very small model copies more reliably."""
     catalogue_seed: int = 0
     """Draws the catalogue and its goals; another seed is another store."""
     difficulty: int = Field(default=3, ge=1, le=5)

@@ -57,7 +57,7 @@ _BUTTONS: Mapping[str, OperationName] = {
 }
 _TOOL_ARGUMENTS: Mapping[str, tuple[OperationName, str | None, str]] = {
     "search": ("search", "query", "Search the store by words of product titles."),
-    "open": ("open", "product", "Open a product listed on the current page, by its id."),
+    "open": ("open", "product", "Open a product listed on the current page, by what its line begins with."),
     "choose": ("choose", "option", "Choose an option value of the open product."),
     "back": ("back", None, "Go back to the previous page."),
     "next": ("next", None, "Go to the next page of results."),
@@ -122,9 +122,9 @@ def dollars(price: float) -> str:
     return f"${price:.0f}" if price == int(price) else f"${price:.2f}"
 
 
-def results_page(products: Sequence[Product], more: bool) -> str:
-    """One line per product; ``more`` pages follow."""
-    lines = [f"{product.id} {product.title} {dollars(product.price)}" for product in products]
+def results_page(products: Mapping[str, Product], more: bool) -> str:
+    """One line per product, by its label; ``more`` pages follow."""
+    lines = [f"{label} {product.title} {dollars(product.price)}" for label, product in products.items()]
     return "\n".join((*lines, "next >") if more else lines)
 
 
@@ -133,7 +133,7 @@ def product_page(product: Product) -> str:
     brand = f" by {product.brand}" if product.brand else ""
     return "\n".join(
         (
-            f"{product.id} {product.title}{brand} {dollars(product.price)}",
+            f"{product.title}{brand} {dollars(product.price)}",
             f"features: {', '.join(product.details)}",
             *(f"{group}: {', '.join(values)}" for group, values in product.options),
         )
