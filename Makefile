@@ -6,7 +6,7 @@ RUN ?= runs/quickstart
 SEED ?= 0
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: install quickstart test test-slow check bench clean
+.PHONY: install quickstart test test-slow check clean
 
 install: $(VENV)/.installed
 
@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 quickstart: install
-	$(BIN)/treeagent quickstart --config configs/quickstart.toml --out $(RUN) --seed $(SEED)
+	$(BIN)/treeagent quickstart --config configs/quickstart.toml --out $(RUN) --seed $(SEED) --resume
 
 test: install
 	$(BIN)/pytest

@@ -1,5 +1,6 @@
 """The story of a run: imitate, search, learn from the trees, compare. Every stage is recorded and resumes."""
 
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,11 +73,12 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         demonstrations = list(_advancing(_demonstrations(config), advance))
     checkpoint = _initial_checkpoint(config, demonstrations)
     rows = [row for row in _imitation(demonstrations, checkpoint) if len(row.token_ids) <= settings.max_tokens]
+    scratch = run.checkpoints / ".warm_start"
     with _tracking(run, progress) as on_event:
         hooks = Hooks(
             on_metrics=lambda metrics: on_event(Event("warm_start", metrics=metrics)),
             on_progress=lambda done, total: on_event(Event("warm_start", done=done, total=total)),
-            checkpoint_dir=run.checkpoints / ".warm_start",
+            checkpoint_dir=scratch,
         )
         result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, settings.sft, head=checkpoint.head, **hooks)
     save_checkpoint(checkpoint, out)
@@ -91,6 +93,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             "update": asdict(result),
         },
     )
+    shutil.rmtree(scratch)
     return out
 
 
