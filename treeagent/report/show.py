@@ -107,10 +107,13 @@ def _trees_table(run: Run) -> Table:
         for record in read_records(run.trees, name):
             edges = [edge for node in record["nodes"] for edge in node["edges"]]
             sums["count"] += 1
-            sums["success"] += any((edge["reward"] or 0.0) >= _REWARD_OF_SUCCESS for edge in edges)
+            rewards = [edge["reward"] for edge in edges if edge["visits"] and edge["reward"] is not None]
+            sums["success"] += any(reward >= _REWARD_OF_SUCCESS for reward in rewards)
+            sums["told"] += bool(rewards)
             sums["errors"] += bool(record["error"])
             sums.update({key: record["budget"][key] for key in ("simulations", "generated_tokens")})
-        share = f"{100 * sums['success'] / max(sums['count'], 1):.1f} %"
+        # Trees planned at evaluation hold no rewards: whether they found a success is not for them to say.
+        share = f"{100 * sums['success'] / sums['count']:.1f} %" if sums["told"] else "withheld"
         figures = (sums["count"], sums["errors"], sums["simulations"], sums["generated_tokens"])
         count, errors, simulations, tokens = (f"{figure:,}" for figure in figures)
         table.add_row(Text(name), count, share, errors, simulations, tokens)
