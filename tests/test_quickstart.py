@@ -144,6 +144,7 @@ def test_bad_input_is_one_sentence(run: Path, tmp_path: Path, command: Sequence[
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_corrupt_shard_is_named(run: Path, tmp_path: Path) -> None:

@@ -216,12 +216,16 @@ def main() -> None:
 
 def _run(config: Path | None, overrides: Sequence[str] | None, seed: int | None, out: Path, resume: bool) -> "Run":
     from treeagent.config import load_config
+    from treeagent.envs import make_env
     from treeagent.run import Run
 
     own = out / "config.toml"
     if config is None and resume and own.is_file():
         config = own
-    return Run.create(out, load_config(config, overrides or (), seed=seed), resume=resume)
+    settings = load_config(config, overrides or (), seed=seed)
+    # Before the folder exists: an environment that cannot be made must leave nothing behind.
+    make_env(settings.environment.name, settings.environment.options).close()
+    return Run.create(out, settings, resume=resume)
 
 
 def _checkpoint(name: str) -> Path:
