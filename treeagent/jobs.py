@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -231,7 +232,9 @@ def run_jobs(
     """Results as they come; events arrive in this process while the jobs run. With one worker, all is done here."""
     if workers == 1 or len(jobs) <= 1:
         for job in jobs:
-            yield job, work(job, on_event)
+            with _one_thread():
+                result = work(job, on_event)
+            yield job, result
         return
     # spawn: a forked copy of a process that has run torch can hang in its thread pools, and would inherit our locks.
     context = multiprocessing.get_context("spawn")
@@ -253,6 +256,17 @@ def run_jobs(
         pool.shutdown(wait=True, cancel_futures=True)
         queue.put(None)
         listener.join()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """As in a worker, so that sums are taken in the same order wherever a job runs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _listen(queue: "multiprocessing.Queue[Event | None]", on_event: Emit) -> None:

@@ -93,7 +93,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             "update": asdict(result),
         },
     )
-    shutil.rmtree(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
     return out
 
 
@@ -232,16 +232,12 @@ def _demonstrations(config: RunConfig) -> Iterator[Tree]:
 def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Checkpoint:
     if config.policy.model is not None:
         checkpoint = load_checkpoint(config.policy.model)
-        return Checkpoint(checkpoint.model, checkpoint.tokenizer, checkpoint.head or _head(checkpoint))
+        head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
+        return Checkpoint(checkpoint.model, checkpoint.tokenizer, head)
     texts = [message.content for tree in demonstrations[:1500] for message in _last(tree).state.messages]
     tokenizer = train_tokenizer(texts, config.policy.scratch)
     model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
-    fresh = Checkpoint(model, tokenizer)
-    return Checkpoint(model, tokenizer, _head(fresh))
-
-
-def _head(checkpoint: Checkpoint) -> ValueHead:
-    return ValueHead(checkpoint.model.config.hidden_size)
+    return Checkpoint(model, tokenizer, ValueHead(model.config.hidden_size))
 
 
 def _last(tree: Tree) -> Node:
