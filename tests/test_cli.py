@@ -78,8 +78,8 @@ def test_every_command_explains_itself_by_an_example(command: str) -> None:
 
 def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    said = sentence("quickstart", "--out", out, "search.simulations=none")
-    assert said == 'search.simulations is "none", but must be a valid integer: correct it'
+    said = sentence("quickstart", "--out", out, "search.limits.simulations=none")
+    assert said == 'search.limits.simulations is "none", but must be a valid integer: correct it'
     assert sentence("quickstart", "--out", out, "--config", tmp_path / "no.toml").endswith("given to --config")
     assert not out.exists()
 
@@ -91,7 +91,7 @@ def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
 
 def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    Run.create(out, load_config(None, ["search.simulations=3"]), resume=False).close()
+    Run.create(out, load_config(None, ["search.limits.simulations=3"]), resume=False).close()
     said = sentence("quickstart", "--out", out, "--resume", "collect.tasks=5")
     assert "(collect.tasks changed)" in said
 
@@ -100,7 +100,7 @@ def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
 def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: str) -> None:
     said = sentence(command, tmp_path, "--out", tmp_path / "run")
     assert said.startswith(f"{tmp_path} holds no checkpoint: there is no config.json in it")
-    for name in (tmp_path / "nowhere", "nowhere", "../x/y", "search.simulations=3", "./nowhere"):
+    for name in (tmp_path / "nowhere", "nowhere", "../x/y", "search.limits.simulations=3", "./nowhere"):
         assert sentence(command, name, "--out", tmp_path / "run").startswith(f"{name} is no checkpoint: give a folder")
     assert not (tmp_path / "run").exists()
 

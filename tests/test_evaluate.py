@@ -12,14 +12,15 @@ import pytest
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.evaluate import Actors, EvaluateConfig, Mode, Outcome, execute, play, summarise, wilson_interval
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
-from treeagent.search.mcts import SearchConfig
+from treeagent.search.limits import Limits
 from treeagent.search.node import Budget, Edge, Tree
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Dynamics, Estimate, Message, Proposal, State, Task, Transition
 
 SHOP = ShopEnv(ShopOptions(products=200))
-SEARCH = SearchConfig(simulations=24, candidates=5)
+SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
 EVALUATE = EvaluateConfig(best_of=6)
 
 

@@ -136,7 +136,10 @@ def test_one_update_of_its_own(run: Path) -> None:
         (("quickstart", "--out", "{run}"), "is not empty: pass --resume"),
         (("quickstart", "--out", "{tmp}/x", "environment.name=shopp"), "unknown environment 'shopp'"),
         (("quickstart", "--out", "{tmp}/x", "environment.options.page_sise=3"), "page_sise"),
-        (("collect", "{run}/checkpoints/base", "--out", "{tmp}/x", "search.simulations=0"), "search.simulations"),
+        (
+            ("collect", "{run}/checkpoints/base", "--out", "{tmp}/x", "search.limits.simulations=0"),
+            "search.limits.simulations",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(run: Path, tmp_path: Path, command: Sequence[str], says: str) -> None:

@@ -76,9 +76,9 @@ def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
 
 def test_another_config_cannot_resume_but_other_workers_can(tmp_path: Path) -> None:
     Run.create(tmp_path, CONFIG, resume=False).close()
-    changed = load_config(None, ["seed=3", "search.simulations=99"])
+    changed = load_config(None, ["seed=3", "search.limits.simulations=99"])
     assert refused(tmp_path, changed, resume=True) == (
-        f"{tmp_path} was begun with another config (search.simulations, seed changed): "
+        f"{tmp_path} was begun with another config (search.limits.simulations, seed changed): "
         "restore these settings to resume, or choose another --out"
     )
     with Run.create(tmp_path, load_config(None, ["workers=7"]), resume=True) as run:

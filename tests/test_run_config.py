@@ -14,7 +14,7 @@ from treeagent.config import (
     load_config,
 )
 from treeagent.evaluate import EvaluateConfig
-from treeagent.search.mcts import SearchConfig
+from treeagent.search.config import SearchConfig
 
 
 def sentence(path: Path | None, *overrides: str) -> str:
@@ -31,9 +31,9 @@ def test_nothing_given_means_the_defaults() -> None:
 
 def test_overrides_win_over_the_file_and_the_seed_over_both(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_text("seed = 1\n[search]\nsimulations = 8\ncandidates = 2\n")
-    config = load_config(path, ["search.simulations=32", "seed=2", "environment.name=maze"], seed=3)
-    assert (config.seed, config.search.simulations, config.search.candidates) == (3, 32, 2)
+    path.write_text("seed = 1\n[search]\nlimits = { simulations = 8 }\ncandidates = 2\n")
+    config = load_config(path, ["search.limits.simulations=32", "seed=2", "environment.name=maze"], seed=3)
+    assert (config.seed, config.search.limits.simulations, config.search.candidates) == (3, 32, 2)
     assert config.environment.name == "maze"
 
 
@@ -54,9 +54,12 @@ def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("search.simulations=0", "search.simulations is 0, but must be greater than 0: correct it"),
-        ('search.simulations="8"', 'search.simulations is "8", but must be a valid integer: write it without quotes'),
-        ("search.simulations=8.0", "search.simulations is 8.0, but must be a valid integer: correct it"),
+        ("search.limits.simulations=0", "search.limits.simulations is 0, but must be greater than 0: correct it"),
+        (
+            'search.limits.simulations="8"',
+            'search.limits.simulations is "8", but must be a valid integer: write it without quotes',
+        ),
+        ("search.limits.simulations=8.0", "search.limits.simulations is 8.0, but must be a valid integer: correct it"),
         ("search.discount=1.5", "search.discount is 1.5, but must be less than or equal to 1: correct it"),
         ("search.skip_exhausted=1", "search.skip_exhausted is 1, but must be a valid boolean: correct it"),
         ("search.merge=all", "search.merge is \"all\", but must be 'text' or 'call': correct it"),
@@ -65,7 +68,7 @@ def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
         ("environment.options.x=[1]", "environment.options.x is [1], but must be a valid integer or a valid number or"),
         ("search.c_init=nan", "search.c_init is nan, but must be a finite number"),
         ("environment.options.day=2024-01-31", "environment.options.day is the date 2024-01-31"),
-        ("search.simulations", "override 'search.simulations' is not of the form key=value"),
+        ("search.limits.simulations", "override 'search.limits.simulations' is not of the form key=value"),
         ("search..simulations=3", "override 'search..simulations=3' is not of the form key=value"),
         ("=3", "override '=3' is not of the form key=value"),
     ],
@@ -78,12 +81,12 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value_and_the_fix(overrid
     ("override", "said"),
     [
         (
-            "search.simulation=3",
-            "search.simulation is no setting: did you mean search.simulations? section [search] knows",
+            "search.candidate=3",
+            "search.candidate is no setting: did you mean search.candidates? section [search] knows",
         ),
         ("serch.simulations=3", "serch is no setting: did you mean search? the config knows seed, "),
-        ("simulations=3", "simulations is no setting: did you mean search.simulations? the config knows seed, "),
-        ("search.zzz=3", "search.zzz is no setting: section [search] knows simulations, candidates, "),
+        ("simulations=3", "simulations is no setting: did you mean search.limits.simulations? the config knows seed, "),
+        ("search.zzz=3", "search.zzz is no setting: section [search] knows limits, candidates, "),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(override: str, said: str) -> None:
@@ -135,6 +138,6 @@ def test_a_dumped_config_loads_as_the_same_config(config: RunConfig, tmp_path_fa
 
 def test_differences_are_named_by_dotted_keys() -> None:
     old = load_config(None)
-    new = load_config(None, ["seed=1", "search.simulations=99", "environment.options.size=3"])
-    assert config_difference(old, new) == ["environment.options.size", "search.simulations", "seed"]
+    new = load_config(None, ["seed=1", "search.limits.simulations=99", "environment.options.size=3"])
+    assert config_difference(old, new) == ["environment.options.size", "search.limits.simulations", "seed"]
     assert config_difference(new, new) == []

@@ -48,7 +48,7 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice de
 Resume = Annotated[bool, typer.Option(help="Go on with the run in RUN; finished stages are kept.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Single settings, such as search.simulations=32."),
+    typer.Argument(metavar="KEY=VALUE", help="Single settings, such as search.limits.simulations=32."),
 ]
 CheckpointName = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, or a model's name on the Hugging Face hub.")
@@ -68,7 +68,7 @@ def quickstart(
 
     Writes RUN/trees, RUN/checkpoints, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
 
-    Example: treeagent quickstart --out runs/shop search.simulations=32
+    Example: treeagent quickstart --out runs/shop search.limits.simulations=32
     """
     with _run(config, overrides, seed, out, resume) as run:
         from treeagent import loop

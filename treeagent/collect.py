@@ -9,7 +9,7 @@ from treeagent.envs.base import Demonstrator
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
 from treeagent.grammar import ReAct
-from treeagent.search.mcts import Growth, backup, end, plant, take_step
+from treeagent.search.growth import Growth, backup, end, plant, take_step
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.seeds import derive_seed
 from treeagent.types import Message, Task
@@ -36,7 +36,7 @@ async def _episode(dynamics: EnvDynamics, demonstrator: Demonstrator, task: Task
         await take_step(dynamics, growth, path)
         if growth.tree.error:
             return growth
-    backup(path, growth.value_range, discount=1.0)
+    backup(path, growth)
     return growth
 
 

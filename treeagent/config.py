@@ -21,7 +21,7 @@ from treeagent.evaluate import EvaluateConfig
 from treeagent.generators.config import ScratchConfig
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.pairs import PairConfig
-from treeagent.search.mcts import SearchConfig
+from treeagent.search.config import SearchConfig
 from treeagent.targets import TargetConfig
 
 _STRICT = ConfigDict(extra="forbid")
@@ -130,7 +130,7 @@ class ConfigError(ValueError):
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int | None = None) -> RunConfig:
-    """The defaults, changed by a TOML file, then by overrides such as ``search.simulations=32``, then by ``seed``.
+    """The defaults, changed by a TOML file, then by overrides such as ``collect.tasks=32``, then by ``seed``.
 
     An override's value is read as a TOML value, a bare word as a string.
 
@@ -182,7 +182,7 @@ def _override(settings: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise ConfigError(f"override {override!r} is not of the form key=value: write it like search.simulations=32")
+        raise ConfigError(f"override {override!r} is not of the form key=value: write it like collect.tasks=32")
     section = settings
     for depth, part in enumerate(parts[:-1], start=1):
         section = section.setdefault(part, {})

@@ -14,8 +14,10 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.baselines import roll_out
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import Decision, best_path
-from treeagent.search.mcts import Growth, Search, SearchConfig, end, plant, take_step
+from treeagent.search.growth import Growth, end, plant, take_step
+from treeagent.search.mcts import Search
 from treeagent.search.node import Budget, Edge, Tree
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Dynamics, Policy, Task, Value

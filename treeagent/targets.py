@@ -42,10 +42,10 @@ def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
     Ties go to the shorter path, then to the one found first.
     """
     ended = [path for path, node in tree.walk() if path and node.terminated]
-    good = [path for path in ended if path_return(path) >= config.min_return]
-    good.sort(key=lambda path: (-path_return(path), len(path)))
+    good = [path for path in ended if path_return(path, tree.discount) >= config.min_return]
+    good.sort(key=lambda path: (-path_return(path, tree.discount), len(path)))
     for path in good[: config.paths_per_tree]:
-        yield path_row(tree, path, value_targets=[path_return(path)] * (len(path) + 1))
+        yield path_row(tree, path, value_targets=[path_return(path, tree.discount)] * (len(path) + 1))
 
 
 def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
@@ -57,7 +57,7 @@ def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
         nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
         arrivals = [None, *path]
         targets = [
-            None if id(visited) in told else state_return(visited, arrival, config.value)
+            None if id(visited) in told else state_return(visited, arrival, config.value, tree.discount)
             for visited, arrival in zip(nodes, arrivals, strict=True)
         ]
         told.update(map(id, nodes))
@@ -65,7 +65,9 @@ def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
             yield path_row(tree, path, targets, imitate=False)
 
 
-def state_return(node: Node, arrival: Edge | None, kind: Literal["mean", "best"]) -> float | None:
+def state_return(
+    node: Node, arrival: Edge | None, kind: Literal["mean", "best"], discount: float = 1.0
+) -> float | None:
     """What search found V(s) to be; the outcome itself at an end, None where nothing below was tried.
 
     The arrival's reward stands for a terminal state's value, since at evaluation the head must judge the outcome there.
@@ -77,16 +79,16 @@ def state_return(node: Node, arrival: Edge | None, kind: Literal["mean", "best"]
         return None
     if kind == "mean":
         return sum(edge.value_sum for edge in tried) / sum(edge.visits for edge in tried)
-    return max(best_return(edge) for edge in tried)
+    return max(best_return(edge, discount) for edge in tried)
 
 
-def best_return(edge: Edge) -> float:
+def best_return(edge: Edge, discount: float = 1.0) -> float:
     """The highest return of any path found from this edge on, in a deterministic dynamics."""
     reward, node = edge.reward or 0.0, edge.child
     if node is None:
         return reward
-    below = [best_return(lower) for lower in node.edges if lower.visits]
-    return reward + (max(below) if below else node.leaf_value(edge.reward))
+    below = [best_return(lower, discount) for lower in node.edges if lower.visits]
+    return reward + discount * (max(below) if below else node.leaf_value(edge.reward))
 
 
 def path_row(

@@ -40,6 +40,8 @@ class Message:
     content: str
     token_ids: tuple[int, ...] = ()
     """The ids as a model sampled them; empty for text that no model sampled."""
+    partial: bool = False
+    """The turn goes on: its next token follows the last of ``token_ids``. Only a conversation's last turn may be so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Action:
 
     text: str
     call: str | ToolCall
-    """The part that touches the environment; the empty string when ``error`` is set."""
+    """The part that touches the environment; the empty string when ``error`` is set, or in a thought alone, whose turn
+    goes on with the next action."""
     thought: str = ""
     token_ids: tuple[int, ...] = ()
     """Sampled ids, the stop token included."""
@@ -90,6 +93,8 @@ class Transition:
     state: State
     reward: float | None = 0.0
     """r; ``None`` where it is withheld, as at evaluation, where search must not see the verifier."""
+    process: float = 0.0
+    """Process reward (a milestone, a step's quality) beside the outcome; 0 where rewards are withheld."""
     terminated: bool = False
     """The task is over (the environment's word)."""
     truncated: bool = False
@@ -131,6 +136,8 @@ class Proposal:
     concatenation of contexts and sampled actions along the path."""
     actions: tuple[Action, ...]
     """As drawn: duplicates not yet merged."""
+    error: str = ""
+    """Why there are none: the state cannot be read, as one longer than the model's context. No action follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,12 @@ class Estimate:
     """V(s), the expected return from here on, in reward units."""
     context_ids: tuple[int, ...] = ()
     """As in ``Proposal``; empty where the value reads no tokens."""
+    environment_steps: int = 0
+    """Steps of a dynamics that the estimate took, as a rollout does."""
+    generated_tokens: int = 0
+    """Tokens sampled for it."""
+    error: str = ""
+    """Why the state cannot be read; ``value`` is then 0, since nothing can be done there."""
 
 
 class Policy(Protocol):
@@ -155,6 +168,14 @@ class Value(Protocol):
     """Estimates V(s) of many states at once."""
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]: ...
+
+
+class Critic(Protocol):
+    """AI feedback: compares the candidates of a state with each other."""
+
+    async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
+        """A score of each candidate of each state, in reward units."""
+        ...
 
 
 class Dynamics(Protocol):

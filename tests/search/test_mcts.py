@@ -27,7 +27,9 @@ from toy_search import (
     task,
 )
 
-from treeagent.search.mcts import Search, SearchConfig
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.types import Action, Proposal, State, Task, Transition
 
@@ -36,7 +38,7 @@ TASKS = [task(f"task {number}") for number in range(8)]
 
 configs = st.builds(
     SearchConfig,
-    simulations=st.integers(1, 24),
+    limits=st.builds(Limits, simulations=st.integers(1, 24)),
     candidates=st.integers(1, 5),
     selection=st.sampled_from(["puct", "uct"]),
     c_init=st.floats(0, 4),
@@ -63,8 +65,9 @@ def child(tree: Tree, *words: str) -> Node:
 @given(configs, mazes, seeds)
 def test_statistics_add_up(config: SearchConfig, maze: Maze, seed: int) -> None:
     [tree] = grow(TablePolicy(WORDS), maze, config, HashValue(), seeds=[seed])
-    assert tree.root.visits == tree.budget.simulations <= config.simulations
-    assert tree.budget.simulations == config.simulations or tree.root.exhausted
+    assert config.limits.simulations is not None
+    assert tree.root.visits == tree.budget.simulations <= config.limits.simulations
+    assert tree.budget.simulations == config.limits.simulations or tree.root.exhausted
     nodes = list(tree.nodes())
     assert tree.budget.estimates == len(nodes)
     assert tree.budget.environment_steps == len(nodes) - 1
@@ -110,7 +113,7 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, draw
 
 
 def test_other_seeds_other_trees() -> None:
-    config = SearchConfig(simulations=12)
+    config = SearchConfig(limits=Limits(simulations=12))
     trees = grow(TablePolicy(WORDS), Maze(), config, HashValue(), [TASKS[0]] * 8, range(8))
     assert len({digest(replace(tree, seed=0)) for tree in trees}) > 4
 
@@ -127,26 +130,32 @@ def test_tasks_of_a_wave_share_no_state() -> None:
 
 def test_no_seed_is_used_twice() -> None:
     policy = TablePolicy(WORDS)
-    trees = grow(policy, Maze(), SearchConfig(simulations=20, root_noise=0.5), HashValue(), TASKS[:4])
+    trees = grow(policy, Maze(), SearchConfig(limits=Limits(simulations=20), root_noise=0.5), HashValue(), TASKS[:4])
     assert len(policy.asked) == sum(tree.budget.proposals for tree in trees) > 20
     assert len({seed for _, seed in policy.asked}) == len(policy.asked)
 
 
 def test_one_call_serves_the_whole_wave() -> None:
     value = HashValue()
-    grow(TablePolicy(WORDS), Maze(end_share=0.0, limit_share=0.0), SearchConfig(simulations=5), value, TASKS)
+    grow(
+        TablePolicy(WORDS),
+        Maze(end_share=0.0, limit_share=0.0),
+        SearchConfig(limits=Limits(simulations=5)),
+        value,
+        TASKS,
+    )
     assert value.calls == [8] * 6  # the roots, then one new leaf a tree and simulation
 
 
 def test_an_unvisited_leaf_costs_no_proposal() -> None:
-    [tree] = grow(AllPolicy("a", "b"), Maze(end_share=0.0, limit_share=0.0), SearchConfig(simulations=2))
+    [tree] = grow(AllPolicy("a", "b"), Maze(end_share=0.0, limit_share=0.0), SearchConfig(limits=Limits(simulations=2)))
     assert [len(node.edges) for _, node in tried(tree.root)] == [0, 0]
     assert tree.budget.proposals == 1
 
 
 def test_on_wave_is_told_after_every_simulation() -> None:
     seen: list[int] = []
-    search = Search(TablePolicy(WORDS), Maze(end_share=0.0), SearchConfig(simulations=4))
+    search = Search(TablePolicy(WORDS), Maze(end_share=0.0), SearchConfig(limits=Limits(simulations=4)))
     asyncio.run(search.run(TASKS[:2], [0, 1], lambda trees: seen.append(sum(t.budget.simulations for t in trees))))
     assert seen == [2, 4, 6, 8]
 
@@ -162,11 +171,11 @@ class Lever:
 
 
 def test_an_exhausted_tree_stops_early() -> None:
-    [tree] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(simulations=50))
+    [tree] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(limits=Limits(simulations=50)))
     assert tree.root.exhausted
     assert tree.budget.simulations == 6
     assert len(list(tree.nodes())) == 7
-    [again] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(simulations=50, skip_exhausted=False))
+    [again] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(limits=Limits(simulations=50), skip_exhausted=False))
     assert not again.root.exhausted
     assert again.budget.simulations == 50
     assert len(list(again.nodes())) == 7
@@ -184,7 +193,7 @@ def test_an_exhausted_subtree_is_left_alone() -> None:
             ends = len(state.messages) == 1 and action.call == "a"
             return replace(transition, terminated=ends, reward=float(ends))
 
-    [tree] = grow(AllPolicy("a", "b"), Trap(), SearchConfig(simulations=20))
+    [tree] = grow(AllPolicy("a", "b"), Trap(), SearchConfig(limits=Limits(simulations=20)))
     assert [edge.visits for edge in tree.root.edges] == [1, 19]
     assert [edge.exhausted for edge in tree.root.edges] == [True, False]
 
@@ -195,7 +204,7 @@ def test_a_wave_goes_on_without_its_exhausted_trees() -> None:
             endless = Maze(end_share=0.0, limit_share=0.0)
             return await (super().step if state.task.id == "task 0" else endless.step)(state, action)
 
-    short, long = grow(AllPolicy("a", "b"), Mixed(), SearchConfig(simulations=20), None, TASKS[:2])
+    short, long = grow(AllPolicy("a", "b"), Mixed(), SearchConfig(limits=Limits(simulations=20)), None, TASKS[:2])
     assert (short.budget.simulations, long.budget.simulations) == (6, 20)
 
 
@@ -211,7 +220,7 @@ def test_the_known_best_leaf_is_found(seed: int, selection: Literal["puct", "uct
             on_path = sum(step == best for step, best in zip(steps, Treasure().path, strict=False))
             return 0.2 * on_path + 0.15 * share("noise", str(seed), *steps)
 
-    config = SearchConfig(simulations=64, selection=selection, c_init=0.5)
+    config = SearchConfig(limits=Limits(simulations=64), selection=selection, c_init=0.5)
     [tree] = grow(AllPolicy("a", "b", "c", "d"), Treasure(), config, Hint())
     assert child(tree, *Treasure().path).terminated
     assert max(tree.root.edges, key=lambda edge: edge.visits).action.call == "c"
@@ -223,7 +232,7 @@ def test_a_truncated_leaf_keeps_its_estimate_and_an_end_does_not() -> None:
             transition = await super().step(state, action)
             return replace(transition, reward=0.25, terminated=action.call == "a", truncated=action.call == "b")
 
-    [tree] = grow(AllPolicy("a", "b"), Fork(), SearchConfig(simulations=8), ConstantValue(0.5))
+    [tree] = grow(AllPolicy("a", "b"), Fork(), SearchConfig(limits=Limits(simulations=8)), ConstantValue(0.5))
     assert [(edge.visits, edge.value) for edge in tree.root.edges] == [(1, 0.25), (1, 0.75)]
     assert tree.root.exhausted
 
@@ -237,7 +246,7 @@ def test_withheld_rewards_are_replaced_by_the_value() -> None:
 
 
 def test_without_a_value_only_rewards_count() -> None:
-    [tree] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(simulations=6))
+    [tree] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(limits=Limits(simulations=6)))
     assert all(node.value == 0.0 for node in tree.nodes())
     assert max(edge.value for _, node in tried(tree.root) for edge in node.edges) == 1.0
     assert tree.budget.estimates == 0
@@ -245,7 +254,7 @@ def test_without_a_value_only_rewards_count() -> None:
 
 def test_no_simulations_are_refused() -> None:
     with pytest.raises(ValidationError, match="simulations"):
-        SearchConfig(simulations=0)
+        SearchConfig(limits=Limits(simulations=0))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -287,7 +296,7 @@ class Fragile(Maze):
 
 
 def test_a_failing_environment_costs_its_own_tree_only() -> None:
-    config = SearchConfig(simulations=12)
+    config = SearchConfig(limits=Limits(simulations=12))
     policy = TablePolicy(WORDS)
     broken = grow(policy, Fragile(0.0, 0.0), config, HashValue(), TASKS[:3])
     whole = grow(TablePolicy(WORDS), Maze(0.0, 0.0), config, HashValue(), TASKS[:3])
@@ -328,13 +337,13 @@ def test_a_reward_that_is_no_number_is_an_error_of_its_tree(reward: float) -> No
 
 def test_root_noise_mixes_into_the_roots_priors_alone() -> None:
     policy = TablePolicy({"a": 0.5, "b": 0.25, "c": 0.25}, {})
-    [quiet] = grow(policy, Maze(0.0, 0.0), SearchConfig(simulations=1, candidates=16))
-    [noisy] = grow(policy, Maze(0.0, 0.0), SearchConfig(simulations=1, candidates=16, root_noise=0.25))
+    [quiet] = grow(policy, Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=1), candidates=16))
+    [noisy] = grow(policy, Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=1), candidates=16, root_noise=0.25))
     before, after = ([edge.prior for edge in tree.root.edges] for tree in (quiet, noisy))
     assert sum(after) == pytest.approx(1.0)
     assert before != after
     assert all(new >= 0.75 * old for old, new in zip(before, after, strict=True))
-    [long] = grow(policy, Maze(0.0, 0.0), SearchConfig(simulations=2, candidates=16, root_noise=0.25))
+    [long] = grow(policy, Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=2), candidates=16, root_noise=0.25))
     [(_, below)] = tried(long.root)[:1]
     for edge in below.edges:
         alike = [old.prior for old in quiet.root.edges if old.action.call == edge.action.call]
@@ -344,7 +353,7 @@ def test_root_noise_mixes_into_the_roots_priors_alone() -> None:
 @pytest.mark.parametrize("prune", [True, False])
 def test_nothing_grows_beyond_a_refused_call(prune: bool) -> None:
     """A refused call leaves the environment where it was: its child is a dead end unless pruning is off."""
-    config = SearchConfig(simulations=40, prune_invalid=prune)
+    config = SearchConfig(limits=Limits(simulations=40), prune_invalid=prune)
     (tree,) = grow(AllPolicy("left", "jump", "right"), Corridor(), config, HashValue())
     refused = [node for node in tree.nodes() if node.invalid and not node.ended]
     assert refused
@@ -358,7 +367,7 @@ def test_an_environment_that_fails_to_reset_costs_its_own_tree_only() -> None:
                 raise ConnectionError("no server")
             return await super().reset(task)
 
-    config = SearchConfig(simulations=4)
+    config = SearchConfig(limits=Limits(simulations=4))
     broken, sound = grow(AllPolicy("left", "right"), Fragile(), config, HashValue(), [task("broken"), task("sound")])
     (alone,) = grow(AllPolicy("left", "right"), Corridor(), config, HashValue(), [task("sound")])
     assert broken.error == "ConnectionError: no server"

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import AllPolicy, Corridor, act, begin, task
 
-from treeagent.search.mcts import Growth, Search, SearchConfig, backup
+from treeagent.search.config import SearchConfig
+from treeagent.search.growth import Growth, backup
+from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import (
     ValueRange,
@@ -41,10 +43,10 @@ def test_uct_by_hand() -> None:
     assert uct_score(0.5, 0, 0, 1.5) == 0.5  # before any visit there is nothing to explore by
 
 
-def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -> Edge:
+def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -> Edge | None:
     here = node(*edges)
     growth = Growth(Tree(task(), 0, here), ValueRange(low, high))
-    return Search(AllPolicy(), Corridor(), config)._best_edge(here, growth)
+    return Search(AllPolicy(), Corridor(), config)._best_edge(growth, here)
 
 
 def test_selection_follows_the_formula() -> None:
@@ -96,16 +98,21 @@ def chain(*rewards: float | None, value: float, terminated: bool) -> list[Edge]:
     return path
 
 
+def sprout(discount: float = 1.0) -> Growth:
+    return Growth(Tree(task(), 0, Node(begin(task(), "start")), discount=discount))
+
+
 def test_backup_with_discount() -> None:
     """Rewards 1, 2, 4, then V = 8, γ = 1/2: 4 + 4 = 8, 2 + 4 = 6, 1 + 3 = 4."""
-    path, values = chain(1.0, 2.0, 4.0, value=8.0, terminated=False), ValueRange()
-    backup(path, values, 0.5)
+    path, growth = chain(1.0, 2.0, 4.0, value=8.0, terminated=False), sprout(discount=0.5)
+    values = growth.value_range
+    backup(path, growth)
     assert [(edge.visits, edge.value_sum) for edge in path] == [(1, 4.0), (1, 6.0), (1, 8.0)]
     assert (values.low, values.high) == (4.0, 8.0)
     last = path[-1].child
     assert last is not None
     last.value = 0.0
-    backup(path, values, 0.5)  # 4, 2 + 2 = 4, 1 + 2 = 3
+    backup(path, growth)  # 4, 2 + 2 = 4, 1 + 2 = 3
     assert [edge.value_sum for edge in path] == [7.0, 10.0, 12.0]
     assert [edge.value for edge in path] == [3.5, 5.0, 6.0]
     assert (values.low, values.high) == (3.5, 8.0)
@@ -117,7 +124,7 @@ def test_backup_with_discount() -> None:
 )
 def test_nothing_follows_a_known_end_only(reward: float | None, terminated: bool, expected: float) -> None:
     path = chain(reward, value=8.0, terminated=terminated)
-    backup(path, ValueRange(), 1.0)
+    backup(path, sprout())
     assert path[0].value == expected
 
 

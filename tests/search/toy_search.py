@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from treeagent.search.mcts import Search, SearchConfig
+from treeagent.search.config import SearchConfig
+from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.search.record import to_record
 from treeagent.seeds import derive_seed

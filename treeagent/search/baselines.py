@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from treeagent.search.mcts import Growth, backup, end, estimate_nodes, plant, share_time, take_step
+from treeagent.search.growth import Growth, backup, end, estimate_nodes, plant, share_time, take_step
 from treeagent.search.node import Edge, Tree
 from treeagent.types import Dynamics, Policy, Task, Value
 
@@ -44,7 +44,6 @@ async def roll_out(
     whole = [(growth, path) for growth, path in chains if path[-1].child is not None]
     await estimate_nodes(value, [(growth, end(growth, path)) for growth, path in whole])
     for growth, path in whole:
-        backup(path, growth.value_range, discount=1.0)
-        growth.tree.budget.simulations += 1
-    share_time([growth.tree for growth in growths], started)
+        backup(path, growth)
+    share_time(growths, started)
     return [growth.tree for growth in growths]

@@ -17,7 +17,7 @@ def best_path(tree: Tree, decision: Decision = "leaf") -> list[Edge]:
     if decision == "leaf":
         ended = [list(path) for path, node in tree.walk() if path and node.ended]
         if ended:
-            return max(ended, key=path_return)
+            return max(ended, key=lambda path: path_return(path, tree.discount))
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None:

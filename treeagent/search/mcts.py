@@ -1,275 +1,277 @@
 """Monte Carlo tree search over think/action steps, many trees at once.
 
 One simulation of a tree is: select down to a node that has no candidates yet or an edge never tried, propose (only
-now: a leaf that is never revisited costs no tokens), step the dynamics once, estimate the new state, back up. Trees
-advance together, so that one ``propose`` and one ``estimate`` serve the frontier of all of them; each tree's draws
-depend on its own seed alone.
+now: a leaf that is never revisited costs no tokens), step the dynamics once, estimate the new state, back up.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.puct import (
-    ValueRange,
-    edges_from,
-    exploration_rate,
-    first_play_value,
-    puct_score,
-    uct_score,
+from treeagent.search.config import SearchConfig
+from treeagent.search.growth import (
+    Growth,
+    OnWave,
+    backup,
+    draw,
+    end,
+    estimate_nodes,
+    mark_exhausted,
+    plant,
+    share_time,
+    take_step,
 )
-from treeagent.seeds import derive_seed
-from treeagent.types import Dynamics, Policy, State, Task, Value
+from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
+from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.puct import exploration_rate, first_play_value, puct_score, uct_score
+from treeagent.types import Critic, Dynamics, Policy, Task, Value
 
-
-@config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class SearchConfig:
-    """How a tree is grown."""
-
-    simulations: Annotated[int, Field(gt=0)] = 16
-    """Simulations per tree."""
-    candidates: Annotated[int, Field(gt=0)] = 4
-    """K, actions drawn at each expanded state, duplicates included."""
-    selection: Literal["puct", "uct"] = "puct"
-    """Selection rule: AlphaZero's, with priors, or Agent Q's, without."""
-    c_init: Annotated[float, Field(ge=0)] = 1.25
-    """PUCT's c_init; UCT's constant c."""
-    c_base: Annotated[float, Field(gt=0)] = 19652.0
-    """PUCT's c_base."""
-    first_play_reduction: Annotated[float, Field(ge=0)] = 0.1
-    """How much less than its siblings an untried edge is thought to be worth, in normalised Q."""
-    prior_temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Temperature of the softmax over siblings."""
-    length_power: Annotated[float, Field(ge=0, le=2)] = 1.0
-    """Log-probabilities are divided by tokens^this before the softmax."""
-    merge: Literal["text", "call"] = "call"
-    """Siblings that make the same call are one edge, or only those of equal text."""
-    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """γ, per step."""
-    root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Weight of Dirichlet noise in the root's priors; for training only."""
-    root_noise_alpha: Annotated[float, Field(gt=0)] = 0.3
-    """Concentration of that noise."""
-    skip_exhausted: bool = True
-    """Do not revisit subtrees in which nothing new can be found (a deterministic dynamics gives nothing new there);
-    a tree whose root is exhausted stops early."""
-    prune_invalid: bool = True
-    """Do not grow beyond a malformed or refused call, which leaves the environment where it was."""
-
-
-@dataclass(slots=True)
-class Growth:
-    """What one tree needs while it grows, beside the tree itself."""
-
-    tree: Tree
-    value_range: ValueRange = field(default_factory=ValueRange)
-    expansions: int = 0
-
-    def next_seed(self) -> int:
-        """A seed for the next draw, from the tree's seed and the count of draws so far."""
-        self.expansions += 1
-        return derive_seed(self.tree.seed, self.expansions)
+Flight = tuple[Growth, list[Edge]]
+"""A simulation under way: a tree and the path from its root."""
 
 
 class Search:
-    """PUCT or UCT search under one policy, one dynamics and an optional value."""
+    """PUCT, UCT or Gumbel search under one policy and one dynamics."""
 
-    def __init__(self, policy: Policy, dynamics: Dynamics, config: SearchConfig, value: Value | None = None) -> None:
-        """Without ``value`` a leaf is worth its terminal reward, else 0."""
+    def __init__(
+        self,
+        policy: Policy,
+        dynamics: Dynamics,
+        config: SearchConfig,
+        value: Value | None = None,
+        critic: Critic | None = None,
+    ) -> None:
+        """Without ``value`` a leaf is worth its terminal reward, else 0. ``critic`` is asked if it has weight."""
         self.policy = policy
         self.dynamics = dynamics
         self.config = config
         self.value = value
+        self.critic = critic
 
-    async def run(
-        self, tasks: Sequence[Task], seeds: Sequence[int], on_wave: Callable[[Sequence[Tree]], None] | None = None
-    ) -> list[Tree]:
-        """One tree a task, grown together; ``on_wave`` is told after every simulation of all of them."""
+    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_wave: OnWave | None = None) -> list[Tree]:
+        """One tree a task, grown together; ``on_wave`` is told after every wave of simulations."""
         started = time.perf_counter()
-        growths = await plant(self.dynamics, tasks, seeds)
+        growths = await plant(self.dynamics, tasks, seeds, self.config)
         await estimate_nodes(self.value, [(growth, growth.tree.root) for growth in growths if not growth.tree.error])
-        share_time([growth.tree for growth in growths], started)
-        for _ in range(self.config.simulations):
-            active = [growth for growth in growths if not growth.tree.error and not growth.tree.root.exhausted]
-            if not active:
-                break
+        share_time(growths, started)
+        while active := [growth for growth in growths if self._goes_on(growth.tree)]:
             await self._simulate(active)
             if on_wave is not None:
                 on_wave([growth.tree for growth in growths])
         return [growth.tree for growth in growths]
 
-    async def _simulate(self, growths: Sequence[Growth]) -> None:
-        started = time.perf_counter()
-        paths = [self._select(growth) for growth in growths]
-        await self._expand(
-            [(g, leaf) for g, path in zip(growths, paths, strict=True) if not (leaf := end(g, path)).edges]
-        )
-        for growth, path in zip(growths, paths, strict=True):
-            leaf = end(growth, path)
-            if leaf.edges:
-                path.append(self._best_edge(leaf, growth))
-        untried = [(g, path) for g, path in zip(growths, paths, strict=True) if path[-1].child is None]
-        await asyncio.gather(*(take_step(self.dynamics, growth, path) for growth, path in untried))
-        await estimate_nodes(
-            self.value, [(growth, node) for growth, path in untried if (node := path[-1].child) is not None]
-        )
-        for growth, path in zip(growths, paths, strict=True):
-            if (child := path[-1].child) is not None:
-                child.exhausted |= child.invalid and self.config.prune_invalid
-                backup(path, growth.value_range, self.config.discount)
-                growth.tree.budget.simulations += 1
-                if self.config.skip_exhausted:
-                    mark_exhausted(growth.tree.root, path)
-        share_time([growth.tree for growth in growths], started)
+    def _goes_on(self, tree: Tree) -> bool:
+        closed = tree.error or tree.root.ended or (tree.root.exhausted and self.config.skip_exhausted)
+        if closed or self.config.limits.reached(tree.budget):
+            return False
+        return not (self.config.stop_when_decided and self._decided(tree)) and not self._succeeded(tree)
 
-    def _select(self, growth: Growth) -> list[Edge]:
-        """Edges down to an ended node, or to a node that has no candidates yet or whose best edge is untried."""
-        path: list[Edge] = []
-        node = growth.tree.root
-        while node.edges and not node.ended:
-            edge = self._best_edge(node, growth)
-            if edge.child is None:
+    def _decided(self, tree: Tree) -> bool:
+        """No other action at the root can still become the most visited one."""
+        assert self.config.limits.simulations is not None
+        visits = sorted((edge.visits for edge in tree.root.edges), reverse=True)
+        left = self.config.limits.simulations - tree.budget.simulations
+        return bool(visits) and visits[0] - sum(visits[1:2]) > left
+
+    def _succeeded(self, tree: Tree) -> bool:
+        enough = self.config.stop_at_return
+        if enough is None:
+            return False
+        return any(node.terminated and path_return(path, tree.discount) >= enough for path, node in tree.walk() if path)
+
+    async def _simulate(self, growths: Sequence[Growth]) -> None:
+        """One wave: up to ``leaves`` simulations of each tree."""
+        started = time.perf_counter()
+        flights = [(growth, path) for growth in growths for path in self._select(growth)]
+        while waiting := [flight for flight in flights if self._wants_candidates(flight)]:
+            await self._expand([(growth, end(growth, path)) for growth, path in waiting])
+            stuck = {id(path) for growth, path in waiting if not self._descend(growth, path)}
+            flights = [(growth, path) for growth, path in flights if id(path) not in stuck]
+        steps = [flight for flight in flights if _untried(flight)]
+        await asyncio.gather(*(take_step(self.dynamics, *flight, self.config.step_seconds) for flight in steps))
+        await self._estimate([(growth, node) for growth, path in steps if (node := path[-1].child) is not None])
+        for growth, path in flights:
+            self._land(growth, path)
+        share_time(growths, started)
+
+    def _select(self, growth: Growth) -> list[list[Edge]]:
+        """Paths of simulations that can be in flight together: no two step through one edge or expand one node."""
+        limit, room = self.config.limits.simulations, self.config.leaves
+        if limit is not None:
+            room = min(room, limit - growth.tree.budget.simulations)
+        paths: list[list[Edge]] = []
+        expanding: set[int] = set()
+        while len(paths) < room:
+            path: list[Edge] = []
+            growth.in_flight += 1
+            if not self._descend(growth, path):
                 break
+            if self._wants_candidates((growth, path)):
+                if id(end(growth, path)) in expanding:
+                    _release(growth, path)
+                    break
+                expanding.add(id(end(growth, path)))
+            paths.append(path)
+        return paths
+
+    def _descend(self, growth: Growth, path: list[Edge]) -> bool:
+        """Lead ``path`` on, along the best edges, to an untried edge, an end, or a node that wants candidates. False,
+        and the simulation is given up, where every way on is in flight already."""
+        node: Node | None = end(growth, path)
+        while node is not None and not self._is_end(node) and not self._missing(growth, node):
+            edge = self._best_edge(growth, node)
+            if edge is None:
+                _release(growth, path)
+                return False
+            edge.in_flight += 1
             path.append(edge)
             node = edge.child
-        return path
+        return True
 
-    def _best_edge(self, node: Node, growth: Growth) -> Edge:
-        config, visits = self.config, node.visits
+    def _is_end(self, node: Node) -> bool:
+        return node.ended or (node.invalid and self.config.prune_invalid)
+
+    def _missing(self, growth: Growth, node: Node) -> int:
+        """Candidates to be drawn before selection can go through ``node``."""
+        if not node.edges:
+            return self.config.candidates
+        if self.config.widening is None:
+            return 0
+        factor, power = self.config.widening
+        wanted: float = factor * node.visits_in_flight**power  # k(s) = C N(s)^α
+        return max(math.ceil(wanted) - len(growth.drawn[id(node)]), 0)
+
+    def _wants_candidates(self, flight: Flight) -> bool:
+        if _untried(flight):
+            return False
+        node = end(*flight)
+        return not self._is_end(node) and self._missing(flight[0], node) > 0
+
+    async def _expand(self, nodes: Sequence[tuple[Growth, Node]]) -> None:
+        by_count: dict[int, list[tuple[Growth, Node]]] = defaultdict(list)
+        for growth, node in nodes:
+            by_count[self._missing(growth, node)].append((growth, node))
+        for count, group in by_count.items():
+            await draw(self.policy, group, count, self.config, self.critic)
+        for growth, node in nodes:
+            if node is growth.tree.root and node.edges:
+                self._prepare_root(growth)
+
+    def _prepare_root(self, growth: Growth) -> None:
+        """The noise of training, and the schedule of sequential halving."""
+        edges, config = growth.tree.root.edges, self.config
+        if config.root_noise:
+            noise = np.random.default_rng(growth.next_seed()).dirichlet([config.root_noise_alpha] * len(edges))
+            for edge, share in zip(edges, noise, strict=True):
+                edge.prior = (1 - config.root_noise) * edge.prior + config.root_noise * float(share)
+        if config.selection == "gumbel":
+            assert config.limits.simulations is not None
+            growth.noise = gumbel_noise(len(edges), config.gumbel_scale, growth.next_seed())
+            growth.schedule = considered_visits(min(config.gumbel_considered, len(edges)), config.limits.simulations)
+
+    def _best_edge(self, growth: Growth, node: Node) -> Edge | None:
+        """None where all that selection could choose is being tried by other simulations of the wave."""
+        choices = [edge for edge in node.edges if self._is_open(edge)] or node.edges
+        choices = [edge for edge in choices if edge.child is not None or not edge.in_flight]
+        if len(choices) <= 1:
+            return choices[0] if choices else None
+        if self.config.selection == "gumbel":
+            scores = self._gumbel_scores(growth, node)
+        else:
+            scores = self._scores(growth, node, choices)
+        return max(choices, key=lambda edge: scores[id(edge)])
+
+    def _is_open(self, edge: Edge) -> bool:
+        if edge.child is None:
+            return True
+        return not edge.child.exhausted if self.config.skip_exhausted else not self._is_pruned(edge.child)
+
+    def _is_pruned(self, node: Node) -> bool:
+        return node.invalid and self.config.prune_invalid
+
+    def _scores(self, growth: Growth, node: Node, choices: Sequence[Edge]) -> dict[int, float]:
+        """Of PUCT or UCT, by ``id`` of the edge. Simulations in flight count as visits (WU-UCT, equation 4)."""
+        config, visits = self.config, node.visits_in_flight
         untried = first_play_value(node, growth.value_range, config.first_play_reduction)
         c = exploration_rate(visits, config.c_init, config.c_base)
-
-        def score(edge: Edge) -> float:
-            q = growth.value_range.normalise(edge.value) if edge.visits else untried
+        scores: dict[int, float] = {}
+        for edge in choices:
+            q, tried = self._selection_value(growth, edge, untried), edge.visits + edge.in_flight
             if config.selection == "uct":
-                return uct_score(q, visits, edge.visits, config.c_init)
-            # max(., 1): before the first visit sqrt(0) would hide the priors.
-            return puct_score(q, edge.prior, max(visits, 1), edge.visits, c)
+                scores[id(edge)] = uct_score(q, visits, tried, config.c_init)
+            else:
+                # max(., 1): before the first visit sqrt(0) would hide the priors.
+                scores[id(edge)] = puct_score(q, edge.prior, max(visits, 1), tried, c)
+        return scores
 
-        open_edges = [edge for edge in node.edges if not edge.exhausted] or node.edges
-        return max(open_edges, key=score)
+    def _selection_value(self, growth: Growth, edge: Edge, untried: float) -> float:
+        """Q̂(s,a), mixed with the critic's and lowered by a virtual loss where the config says so."""
+        values, config = growth.value_range, self.config
+        if edge.in_flight and config.in_flight == "virtual_loss" and math.isfinite(values.low):
+            lost = edge.value_sum + edge.in_flight * values.low
+            q = values.normalise(lost / (edge.visits + edge.in_flight))
+        else:
+            q = values.normalise(edge.value) if edge.visits else untried
+        if edge.critic is None:
+            return q
+        return (1 - config.critic_weight) * q + config.critic_weight * values.normalise(edge.critic)
 
-    async def _expand(self, wanted: Sequence[tuple[Growth, Node]]) -> None:
-        wanted = [(growth, node) for growth, node in wanted if not node.ended]
-        if not wanted:
+    def _gumbel_scores(self, growth: Growth, node: Node) -> dict[int, float]:
+        offset, scale = self.config.gumbel_visit_offset, self.config.gumbel_value_scale
+        if node is not growth.tree.root:
+            deficits = visit_deficits(node, improved_policy(node, offset, scale))
+            return {id(edge): deficit for edge, deficit in zip(node.edges, deficits, strict=True)}
+        turn = growth.tree.budget.simulations + growth.in_flight - 1
+        due = growth.schedule[min(turn, len(growth.schedule) - 1)]
+        scores = root_scores(node, growth.noise, offset, scale)
+        # Where no open action has had as many visits as are due (the due ones are exhausted), the nearest take over.
+        return {
+            id(edge): score - 1e6 * abs(edge.visits + edge.in_flight - due)
+            for edge, score in zip(node.edges, scores, strict=True)
+        }
+
+    async def _estimate(self, wanted: Sequence[tuple[Growth, Node]]) -> None:
+        """V(s) of new nodes, taken from an equal state of the tree where transpositions count."""
+        if self.config.transpositions != "off":
+            wanted = [(growth, node) for growth, node in wanted if not self._share(growth, node)]
+        await estimate_nodes(self.value, wanted)
+        if self.config.transpositions != "off":
+            for growth, node in wanted:
+                if node.state.key is not None:
+                    growth.seen.setdefault(node.state.key, node)
+
+    def _share(self, growth: Growth, node: Node) -> bool:
+        """Take the value of the node's twin; only of one that reads the same, since its tokens are taken too."""
+        twin = growth.seen.get(node.state.key) if node.state.key is not None else None
+        if twin is None or twin.state.messages[-1] != node.state.messages[-1]:
+            return False
+        node.value, node.context_ids = twin.value, twin.context_ids
+        if self.config.transpositions == "statistics" and twin.visits:
+            node.value = sum(edge.value_sum for edge in twin.edges) / twin.visits
+        return True
+
+    def _land(self, growth: Growth, path: list[Edge]) -> None:
+        """Back up a simulation; one whose step failed leaves no trace but the tree's error."""
+        _release(growth, path)
+        if not path or (child := path[-1].child) is None:
             return
-        proposals = await self.policy.propose(
-            [node.state for _, node in wanted], self.config.candidates, [growth.next_seed() for growth, _ in wanted]
-        )
-        for (growth, node), proposal in zip(wanted, proposals, strict=True):
-            node.context_ids = proposal.context_ids
-            node.edges = edges_from(
-                proposal.actions,
-                merge=self.config.merge,
-                temperature=self.config.prior_temperature,
-                length_power=self.config.length_power,
-            )
-            if node is growth.tree.root and self.config.root_noise:
-                self._add_noise(growth)
-            growth.tree.budget.proposals += 1
-            growth.tree.budget.generated_tokens += sum(len(action.token_ids) for action in proposal.actions)
-
-    def _add_noise(self, growth: Growth) -> None:
-        edges, weight = growth.tree.root.edges, self.config.root_noise
-        noise = np.random.default_rng(growth.next_seed()).dirichlet([self.config.root_noise_alpha] * len(edges))
-        for edge, draw in zip(edges, noise, strict=True):
-            edge.prior = (1 - weight) * edge.prior + weight * float(draw)
+        child.exhausted |= self._is_pruned(child)
+        backup(path, growth, self.config.process_weight)
+        if self.config.skip_exhausted:
+            mark_exhausted(growth.tree.root, path)
 
 
-def end(growth: Growth, path: Sequence[Edge]) -> Node:
-    """The node at the end of ``path``."""
-    node = path[-1].child if path else growth.tree.root
-    assert node is not None
-    return node
+def _untried(flight: Flight) -> bool:
+    """Whether it ends at an edge without a child."""
+    return bool(flight[1]) and flight[1][-1].child is None
 
 
-async def plant(dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Growth]:
-    """A tree of its root alone for each task. An environment that fails to reset costs its own tree only."""
-
-    async def one(task: Task, seed: int) -> Growth:
-        try:
-            return Growth(Tree(task, seed, Node(await dynamics.reset(task))))
-        except Exception as error:  # the episode boundary: a failed rollout is data
-            return Growth(Tree(task, seed, Node(State(task, ()), truncated=True), error=describe(error)))
-
-    seeded = list(zip(tasks, seeds, strict=True))
-    return list(await asyncio.gather(*(one(task, seed) for task, seed in seeded)))
-
-
-def describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge]) -> None:
-    """Step through the last edge of ``path``. An environment that fails, or pays what is no number, costs its own tree
-    only: the tree keeps the reason, the edge stays untried."""
-    edge, parent = path[-1], end(growth, path[:-1])
-    try:
-        transition = await dynamics.step(parent.state, edge.action)
-    except Exception as error:  # the episode boundary: a failed rollout is data
-        growth.tree.error = describe(error)
-        return
-    growth.tree.budget.environment_steps += transition.cost
-    if transition.reward is not None and not math.isfinite(transition.reward):
-        growth.tree.error = f"the environment gave the reward {transition.reward}"
-        return
-    edge.reward = transition.reward
-    edge.child = Node(
-        transition.state,
-        terminated=transition.terminated,
-        truncated=transition.truncated,
-        origin=transition.origin,
-        invalid=transition.invalid,
-        exhausted=transition.terminated or transition.truncated,
-    )
-
-
-async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Node]]) -> None:
-    """Write V(s) and the context of each node, by one call.
-
-    Raises:
-        ValueError: an estimate is NaN or infinite.
-    """
-    if value is None or not wanted:
-        return
-    estimates = await value.estimate([node.state for _, node in wanted])
-    for (growth, node), estimate in zip(wanted, estimates, strict=True):
-        if not math.isfinite(estimate.value):
-            raise ValueError(f"the value of a state of task {growth.tree.task.id} was estimated as {estimate.value}")
-        node.value, node.context_ids = estimate.value, estimate.context_ids
-        growth.tree.budget.estimates += 1
-
-
-def backup(path: Sequence[Edge], value_range: ValueRange, discount: float) -> None:
-    """N += 1, W += G along the path, with G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum)."""
-    leaf = path[-1].child
-    assert leaf is not None
-    total = leaf.leaf_value(path[-1].reward)
-    for edge in reversed(path):
-        total = (edge.reward or 0.0) + discount * total
-        edge.visits += 1
-        edge.value_sum += total
-        value_range.include(edge.value)
-
-
-def mark_exhausted(root: Node, path: Sequence[Edge]) -> None:
-    """A node is exhausted when it ended, or when every one of its candidates leads to an exhausted node."""
-    nodes = [root, *(edge.child for edge in path[:-1] if edge.child is not None)]
-    for node in reversed(nodes):
-        if not all(edge.exhausted for edge in node.edges):
-            return
-        node.exhausted = True
-
-
-def share_time(trees: Sequence[Tree], started: float) -> None:
-    share = (time.perf_counter() - started) / max(len(trees), 1)
-    for tree in trees:
-        tree.budget.seconds += share
+def _release(growth: Growth, path: Sequence[Edge]) -> None:
+    """The simulation is no longer in flight."""
+    growth.in_flight -= 1
+    for edge in path:
+        edge.in_flight -= 1

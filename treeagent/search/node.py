@@ -41,6 +41,12 @@ class Edge:
     reward: float | None = 0.0
     """r(s,a); None where the verifier's word is withheld."""
     child: "Node | None" = None
+    process: float = 0.0
+    """Process reward of this step."""
+    critic: float | None = None
+    """Q_critic(s,a), the AI feedback on this action; None where no critic was asked."""
+    in_flight: int = 0
+    """O(s,a): simulations that have passed here and are not backed up yet."""
 
     @property
     def value(self) -> float:
@@ -79,6 +85,11 @@ class Node:
     def ended(self) -> bool:
         return self.terminated or self.truncated
 
+    @property
+    def visits_in_flight(self) -> int:
+        """N(s) + O(s)."""
+        return sum(edge.visits + edge.in_flight for edge in self.edges)
+
     def leaf_value(self, reward: float | None) -> float:
         """What a leaf adds to the ``reward`` that led to it: V(s), but nothing after a known end. A truncated leaf
         keeps its estimate, and so does an end whose reward is withheld."""
@@ -95,6 +106,8 @@ class Tree:
     budget: Budget = field(default_factory=Budget)
     error: str = ""
     """Why the search of this task broke off; the tree up to there stays valid data."""
+    discount: float = 1.0
+    """γ of the returns in it."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
         """Every node with the edges that lead to it, parents first, siblings in order."""

@@ -14,8 +14,12 @@ class ValueRange:
 
     low: float = math.inf
     high: float = -math.inf
+    fixed: bool = False
+    """The range is given, not seen."""
 
     def include(self, value: float) -> None:
+        if self.fixed:
+            return
         self.low = min(self.low, value)
         self.high = max(self.high, value)
 
