@@ -72,14 +72,14 @@ def test_thoughts_are_true_and_can_be_read_off_the_page(noise: float) -> None:
                 price = int(page[page.index(line) :].partition("$")[2][:2])
                 limit = int(task.prompt.partition("$")[2].split()[0])
                 assert verdict not in ("over", "fits") or (price > limit) == (verdict == "over"), (thought, page)
-            known = set(re.findall(r"[a-z]+|\d+", f"{task.prompt} {page} {STOCK_WORDS}"))
+            known = set(re.findall(r"[a-z]+|\d+", f"{task.prompt} {page.lower()} {STOCK_WORDS}"))
             assert set(said.replace(".", " ").split()) <= known, (thought, page)
             assert len(thought.split()) <= 24
             for price, relation, limit in re.findall(r"(\d+) (under|over) (\d+)", thought):
                 assert (int(price) <= int(limit)) == (relation == "under")
                 assert f"${price}" in page
             for what, verdict in re.findall(r"(?:^|\. )((?:(?! \. ).)+?) (yes|no)(?= \.|$)", thought):
-                assert (what in re.split(r": |, |\n", page)) == (verdict == "yes"), (thought, page)
+                assert (what in re.split(r": |, |\n", page.lower())) == (verdict == "yes"), (thought, page)
             observation, _, terminated, _, info = env.step(call)
             page = page if "tool_error" in info else observation  # a refusal leaves the page open
             if terminated:

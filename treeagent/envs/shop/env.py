@@ -215,7 +215,8 @@ class ShopEnv(Env):
         if session.page == "product":
             if before.page == "product":
                 return chosen_line(session.chosen)
-            return product_page(self._catalogue.products[session.product_id])
+            product = self._catalogue.products[session.product_id]
+            return product_page(product, capitals=self.options.webshop_products is None)
         if not session.results:
             return "no results"
         shown = {label: self._catalogue.products[each] for label, each in self.listed(shown=True).items()}
