@@ -42,10 +42,10 @@ def test_pages_read_as_designed() -> None:
     page = do(f"click[{identifier}]").split("\n")
     assert page[0] == lines[0][6:]
     assert [line.split(":")[0] for line in page[1:]] == ["features", "color", "light"]
-    color, light = (line.split(": ")[1].split(", ")[-1] for line in page[2:4])
+    color, light = (line.split(": ")[1].split("/")[-1] for line in page[2:4])
     assert light.istitle() and do(f"click[{light}]") == f"chosen: {light.lower()}"
     assert do(f"click[{color}]") == f"chosen: {color.lower()}, {light.lower()}"
-    other = page[2].split(": ")[1].split(", ")[0]
+    other = page[2].split(": ")[1].split("/")[0]
     assert do(f"click[{other}]") == f"chosen: {other.lower()}, {light.lower()}"
     observation, _, terminated, truncated, info = ENV.step("click[buy now]")
     assert (observation, terminated, truncated, info) == ("order placed", True, False, {})
@@ -69,7 +69,7 @@ def test_walking_the_result_pages() -> None:
 def test_both_grammars_do_the_same() -> None:
     begin()
     identifier = do("search[desk lamp]")[:5]
-    color = do(f"click[{identifier}]").split("\n")[2].split(": ")[1].split(", ")[0]
+    color = do(f"click[{identifier}]").split("\n")[2].split(": ")[1].split("/")[0]
     pairs: list[tuple[str, ToolCall]] = [
         ("search[desk lamp]", ToolCall("search", {"query": "desk lamp"})),
         ("click[next >]", ToolCall("next", {})),

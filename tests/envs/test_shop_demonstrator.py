@@ -79,7 +79,7 @@ def test_thoughts_are_true_and_can_be_read_off_the_page(noise: float) -> None:
                 assert (int(price) <= int(limit)) == (relation == "under")
                 assert f"${price}" in page
             for what, verdict in re.findall(r"(?:^|\. )((?:(?! \. ).)+?) (yes|no)(?= \.|$)", thought):
-                assert (what in re.split(r": |, |\n", page.lower())) == (verdict == "yes"), (thought, page)
+                assert (what in re.split(r": |, |/|\n", page.lower())) == (verdict == "yes"), (thought, page)
             observation, _, terminated, _, info = env.step(call)
             page = page if "tool_error" in info else observation  # a refusal leaves the page open
             if terminated:

@@ -39,6 +39,11 @@ def run_sft(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedToken
     return train_sft(model, tokenizer, token_rows(10), SFT, head=head, **hooks)
 
 
+def run_muon(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
+    config = replace(SFT, optimiser="muon", schedule="linear", warmup_steps=2)
+    return train_sft(model, tokenizer, token_rows(10), config, head=head, **hooks)
+
+
 def run_dpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
     config = DPOConfig(max_steps=7, batch_size=4, save_every=2, learning_rate=1e-2, schedule="cosine")
     return train_dpo(model, tokenizer, pairs(make_model(), 10), config, **hooks)
@@ -54,7 +59,7 @@ def make_head() -> ValueHead:
     return ValueHead(HIDDEN)
 
 
-@pytest.mark.parametrize("run", [run_sft, run_dpo, run_grpo])
+@pytest.mark.parametrize("run", [run_sft, run_muon, run_dpo, run_grpo])
 @pytest.mark.parametrize("step", [1, 5])
 def test_resumed_equals_uninterrupted(
     run: Callable[..., TrainResult], step: int, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
@@ -212,7 +217,7 @@ def test_keyboard_interrupt_passes_through(model: LlamaForCausalLM, tokenizer: P
     assert "forward" not in vars(model)
 
 
-@pytest.mark.parametrize("run", [run_sft, run_dpo, run_grpo])
+@pytest.mark.parametrize("run", [run_sft, run_muon, run_dpo, run_grpo])
 def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
     run: Callable[..., TrainResult], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:

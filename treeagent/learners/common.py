@@ -18,6 +18,7 @@ from treeagent.generators.quiet import no_progress_bars
 from treeagent.learners import checkpoints
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
+from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch
 from treeagent.value_head import ValueHead
 
@@ -127,11 +128,19 @@ class Learner(Trainer):
     run: str
     """Fingerprint of configuration and rows."""
     head: ValueHead | None = None
+    optimiser: str = "adamw"
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader = DataLoader(self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator)
         prepared: DataLoader[Any] = self.accelerator.prepare(loader)
         return prepared
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        if self.optimizer is None and self.optimiser == "muon":
+            self.optimizer = MuonAdamW(
+                self.model, learning_rate=self.args.learning_rate, weight_decay=self.args.weight_decay
+            )
+        return super().create_optimizer(*args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().training_step(*args, **kwargs)
@@ -187,7 +196,7 @@ def fit(
     """
     start = time.perf_counter()
     model = trainer.model
-    trainer.batches = batches
+    trainer.batches, trainer.optimiser = batches, config.optimiser
     trainer.watch = watch = Watch(model, config, hooks)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)

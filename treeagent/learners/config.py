@@ -21,8 +21,10 @@ PolicyLoss = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo"
 class OptimiserConfig:
     """How gradient steps are taken, watched and saved. Defaults suit models of up to a few million parameters."""
 
+    optimiser: Literal["adamw", "muon"] = "adamw"
+    """Muon, for weight matrices, with AdamW for the rest, learns from scratch in about half the steps."""
     learning_rate: Positive = 1e-3
-    """Peak step size of AdamW."""
+    """Peak step size."""
     epochs: Positive = 1.0
     """Passes over the rows."""
     max_steps: Count | None = None
@@ -68,7 +70,7 @@ class DPOConfig(OptimiserConfig):
     """Direct preference optimisation against stored behaviour log-probabilities."""
 
     learning_rate: Positive = 2e-4
-    """Peak step size of AdamW."""
+    """Peak step size."""
     loss_type: tuple[PreferenceLoss, ...] = ("sigmoid", "sft")
     """Terms of the loss, by TRL's names. Sigmoid alone may lower the chosen actions' likelihood too (likelihood
     displacement, Razin et al. 2024); "sft" anchors it: the mean negative log-likelihood, in nats, of all chosen tokens
@@ -96,7 +98,7 @@ class GRPOConfig(OptimiserConfig):
     """Clipped policy gradient on stored actions with advantages computed from trees."""
 
     learning_rate: Positive = 2e-4
-    """Peak step size of AdamW."""
+    """Peak step size."""
     loss_type: PolicyLoss = "dapo"
     """Which surrogate and which normalisation, by TRL's names. "dapo" divides by the trained tokens of the batch."""
     importance_sampling: Literal["token", "sequence"] = "token"

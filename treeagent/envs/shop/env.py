@@ -216,7 +216,7 @@ class ShopEnv(Env):
             if before.page == "product":
                 return chosen_line(session.chosen)
             product = self._catalogue.products[session.product_id]
-            return product_page(product, capitals=self.options.webshop_products is None)
+            return product_page(product, distinct=self.options.webshop_products is None)
         if not session.results:
             return "no results"
         shown = {label: self._catalogue.products[each] for label, each in self.listed(shown=True).items()}

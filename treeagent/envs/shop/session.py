@@ -128,19 +128,19 @@ def results_page(products: Mapping[str, Product], more: bool) -> str:
     return "\n".join((*lines, "next >") if more else lines)
 
 
-def product_page(product: Product, *, capitals: bool) -> str:
+def product_page(product: Product, *, distinct: bool) -> str:
     """Title and price, features, one line per option group.
 
-    With ``capitals`` features and values begin with one, so that their words are other tokens here than in
+    ``distinct`` writes ``Red/Blue`` for ``red, blue``, so that words and numbers are other tokens here than in
     instructions and titles: a very small model learns much sooner what the page offers and what was only asked for.
     """
     brand = f" by {product.brand}" if product.brand else ""
-    style = _capital if capitals else str
+    style, between = (_capital, "/") if distinct else (str, ", ")
     return "\n".join(
         (
             f"{product.title}{brand} {dollars(product.price)}",
             f"features: {', '.join(map(style, product.details))}",
-            *(f"{group}: {', '.join(map(style, values))}" for group, values in product.options),
+            *(f"{group}: {between.join(map(style, values))}" for group, values in product.options),
         )
     )
 

@@ -1,0 +1,59 @@
+"""Muon and AdamW as one optimiser."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Muon
+
+from treeagent.learners.optimiser import MuonAdamW
+
+
+class Tied(nn.Module):
+    """A tied language model in small: an embedding that is the head too, one matrix, one bias, one frozen matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.matrix = nn.Linear(4, 4)
+        self.frozen = nn.Linear(4, 4, bias=False).requires_grad_(False)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def tied() -> Tied:
+    torch.manual_seed(0)
+    model = Tied()
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter) if parameter.requires_grad else None
+    return model
+
+
+def test_matrices_take_muons_step_and_the_rest_adamws() -> None:
+    model = tied()
+    plain = copy.deepcopy(model)
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        other.grad = one.grad
+    MuonAdamW(model, learning_rate=0.1, weight_decay=0.01).step()
+    Muon([plain.matrix.weight], lr=0.1, weight_decay=0.01, adjust_lr_fn="match_rms_adamw").step()
+    AdamW([plain.embedding.weight, plain.matrix.bias], lr=0.1, weight_decay=0.01).step()
+    for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_a_schedule_reaches_both_parts_and_a_saved_state_goes_on_the_same() -> None:
+    model = tied()
+    optimiser = MuonAdamW(model, learning_rate=0.1, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 / (1 + step))
+    optimiser.step()
+    schedule.step()
+    again = copy.deepcopy(model)
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        other.grad = one.grad
+    resumed = MuonAdamW(again, learning_rate=0.1, weight_decay=0.0)
+    resumed.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+    assert [group["lr"] for group in resumed.param_groups] == [0.05, 0.05]
+    optimiser.step()
+    resumed.step()
+    for (name, one), other in zip(model.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other), name
