@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from treeagent.advantages import AdvantageConfig
+from treeagent.envs.base import SNAPSHOT_BYTES
 from treeagent.evaluate import EvaluateConfig
 from treeagent.generators.config import ScratchConfig
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
@@ -38,6 +39,14 @@ class EnvironmentConfig:
     """Passed to the environment; see its own documentation."""
     max_steps: Annotated[int, Field(gt=0)] = 10
     """Steps after which an episode is truncated."""
+    worker: bool = False
+    """Run it in a process of its own, so that a call that hangs or crashes costs its own task only."""
+    call_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """With ``worker``: wall time after which a call is given up and the process killed."""
+    episode_seconds: Annotated[float, Field(gt=0)] | None = None
+    """With ``worker``: most wall time inside calls along one path of an episode."""
+    snapshot_bytes: Annotated[int, Field(gt=0)] = SNAPSHOT_BYTES
+    """Bound of the snapshots kept to go back to; the least recently used are replayed when wanted again."""
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -23,7 +23,7 @@ import torch
 from treeagent.advantages import advantage_rows, q_advantages
 from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import Method, RunConfig
-from treeagent.envs import EnvDynamics, make_env
+from treeagent.envs import EnvDynamics, WorkerEnv, make_env
 from treeagent.envs.base import Env
 from treeagent.evaluate import Actors, Mode, Outcome, execute, play
 from treeagent.generators.chat import ChatFormat
@@ -86,7 +86,7 @@ def search_wave(job: WaveJob, emit: Emit) -> Budget:
     config = job.config
     env = environment(config)
     actors = load_actors(job.checkpoint, config)
-    dynamics = EnvDynamics(env, max_steps=config.environment.max_steps)
+    dynamics = play_on(env, config, job.name)
     tasks = env.tasks(job.split, job.count, job.start)
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
     trees = asyncio.run(Search(actors.sampling, dynamics, config.search, actors.value).run(tasks, seeds))
@@ -103,12 +103,11 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
     config = job.config
     env = environment(config)
     actors = load_actors(job.checkpoint, config)
-    max_steps = config.environment.max_steps
     outcomes, trees = asyncio.run(
         play(
             actors,
-            EnvDynamics(env, max_steps=max_steps, reveal_reward=False),
-            EnvDynamics(env, max_steps=max_steps),
+            play_on(env, config, "evaluate", reveal_reward=False),
+            play_on(env, config, "evaluate"),
             env.tasks(job.split, job.count, job.start),
             job.mode,
             config.evaluate,
@@ -124,12 +123,29 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
 
 def environment(config: RunConfig) -> Env:
     """The run's environment, made once in each process."""
-    return _environment(config.environment.name, tuple(sorted(config.environment.options.items())))
+    settings = config.environment
+    limits = (settings.call_seconds, settings.episode_seconds) if settings.worker else None
+    return _environment(settings.name, tuple(sorted(settings.options.items())), limits)
 
 
 @lru_cache(maxsize=1)
-def _environment(name: str, options: tuple[tuple[str, int | float | str | bool], ...]) -> Env:
-    return make_env(name, dict(options))
+def _environment(
+    name: str, options: tuple[tuple[str, int | float | str | bool], ...], limits: tuple[float, float | None] | None
+) -> Env:
+    if limits is None:
+        return make_env(name, dict(options))
+    return WorkerEnv(name, dict(options), call_seconds=limits[0], episode_seconds=limits[1])
+
+
+def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
+    """The environment as the dynamics of a job; ``name`` seeds its luck, if it is stochastic."""
+    return EnvDynamics(
+        env,
+        max_steps=config.environment.max_steps,
+        reveal_reward=reveal_reward,
+        seed=derive_seed(config.seed, name),
+        snapshot_bytes=config.environment.snapshot_bytes,
+    )
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> Actors:
@@ -213,7 +229,7 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
     actors = make_actors(checkpoint, policy.temperature, policy.max_new_tokens, policy.cache_bytes)
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
-    dynamics = EnvDynamics(env, max_steps=config.environment.max_steps)
+    dynamics = play_on(env, config, "validate")
 
     def measure() -> float:
         training = checkpoint.model.training

@@ -16,7 +16,6 @@ import orjson
 from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.collect import demonstrate, tokenise
 from treeagent.config import Method, RunConfig, dump_config
-from treeagent.envs import EnvDynamics
 from treeagent.evaluate import Mode, Outcome, summarise
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
@@ -28,6 +27,7 @@ from treeagent.jobs import (
     WaveJob,
     environment,
     evaluate_wave,
+    play_on,
     read_trees,
     run_jobs,
     sample_value_rows,
@@ -220,7 +220,7 @@ def _demonstrations(config: RunConfig) -> Iterator[Tree]:
             f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
             "set policy.model to a model that can act already"
         )
-    dynamics = EnvDynamics(env, max_steps=config.environment.max_steps)
+    dynamics = play_on(env, config, "demonstrate")
     for start in range(0, config.warm_start.episodes, config.warm_start.tasks):
         count = min(config.warm_start.tasks, config.warm_start.episodes - start)
         tasks: Sequence[Task] = env.tasks("train", count)

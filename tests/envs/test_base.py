@@ -2,13 +2,16 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from treeagent.envs import BUILT_IN, Env, Forkable, ReplayDivergence, ToolSpec, check_env, make_env
-from treeagent.envs.base import SnapshotKind, StepResult
+from treeagent.envs import BUILT_IN, Env, Forkable, Mark, ReplayDivergence, ToolSpec, check_env, make_env
+from treeagent.envs.base import SnapshotKind, SnapshotLost, StepResult, snapshot_size
 from treeagent.envs.shop import ShopEnv
-from treeagent.types import Split, Task, ToolCall
+from treeagent.types import Refused, Split, Task, ToolCall
 
 TASK = Task("count-0", "reach three", seed=5, data={"answer": "seven"})
 
@@ -61,6 +64,36 @@ class Forgetful(ExactCounter):
         self.value = 0
 
 
+class HalfDone(ExactCounter):
+    """Moves, and then fails, where asked to."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        result = super().step("up" if action == "trip" else action)
+        if action == "trip":
+            raise OSError("tripped")
+        return result
+
+
+class HalfDoneReplay(HalfDone):
+    snapshot_kind: SnapshotKind = "replay"
+
+
+class Handed(ExactCounter):
+    """A snapshot is a key into this instance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[int, int] = {}
+
+    def snapshot(self) -> object:
+        self.places[len(self.places)] = self.value
+        return len(self.places) - 1
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        assert isinstance(snapshot, int)
+        self.value = self.places.get(snapshot, 0)
+
+
 class Drifting(Counter):
     """Every reset starts one higher."""
 
@@ -81,6 +114,28 @@ class Raising(Counter):
         if action not in ("up", "down"):
             raise KeyError(action)
         return super().step(action)
+
+
+class HalfDoneNow(HalfDone):
+    def legal_actions(self) -> list[str] | None:
+        return ["trip"]
+
+
+class Wordless(Counter):
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        return cast(str, 3), {}
+
+
+class Nodding(Counter):
+    def step(self, action: str | ToolCall) -> StepResult:
+        return (*super().step(action)[:2], cast(bool, 1), False, {"tool_error": "always"})
+
+
+class Praising(Counter):
+    def verify(self) -> float | None:
+        return cast(float, "well done")
 
 
 class Silent(Counter):
@@ -183,9 +238,14 @@ def test_the_shop_passes() -> None:
     ("make", "sentence"),
     [
         (Forgetful, "from a restored snapshot differ"),
+        (Handed, "set snapshot_portable = False"),
         (Drifting, "different first observations"),
         (DriftingLater, "differ when replayed from reset"),
         (Raising, "raises KeyError"),
+        (HalfDoneNow, "forks broke off with OSError('tripped')"),
+        (Wordless, "first observation broke off with EnvBroken('reset returned (3, {})"),
+        (Nodding, "reward number, terminated bool"),
+        (Praising, "verify returned 'well done'"),
         (Silent, 'sets no info["tool_error"]'),
         (Shared, "they share state"),
         (GlobalRandom, "global random state"),
@@ -270,6 +330,195 @@ def test_a_stochastic_environment_is_reseeded_by_default() -> None:
         fixed.add(fork.step("up")[0])
     assert len(fresh) > 1
     assert len(fixed) == 1
+
+
+@pytest.mark.parametrize("make", [HalfDone, HalfDoneReplay])
+def test_after_an_error_the_way_back_starts_afresh(make: Callable[[], Counter]) -> None:
+    fork = Forkable(make())
+    fork.reset(TASK)
+    fork.step("up")
+    mark = fork.mark()
+    with pytest.raises(OSError, match="tripped"):
+        fork.step("trip")
+    with pytest.raises(ValueError, match="call reset"):
+        fork.step("up")
+    fork.goto(mark)
+    assert fork.step("up")[0] == "at 2"
+
+
+WALK = (3, 0, 4, 1, 5, 4, 0, 2)
+
+
+def walked(fork: Forkable) -> tuple[list[Mark], list[str]]:
+    """Marks of six places, each a step up from the one before, and what a step up from some of them reads."""
+    fork.reset(TASK)
+    marks = [fork.mark()]
+    for _ in range(5):
+        fork.step("up")
+        marks.append(fork.mark())
+    read = list[str]()
+    for place in WALK:
+        fork.goto(marks[place])
+        read.append(fork.step("up")[0])
+    return marks, read
+
+
+def test_a_snapshot_that_was_given_up_is_replayed_from_the_nearest_before_it() -> None:
+    # A counter's snapshot pickles to 5 bytes, so that two of them fit.
+    assert snapshot_size(3) == 5
+    fork = Forkable(ExactCounter(), snapshot_bytes=14)
+    assert walked(fork)[1] == [f"at {place + 1}" for place in WALK]
+    # Going back leaves a snapshot at the place reached. What is held before each way back, the least recent first:
+    #   to 3 {4 5}: reset and 3 steps    to 0 {5 3}: reset               to 4 {3 0}: 1 step from 3
+    #   to 1 {3 4}: reset and 1 step     to 5 {4 1}: 1 step from 4       to 4 {4 5}: there it is
+    #   to 0 {5 4}: reset                to 2 {4 0}: 2 steps from 0
+    assert fork.replayed_steps == 3 + 0 + 1 + 1 + 1 + 0 + 0 + 2
+    assert fork.restored_snapshots == 4
+    assert fork.evicted_snapshots == 4 + 7
+
+
+def test_without_room_every_way_back_is_a_replay_and_with_room_none() -> None:
+    none, plenty = Forkable(ExactCounter(), snapshot_bytes=0), Forkable(ExactCounter())
+    assert walked(none)[1] == walked(plenty)[1]
+    assert (none.replayed_steps, none.restored_snapshots) == (sum(WALK), 0)
+    assert (plenty.replayed_steps, plenty.restored_snapshots, plenty.evicted_snapshots) == (0, len(WALK), 0)
+    with pytest.raises(Refused, match="snapshot_bytes is -1"):
+        Forkable(ExactCounter(), snapshot_bytes=-1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["up", "down"]), st.booleans()), max_size=60),
+    st.integers(0, 40),
+)
+def test_every_budget_leads_to_the_same_places(moves: list[tuple[int, str, bool]], budget: int) -> None:
+    """Each move goes to a mark made before, or to the root of a new tree, and steps on from there."""
+    fork = Forkable(ExactCounter(), snapshot_bytes=budget)
+    marks, expected = list[Mark](), list[int]()
+    for choice, action, anew in [(0, "up", True), *moves]:
+        if anew:
+            fork.reset(TASK)
+            value = 0
+        else:
+            place = choice % len(marks)
+            fork.goto(marks[place])
+            value = expected[place]
+        assert fork.mark().actions == (marks[place].actions if not anew else ())
+        value += 1 if action == "up" else -1
+        assert fork.step(action)[0] == f"at {value}"
+        marks.append(fork.mark())
+        expected.append(value)
+
+
+def test_a_diverging_replay_after_an_eviction_names_the_step() -> None:
+    class Restless(ExactCounter):
+        def show(self) -> str:
+            self.shown = getattr(self, "shown", 0) + 1
+            return f"at {self.value} for the {self.shown}th time" if self.value == 2 else super().show()
+
+    fork = Forkable(Restless(), snapshot_bytes=0)
+    fork.reset(TASK)
+    fork.step("up")
+    fork.step("up")
+    mark = fork.mark()
+    fork.step("up")
+    with pytest.raises(ReplayDivergence, match=r"step 2 \(action 'up'\)"):
+        fork.goto(mark)
+
+
+def test_a_snapshot_larger_than_the_budget_drives_out_no_other() -> None:
+    class Growing(ExactCounter):
+        def snapshot(self) -> object:
+            return bytes(100 * self.value)
+
+        def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+            self.value = len(cast(bytes, snapshot)) // 100
+
+    fork = Forkable(Growing(), snapshot_bytes=301)
+    fork.reset(Task("far", "go far"))
+    marks = [fork.mark()]
+    for action in ("up", "up", "up", "up"):
+        fork.step(action)
+        marks.append(fork.mark())
+    # 0 + 100 + 200 fit, 300 drives out the first three, 400 does not fit at all.
+    assert fork.evicted_snapshots == 3 + 1
+    fork.goto(marks[3])
+    assert fork.replayed_steps == 0
+    fork.goto(marks[4])
+    assert (fork.replayed_steps, fork.restored_snapshots) == (1, 2)
+
+
+def test_snapshots_live_as_long_as_their_marks() -> None:
+    fork = Forkable(ExactCounter(), snapshot_bytes=100)
+    for episode in range(100):
+        fork.reset(TASK)
+        for _ in range(episode % 7):
+            fork.step("up")
+        mark = fork.mark()
+        fork.step("down")
+        fork.goto(mark)
+        assert fork.step("up")[0] == f"at {episode % 7 + 1}"
+    assert (fork.evicted_snapshots, fork.replayed_steps, fork.restored_snapshots) == (0, 0, 100)
+
+
+def test_a_stochastic_environment_says_when_its_snapshots_do_not_fit() -> None:
+    env = Slippery()
+    fork = Forkable(env, snapshot_bytes=int(2.5 * snapshot_size(env.snapshot())))
+    fork.reset(TASK)
+    marks = [fork.mark()]
+    fork.step("up")
+    marks.append(fork.mark())
+    fork.step("up")
+    with pytest.raises(RuntimeError, match=r"more than snapshot_bytes=.* raise snapshot_bytes or search fewer tasks"):
+        fork.mark()
+    for mark in marks:
+        fork.goto(mark)
+    del marks[0], mark
+    fork.step("up")
+    assert fork.mark().actions == ("up", "up"), "a mark that is gone makes room"
+    other = Forkable(env)
+    with pytest.raises(SnapshotLost, match="another Forkable"):
+        other.goto(marks[0])
+
+
+def test_what_cannot_be_pickled_counts_for_a_mebibyte() -> None:
+    assert snapshot_size(bytes(100)) == 100
+    assert snapshot_size(b"") == 0
+    assert snapshot_size(lambda: 0) == 2**20
+
+
+def rolled(fork: Forkable, plan: Sequence[tuple[int, int]]) -> dict[int, list[str]]:
+    """What each tree reads that a plan of (tree, place to go to) grows; place 0 is the root, the others as made."""
+    marks, read = dict[int, list[Mark]](), dict[int, list[str]]()
+    for tree, place in plan:
+        if tree not in marks:
+            fork.reset(Task(f"tree-{tree}", "roll", seed=tree))
+            marks[tree], read[tree] = [fork.mark()], []
+        fork.goto(marks[tree][place])
+        read[tree].append(fork.step("up")[0])
+        marks[tree].append(fork.mark())
+    return read
+
+
+@given(st.data())
+def test_the_luck_of_a_tree_does_not_depend_on_its_neighbours(data: st.DataObject) -> None:
+    alone = [(1, data.draw(st.integers(0, step))) for step in range(data.draw(st.integers(1, 8)))]
+    other = [(2, data.draw(st.integers(0, step))) for step in range(data.draw(st.integers(0, 8)))]
+    turns = data.draw(st.permutations([1] * len(alone) + [2] * len(other)))
+    queues = {1: iter(alone), 2: iter(other)}
+    mixed = [next(queues[tree]) for tree in turns]
+    assert rolled(Forkable(Slippery()), mixed)[1] == rolled(Forkable(Slippery()), alone)[1]
+
+
+def test_luck_differs_between_visits_paths_tasks_and_seeds() -> None:
+    plan = [(1, 0), (1, 0), (1, 0), (1, 1), (1, 2), (1, 1), (2, 0), (2, 0)]
+    seen = rolled(Forkable(Slippery()), plan)
+    read = {tree: [int(observation.split()[1]) for observation in observations] for tree, observations in seen.items()}
+    first, second = read[1][:3], read[1][3:]
+    assert len({*first, *read[2]}) == 5, "three visits of one root, two of another"
+    # The same path each time: twice from what the first visit led to, once from what the second did.
+    assert len({second[0] - first[0], second[1] - first[1], second[2] - first[0]}) == 3
+    assert rolled(Forkable(Slippery()), plan) == seen
+    assert rolled(Forkable(Slippery(), seed=1), plan)[1] != seen[1]
 
 
 def test_make_env_builds_built_in_and_own_classes() -> None:

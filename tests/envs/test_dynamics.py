@@ -2,14 +2,21 @@
 
 import asyncio
 import dataclasses
+import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
+from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 
 from treeagent.envs import EnvDynamics
-from treeagent.envs.base import SnapshotKind
+from treeagent.envs.base import Env, EnvBroken, SnapshotKind
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.types import Action, Dynamics, State, Task, Transition
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.types import Action, Dynamics, Policy, State, Task, Transition
 
 SHOP = ShopEnv(ShopOptions(products=200))
 
@@ -54,7 +61,7 @@ def test_messages_grow_by_turns() -> None:
     assert after.state.messages[1].token_ids == (1, 2)
     assert after.state.messages[2].content.endswith("next >")
     assert (after.reward, after.terminated, after.truncated, after.invalid, after.cost) == (0.0, False, False, False, 1)
-    assert root.key != after.state.key == SHOP.state_key()
+    assert (root.key, after.state.key) == (f"0 {task.id} ('search', (), 0, '', ())", f"1 {SHOP.state_key()}")
 
 
 def test_a_prompt_in_the_observation_is_not_said_twice() -> None:
@@ -90,7 +97,8 @@ def test_a_malformed_action_touches_nothing_but_costs_a_step() -> None:
     root = reset(dynamics, SHOP.tasks("train", 1)[0])
     first = step(dynamics, root, act("", error="no call found"))
     assert first.state.messages[-1].content == "Invalid action: no call found"
-    assert (first.invalid, first.truncated, first.reward, first.state.key) == (True, False, 0.0, root.key)
+    assert root.key is not None
+    assert (first.invalid, first.truncated, first.reward, first.state.key) == (True, False, 0.0, f"1{root.key[1:]}")
     second = step(dynamics, first.state, act("search[lamp]"))
     assert (second.invalid, second.truncated, second.terminated, second.reward) == (False, True, False, 0.0)
     assert step(dynamics, first.state, act("", error="again")).truncated
@@ -101,7 +109,8 @@ def test_a_refused_call_is_invalid() -> None:
     root = reset(dynamics, SHOP.tasks("train", 1)[0])
     transition = step(dynamics, root, act("click[buy now]"))
     assert transition.invalid
-    assert transition.state.key == root.key
+    assert root.key is not None
+    assert transition.state.key == f"1{root.key[1:]}"
 
 
 def test_replayed_steps_are_paid_for() -> None:
@@ -113,6 +122,123 @@ def test_replayed_steps_are_paid_for() -> None:
     assert step(dynamics, first.state, act("click[next >]")) == dataclasses.replace(second, cost=2)
     assert step(dynamics, second.state, act("click[next >]")).cost == 1
     assert step(dynamics, second.state, act("click[next >]")).cost == 3
+
+
+def test_equal_places_are_equal_states_only_with_as_many_steps_left() -> None:
+    dynamics = EnvDynamics(SHOP, max_steps=9)
+    root = reset(dynamics, SHOP.tasks("train", 1)[0])
+
+    def key(*calls: str) -> str | None:
+        state = root
+        for call in calls:
+            state = step(dynamics, state, act(call, error="" if call else "no call")).state
+        return state.key
+
+    assert key("search[lamp]", "click[next >]", "click[< prev]") == key("", "search[boot]", "search[lamp]")
+    assert key("search[lamp]") != key("search[boot]", "search[lamp]") != key("", "", "search[lamp]")
+
+
+def test_a_state_without_a_key_stays_without() -> None:
+    class Keyless(Stairs):
+        def state_key(self) -> str | None:
+            return None
+
+    dynamics = EnvDynamics(Keyless(), max_steps=5)
+    root = reset(dynamics, stairs_task(0))
+    assert [root.key, step(dynamics, root, act("up")).state.key] == [None, None]
+    assert step(dynamics, root, act("", error="no call")).state.key is None
+
+
+def test_a_small_budget_of_snapshots_costs_steps_and_nothing_else() -> None:
+    task = SHOP.tasks("train", 1)[0]
+    plenty, none = EnvDynamics(SHOP, max_steps=9), EnvDynamics(SHOP, max_steps=9, snapshot_bytes=0)
+    seen: list[list[Transition]] = []
+    for dynamics in (plenty, none):
+        first = step(dynamics, reset(dynamics, task), act("search[lamp]"))
+        second = step(dynamics, first.state, act("click[next >]"))
+        again = step(dynamics, first.state, act("click[next >]"))
+        seen.append([first, second, again, step(dynamics, second.state, act("click[< prev]"))])
+    assert seen[1] == [dataclasses.replace(each, cost=cost) for each, cost in zip(seen[0], [1, 2, 2, 3], strict=True)]
+    assert (plenty.forkable.replayed_steps, none.forkable.replayed_steps) == (0, 4)
+    assert (plenty.forkable.restored_snapshots, none.forkable.restored_snapshots) == (4, 0)
+
+
+@pytest.mark.parametrize("snapshots", ["plain", "none"])
+def test_an_environment_that_fails_serves_other_states_afterwards(snapshots: str) -> None:
+    dynamics = EnvDynamics(Stairs(snapshots), max_steps=9)
+    tasks = stairs_task(0), stairs_task(1, "raise"), stairs_task(2, "no number", at="verify")
+    roots = [reset(dynamics, task) for task in tasks]
+    sound, sick, unverified = (step(dynamics, root, act("up")).state for root in roots)
+    with pytest.raises(KeyError):
+        step(dynamics, sick, act("up"))
+    assert step(dynamics, sick, act("down")).state.messages[-1].content == "stair 0"
+    second = step(dynamics, unverified, act("up")).state
+    with pytest.raises(EnvBroken, match="verify returned 'much'"):
+        step(dynamics, second, act("up"))
+    with pytest.raises(EnvBroken, match="verify returned 'much'"):
+        step(dynamics, second, act("up"))
+    top = step(dynamics, step(dynamics, sound, act("up")).state, act("up"))
+    assert (top.reward, top.terminated) == (1.0, True)
+
+
+def test_an_environment_that_fails_at_a_known_place_is_led_back_there() -> None:
+    class Forgetful(Stairs):
+        """Its second key costs it its place."""
+
+        keys = 0
+
+        def state_key(self) -> str | None:
+            self.keys += 1
+            if self.keys == 2:
+                self.level = 7
+                raise KeyError("key")
+            return super().state_key()
+
+    dynamics = EnvDynamics(Forgetful("none"), max_steps=9)
+    root = reset(dynamics, stairs_task(0))
+    with pytest.raises(KeyError):
+        reset(dynamics, stairs_task(0))
+    assert step(dynamics, root, act("up")).state.messages[-1].content == "stair 1"
+
+
+@pytest.mark.parametrize(
+    ("fault", "at"),
+    [
+        *itertools.product(("garbage", "no number", "no text", "raise"), ("reset", "step")),
+        ("no number", "verify"),
+        ("raise", "verify"),
+    ],
+)
+def test_in_this_process_too_a_fault_costs_its_own_tree_only(fault: str, at: str) -> None:
+    trees = grow(Stairs(), [stairs_task(0), stairs_task(1, fault, at), stairs_task(2)], WordsPolicy("up", "down"))
+    assert [bool(tree.error) for tree in trees] == [False, True, False]
+    assert trees[0].root.value == trees[2].root.value
+    assert trees[0].budget.simulations == trees[2].budget.simulations > 10
+
+
+def grow(env: Env, tasks: Sequence[Task], policy: Policy, reveal_reward: bool = True) -> list[Tree]:
+    config = SearchConfig(limits=Limits(simulations=24), candidates=2)
+    search = Search(policy, EnvDynamics(env, max_steps=4, reveal_reward=reveal_reward), config)
+    return asyncio.run(search.run(tasks, [task.seed for task in tasks]))
+
+
+def told(tree: Tree) -> list[str]:
+    """Every observation of a tree."""
+    return [node.state.messages[-1].content for node in tree.nodes()]
+
+
+def test_a_stochastic_tree_is_the_same_alone_and_among_others() -> None:
+    tasks, policy = Dice().tasks("train", 5), WordsPolicy("roll", "roll again")
+    together = grow(Dice(), tasks, policy)
+    alone = [grow(Dice(), [task], policy)[0] for task in tasks]
+    assert [told(tree) for tree in together] == [told(tree) for tree in alone]
+    assert len({observation for tree in together for observation in told(tree)}) > 5 * 20
+
+
+def test_planning_does_not_know_the_luck_of_the_execution() -> None:
+    task, policy = Dice().tasks("train", 1), WordsPolicy("roll", "roll again")
+    (executed,), (planned,) = (grow(Dice(), task, policy, reveal_reward=reveal) for reveal in (True, False))
+    assert set(told(executed)) & set(told(planned)) == {"roll\nshake"}
 
 
 @pytest.mark.parametrize("index", range(4))

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from treeagent.envs.base import Demonstrator, Env, Forkable, Mark, ReplayDivergence, ToolSpec
+from treeagent.envs.base import Demonstrator, Env, EnvBroken, Forkable, Mark, ReplayDivergence, SnapshotLost, ToolSpec
 from treeagent.envs.check import CheckReport, check_env
 from treeagent.envs.dynamics import EnvDynamics
+from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 from treeagent.types import Refused
 
 __all__ = [
@@ -15,11 +16,16 @@ __all__ = [
     "CheckReport",
     "Demonstrator",
     "Env",
+    "EnvBroken",
+    "EnvCrashed",
     "EnvDynamics",
+    "EnvTimeout",
     "Forkable",
     "Mark",
     "ReplayDivergence",
+    "SnapshotLost",
     "ToolSpec",
+    "WorkerEnv",
     "check_env",
     "make_env",
 ]

@@ -1,11 +1,13 @@
 """A conformance check that users run on their own environments before they search them."""
 
+import pickle
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from treeagent.envs.base import Env
+from treeagent.envs.base import Env, checked_reset, checked_step, checked_verdict
 from treeagent.types import Task, ToolCall
 
 Call = str | ToolCall
@@ -44,11 +46,13 @@ def check_env(
     seed: int = 0,
     success: float = 1.0,
 ) -> CheckReport:
-    """Look for what would make a search or a reward wrong. A broken rule is reported, not raised.
+    """Look for what would make a search or a reward wrong. A broken rule is reported, not raised; one that hangs can
+    be reported where ``env`` is a ``WorkerEnv``.
 
     Args:
         env: the environment; it is reset many times.
-        other: a second instance, to see that instances share no state.
+        other: a second instance, best before its first reset, to see that instances share no state and that portable
+            snapshots hold there.
         actions: calls to try. Where none are given, legal actions or the demonstrator supply them.
         finishes: calls that end an episode at once, which must not verify; tools without arguments are tried anyway.
         branches: how many restored branches to compare with replays.
@@ -58,11 +62,18 @@ def check_env(
     """
     check = _Check(env, task, tuple(actions), random.Random(seed), success)
     randomness = _global_randomness()
-    check.first_observation()
-    check.bad_calls()
-    check.empty_episodes(finishes)
-    check.forks(branches, depth)
-    check.instances(other, depth)
+    parts: dict[str, Callable[[], None]] = {
+        "first observation": check.first_observation,
+        "bad calls": check.bad_calls,
+        "empty episodes": partial(check.empty_episodes, finishes),
+        "forks": partial(check.forks, branches, depth, other),
+        "shared state": partial(check.instances, other, depth),
+    }
+    for name, part in parts.items():
+        try:
+            part()
+        except Exception as error:  # whatever a stranger's environment raises is the finding
+            check.violations.append(f"the check of {name} broke off with {error!r}")
     if _global_randomness() != randomness:
         check.violations.append(
             "the environment moves the global random state of random or numpy: give it its own generator"
@@ -85,9 +96,7 @@ class _Check:
 
     def first_observation(self) -> None:
         first, again = self._reset(), self._reset()
-        if not isinstance(first, str):
-            self.violations.append(f"reset returns a {type(first).__name__} as observation: it must be text")
-        elif first != again and self._env.snapshot_kind != "none":
+        if first != again and self._env.snapshot_kind != "none":
             self.violations.append("two resets with one seed give different first observations")
         answer = self._task.data.get("answer")
         if isinstance(answer, str) and answer and answer in f"{self._task.prompt}\n{first}":
@@ -101,7 +110,7 @@ class _Check:
         for call in calls:
             self._reset()
             try:
-                *_, info = self._env.step(call)
+                *_, info = checked_step(self._env.step(call))
             except Exception as error:  # whatever a stranger's environment raises is the finding
                 self.violations.append(f"the bad call {call!r} raises {error!r}: answer with an observation instead")
                 continue
@@ -117,15 +126,15 @@ class _Check:
         ]
         for call in (*at_once, *finishes):
             self._reset()
-            terminated = self._env.step(call)[2]
+            terminated = checked_step(self._env.step(call))[2]
             if terminated and self._solved():
                 self.violations.append(f"the verifier calls an episode of nothing but {call!r} a success")
 
-    def forks(self, branches: int, depth: int) -> None:
+    def forks(self, branches: int, depth: int, other: Env | None) -> None:
         if self._env.snapshot_kind == "none":
             self.skipped.append("forks: the environment declares snapshot_kind 'none'")
             return
-        diverged = restored_wrong = 0
+        diverged = restored_wrong = carried_wrong = 0
         for _ in range(branches):
             self._reset()
             before, results = self._wander(self._rng.randrange(depth))
@@ -143,6 +152,9 @@ class _Check:
                 self._env.restore(place)
                 equal = self._play(tail) == tail_results
                 restored_wrong += not equal
+                if other is not None and self._env.snapshot_portable and (pickled := _pickled(place)):
+                    other.restore(pickle.loads(pickled))
+                    carried_wrong += self._play(tail, other) != tail_results
             self._reset()
             replayed = self._play((*before, *tail)) == [*results, *tail_results]
             diverged += not replayed
@@ -150,6 +162,11 @@ class _Check:
         if restored_wrong:
             self.violations.append(
                 f"{restored_wrong} of {self.branches} branches from a restored snapshot differ from the first time"
+            )
+        if carried_wrong:
+            self.violations.append(
+                f"{carried_wrong} of {self.branches} branches differ where a pickled snapshot is restored on another "
+                "instance: set snapshot_portable = False"
             )
         if diverged:
             self.violations.append(
@@ -172,10 +189,10 @@ class _Check:
             self.violations.append("steps of one instance change what another instance answers: they share state")
 
     def _reset(self) -> str:
-        return self._env.reset(seed=self._task.seed, options={"task": self._task})[0]
+        return checked_reset(self._env.reset(seed=self._task.seed, options={"task": self._task}))[0]
 
     def _solved(self) -> bool:
-        verdict = self._env.verify()
+        verdict = checked_verdict(self._env.verify())
         return verdict is not None and verdict >= self._success
 
     def _choose(self) -> Call | None:
@@ -197,9 +214,17 @@ class _Check:
             results += self._play((call,))
         return calls, results
 
-    def _play(self, calls: Sequence[Call]) -> list[_Outcome]:
+    def _play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
         results: list[_Outcome] = []
         for call in calls:
-            observation, reward, terminated, truncated, _ = self._env.step(call)
+            observation, reward, terminated, truncated, _ = checked_step((env or self._env).step(call))
             results.append((observation, reward, terminated, truncated))
         return results
+
+
+def _pickled(snapshot: object) -> bytes:
+    """Empty where it cannot be pickled, and so must not be portable."""
+    try:
+        return pickle.dumps(snapshot)
+    except Exception:  # whatever a stranger's object raises
+        return b""

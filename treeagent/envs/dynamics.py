@@ -1,6 +1,10 @@
 """A real environment as the ``Dynamics`` that search steps through, from any state in any order."""
 
-from treeagent.envs.base import Env, Forkable, Mark
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from treeagent.envs.base import SNAPSHOT_BYTES, Env, EnvBroken, Forkable, Mark, checked_verdict
+from treeagent.seeds import derive_seed
 from treeagent.types import Action, Message, State, Task, Transition
 
 
@@ -10,16 +14,34 @@ class EnvDynamics:
     Rewards: where the environment has a verifier, its word at the end of the task and 0 before; else the environment's
     own reward. A state that ran into the step limit gets 0.
 
+    Keys count the steps used beside the environment's own key: of two states in the same place, the one with fewer
+    steps left cannot reach all that the other can, so their futures are equal only if both agree.
+
+    An environment that fails loses the step it was asked for; other states can be stepped as before.
+
     Args:
         env: the environment; this object moves it about, so nothing else may step it meanwhile.
         max_steps: actions per episode, malformed ones included.
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
+        seed: of a stochastic environment's luck.
+        snapshot_bytes: budget of the snapshots kept to go back to, see ``Forkable``.
     """
 
-    def __init__(self, env: Env, *, max_steps: int, reveal_reward: bool = True) -> None:
+    def __init__(
+        self,
+        env: Env,
+        *,
+        max_steps: int,
+        reveal_reward: bool = True,
+        seed: int = 0,
+        snapshot_bytes: int = SNAPSHOT_BYTES,
+    ) -> None:
         if max_steps < 1:
             raise ValueError(f"max_steps is {max_steps}: give at least 1")
-        self._forkable = Forkable(env)
+        # A plan must not know the luck of its execution, which reveals what planning withholds.
+        luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
+        self.forkable = Forkable(env, seed=luck, snapshot_bytes=snapshot_bytes)
+        """Counts what going back has cost so far."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward
         self._has_verifier = False
@@ -27,7 +49,7 @@ class EnvDynamics:
     @property
     def env(self) -> Env:
         """The environment, standing wherever the last step left it."""
-        return self._forkable.env
+        return self.forkable.env
 
     def stand_at(self, state: State) -> None:
         """Put the environment where ``state`` is, as for reading its demonstrator or verifier there.
@@ -35,13 +57,14 @@ class EnvDynamics:
         Raises:
             ValueError: another dynamics made the state.
         """
-        self._forkable.goto(self._mark(state))
+        self.forkable.goto(self._mark(state))
 
     async def reset(self, task: Task) -> State:
-        observation, _ = self._forkable.reset(task)
-        self._has_verifier = self.env.verify() is not None
-        opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
-        return State(task, (Message("user", opening),), self.env.state_key(), self._forkable.mark())
+        observation, _ = self.forkable.reset(task)
+        with self._leaving_on_error():
+            self._has_verifier = checked_verdict(self.env.verify()) is not None
+            opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
+            return State(task, (Message("user", opening),), _key(self.env.state_key(), 0), self.forkable.mark())
 
     async def step(self, state: State, action: Action) -> Transition:
         """Make one step from ``state``.
@@ -52,29 +75,44 @@ class EnvDynamics:
         mark = self._mark(state)
         if mark.terminated:
             raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
-        limit_hit = 1 + sum(message.role == "assistant" for message in state.messages) >= self._max_steps
+        used = 1 + sum(message.role == "assistant" for message in state.messages)
+        limit_hit = used >= self._max_steps
         if action.error:
+            key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
             return Transition(
-                self._after(state, action, f"Invalid action: {action.error}", state.key, mark),
+                self._after(state, action, f"Invalid action: {action.error}", key, mark),
                 reward=0.0 if self._reveal_reward else None,
                 truncated=limit_hit,
                 invalid=True,
             )
-        replayed_before = self._forkable.replayed_steps
-        self._forkable.goto(mark)
-        observation, env_reward, terminated, truncated, info = self._forkable.step(action.call)
+        replayed_before = self.forkable.replayed_steps
+        with self._leaving_on_error():
+            self.forkable.goto(mark)
+            observation, env_reward, terminated, truncated, info = self.forkable.step(action.call)
+            # A verifier can be dear, so it is asked at the end only.
+            verdict = checked_verdict(self.env.verify()) if terminated else None
+            process = _process_reward(info) if self._reveal_reward else 0.0
+            key, place = _key(self.env.state_key(), used), self.forkable.mark()
         truncated = not terminated and (truncated or limit_hit)
-        # A verifier can be dear, so it is asked at the end only.
-        verdict = self.env.verify() if terminated else None
         reward = 0.0 if truncated or self._has_verifier else env_reward
         return Transition(
-            self._after(state, action, observation, self.env.state_key(), self._forkable.mark()),
+            self._after(state, action, observation, key, place),
             reward=(reward if verdict is None else verdict) if self._reveal_reward else None,
+            process=process,
             terminated=terminated,
             truncated=truncated,
             invalid="tool_error" in info,
-            cost=1 + self._forkable.replayed_steps - replayed_before,
+            cost=1 + self.forkable.replayed_steps - replayed_before,
         )
+
+    @contextlib.contextmanager
+    def _leaving_on_error(self) -> Iterator[None]:
+        """Nobody knows where an environment stands that has failed, so the next step must go back to its own place."""
+        try:
+            yield
+        except BaseException:
+            self.forkable.leave()
+            raise
 
     @staticmethod
     def _mark(state: State) -> Mark:
@@ -88,3 +126,14 @@ class EnvDynamics:
     def _after(state: State, action: Action, observation: str, key: str | None, mark: Mark) -> State:
         said = Message("assistant", action.text, action.token_ids)
         return State(state.task, (*state.messages, said, Message("user", observation)), key, mark)
+
+
+def _process_reward(info: Mapping[str, object]) -> float:
+    reward = info.get("process_reward", 0.0)
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        raise EnvBroken(f"info['process_reward'] is {reward!r}: give a number")
+    return float(reward)
+
+
+def _key(place: str | None, used: int) -> str | None:
+    return None if place is None else f"{used} {place}"
