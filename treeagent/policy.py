@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import torch
 
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.local import LocalGenerator
+from treeagent.generators.local import LocalGenerator, Pause, Sample
 from treeagent.grammar import ReAct
-from treeagent.types import Estimate, Proposal, State
+from treeagent.types import Action, Estimate, Message, Proposal, State
 from treeagent.value_head import ValueHead
 
 
 @dataclass(frozen=True, slots=True)
 class LLMPolicy:
-    """Draws whole think/action steps from a causal language model."""
+    """Draws whole think/action steps from a causal language model; of a turn that has begun, what is left of it."""
 
     generator: LocalGenerator
     chat: ChatFormat
@@ -22,30 +22,52 @@ class LLMPolicy:
     temperature: float = 1.0
     """0 is greedy."""
     max_new_tokens: int = 64
-    """Per step; a step cut off there has no stop token."""
+    """Per turn; a turn cut off there has no stop token."""
 
     def greedy(self) -> "LLMPolicy":
         return replace(self, temperature=0.0)
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """``count`` steps at each state; log-probabilities are those of the distribution drawn from."""
+        return self.draw(states, count, seeds)
+
+    def draw(
+        self, states: Sequence[State], count: int, seeds: Sequence[int], pause: Pause | None = None
+    ) -> list[Proposal]:
+        """As ``propose``, but a turn that has not begun yet ends at ``pause``, where it comes to that."""
+        prompts = [self.chat.prompt_ids(state.messages) for state in states]
+        errors = [self.generator.refusal(prompt) for prompt in prompts]
+        readable = [place for place, error in enumerate(errors) if not error]
+        begun = [unfinished_turn(state) for state in states]
         samples = self.generator.sample(
-            [self.chat.prompt_ids(state.messages) for state in states],
+            [prompts[place] for place in readable],
             count,
-            seeds,
+            [seeds[place] for place in readable],
             stop_id=self.chat.stop_id,
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=[self.max_new_tokens - len(begun[place].token_ids) for place in readable],
             temperature=self.temperature,
+            pauses=[None if begun[place].partial else pause for place in readable],
         )
+        actions = {
+            place: tuple(self._read(begun[place], sample) for sample in drawn)
+            for place, drawn in zip(readable, samples, strict=True)
+        }
         return [
-            Proposal(
-                self.chat.context_ids(state.messages),
-                tuple(
-                    self.grammar.read(self.chat.decode(draw.token_ids), draw.token_ids, draw.logprobs) for draw in drawn
-                ),
-            )
-            for state, drawn in zip(states, samples, strict=True)
+            Proposal(self.chat.context_ids(state.messages), actions.get(place, ()), error)
+            for place, (state, error) in enumerate(zip(states, errors, strict=True))
         ]
+
+    def _read(self, begun: Message, sample: Sample) -> Action:
+        """What a sample adds to a turn, which is decoded whole: texts of its parts might not add up to its text."""
+        text = self.chat.decode((*begun.token_ids, *sample.token_ids))[len(begun.content) :]
+        whole = self.grammar.read(begun.content + text, sample.token_ids, sample.logprobs)
+        return replace(whole, text=text, thought="") if begun.partial else whole
+
+
+def unfinished_turn(state: State) -> Message:
+    """The agent's turn so far; empty where it is yet to begin."""
+    last = state.messages[-1]
+    return last if last.partial else Message("assistant", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +79,12 @@ class HeadValue:
     head: ValueHead
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        prompts = [self.chat.prompt_ids(state.messages) for state in states]
+        errors = [self.generator.refusal(prompt) for prompt in prompts]
+        readable = [prompt for prompt, error in zip(prompts, errors, strict=True) if not error]
         with torch.no_grad():
-            hidden = self.generator.hidden([self.chat.prompt_ids(state.messages) for state in states])
-            values = self.head.value(hidden)
+            values = iter(self.head.value(self.generator.hidden(readable)).tolist() if readable else ())
         return [
-            Estimate(value, self.chat.context_ids(state.messages))
-            for state, value in zip(states, values.tolist(), strict=True)
+            Estimate(0.0 if error else next(values), self.chat.context_ids(state.messages), error=error)
+            for state, error in zip(states, errors, strict=True)
         ]

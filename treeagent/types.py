@@ -84,6 +84,8 @@ class State:
     """Equal keys mean equal futures (transpositions, anchor states); ``None`` where nobody can tell."""
     snapshot: object = field(default=None, compare=False, repr=False)
     """Opaque handle by which the dynamics that made this state finds it again."""
+    ended: bool = field(default=False, compare=False)
+    """Search came here by a step that ended the episode, or hit a limit: there is no next one."""
 
 
 @dataclass(frozen=True, slots=True)

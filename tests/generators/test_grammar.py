@@ -59,3 +59,41 @@ def test_malformed_steps(text: str, reason: str) -> None:
     action = REACT.read(text, (3,), (-1.0,))
     assert (action.text, action.call, action.error) == (text, "", reason)
     assert (action.token_ids, action.logprobs) == ((3,), (-1.0,))
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("Action:", True),
+        ("Thought: a\nAction:", True),
+        ("Thought: a\nAction: b", True),
+        ("\nAction:", True),
+        ("", False),
+        ("Thought: a\nAction", False),
+        ("Thought: my Action: b", False),
+        ("Thought: a\n Action: b", False),
+        ("Reaction:", False),
+    ],
+)
+def test_an_action_begins_where_a_line_starts_with_its_mark(text: str, begins: bool) -> None:
+    assert REACT.begins_action(text) == begins
+
+
+@given(thoughts, steps, st.data())
+def test_a_turn_begins_its_action_once(thought: str, call: str, data: st.DataObject) -> None:
+    """At the mark, and from there on."""
+    text = REACT.write(thought, call)
+    end = data.draw(st.integers(0, len(text)))
+    assert REACT.begins_action(text[:end]) == (end >= len(text) - len(f" {call}"))
+
+
+@given(thoughts)
+def test_a_thought_alone_has_no_call_and_nothing_wrong(thought: str) -> None:
+    text = REACT.write(thought, "x").removesuffix(" x")
+    action = REACT.read_thought(text, (1, 2), (-0.5, -0.25))
+    assert (action.text, action.thought, action.call, action.error) == (text, thought, "", "")
+    assert (action.token_ids, action.logprobs) == ((1, 2), (-0.5, -0.25))
+
+
+def test_what_a_token_says_beyond_the_mark_is_no_thought() -> None:
+    assert REACT.read_thought("Thought: a\nAction: open[").thought == "a"

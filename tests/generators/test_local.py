@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model
+from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
-from treeagent.generators.local import LocalGenerator, PrefixCache, Sample, Segment, Usage
+from treeagent.generators.local import LocalGenerator, Pause, PrefixCache, Sample, Segment, Usage, _draw
 
 NEVER = -1
 """A stop id that no model samples."""
@@ -31,8 +31,9 @@ def draw(
     seeds: Sequence[int] | None = None,
     *,
     stop_id: int = NEVER,
-    new: int = 6,
+    new: int | Sequence[int] = 6,
     temperature: float = 1.0,
+    pauses: Sequence[Pause | None] = (),
 ) -> list[list[Sample]]:
     return generator.sample(
         prompts,
@@ -41,6 +42,7 @@ def draw(
         stop_id=stop_id,
         max_new_tokens=new,
         temperature=temperature,
+        pauses=pauses,
     )
 
 
@@ -115,6 +117,81 @@ def test_the_stop_token_ends_a_sample_and_is_kept() -> None:
         lengths.add(length)
     assert {12} < lengths
     assert_plain(model, PROMPTS, stopped)
+
+
+def test_a_sample_ends_at_its_pause() -> None:
+    """At the second odd token, where the prompt has that pause; other prompts and draws stay as they are."""
+    model = shared_model()
+    asked: list[tuple[int, ...]] = []
+
+    def second_odd(ids: tuple[int, ...]) -> bool:
+        asked.append(ids)
+        return sum(token % 2 for token in ids) == 2
+
+    odd = frozenset(range(1, len(tokenizer()), 2))
+    free = draw(LocalGenerator(model), PROMPTS, 4, new=12)
+    pauses = [Pause(odd, second_odd), None, Pause(odd, second_odd), Pause(odd, lambda ids: False)]
+    generator = LocalGenerator(model)
+    paused = draw(generator, PROMPTS, 4, new=12, pauses=pauses)
+    lengths = set()
+    for place, (whole, cut) in enumerate(zip(free, paused, strict=True)):
+        for one, two in zip(whole, cut, strict=True):
+            odds = [number for number, token in enumerate(one.token_ids) if token % 2]
+            length = odds[1] + 1 if place in (0, 2) and len(odds) > 1 else 12
+            assert two.token_ids == one.token_ids[:length]
+            assert two.logprobs == pytest.approx(one.logprobs[:length], abs=1e-5)
+            lengths.add(length)
+    assert len(lengths) > 4
+    assert all(ids[-1] in odd and sum(token % 2 for token in ids) <= 2 for ids in asked)
+    assert generator.usage.generated_tokens == sum(len(sample.token_ids) for samples in paused for sample in samples)
+    for prompt, sample in zip(PROMPTS, [samples[0] for samples in paused], strict=True):
+        before = generator.usage.encoded_tokens
+        read = (*prompt, *sample.token_ids)
+        torch.testing.assert_close(generator.hidden([read])[0], plain_hidden(model, read), atol=1e-4, rtol=1e-4)
+        assert generator.usage.encoded_tokens - before == 1  # its last token, which was never fed
+
+
+def test_a_pause_and_the_stop_token_end_a_sample_at_whichever_comes_first() -> None:
+    model = shared_model()
+    [[free]] = draw(LocalGenerator(model), PROMPTS[:1], 1, new=12)
+    late, early = free.token_ids[7], free.token_ids[4]
+    assert free.token_ids.index(late) == 7 and free.token_ids.index(early) == 4
+    for stop, pause in ((late, early), (early, late), (early, early)):
+        always = Pause(frozenset([pause]), lambda ids: True)
+        [[sample]] = draw(LocalGenerator(model), PROMPTS[:1], 1, new=12, stop_id=stop, pauses=[always])
+        assert sample.token_ids == free.token_ids[:5]
+
+
+def test_each_prompt_has_its_own_limit() -> None:
+    model = shared_model()
+    free = draw(LocalGenerator(model), PROMPTS, 3, new=9)
+    late = free[1][0].token_ids[5]  # as a stop token, it would come after its sample's end
+    for stop in (NEVER, late):
+        limited = draw(LocalGenerator(model), PROMPTS, 3, new=[9, 1, 4, 2], stop_id=stop)
+        for limit, whole, cut in zip([9, 1, 4, 2], free, limited, strict=True):
+            ends = [min(limit, [*sample.token_ids, stop].index(stop) + 1) for sample in whole]
+            same(cut, [Sample(one.token_ids[:end], one.logprobs[:end]) for one, end in zip(whole, ends, strict=True)])
+    with pytest.raises(ValueError, match="max_new_tokens is 0: give at least 1"):
+        draw(LocalGenerator(model), PROMPTS, new=[9, 0, 4, 2])
+
+
+def test_a_sample_ends_where_the_context_does() -> None:
+    model, generator = shared_model(), LocalGenerator(shared_model())
+    prompts = [ids(0, 250), ids(1, 20), ids(2, 255)]
+    drawn = draw(generator, prompts, 2, new=12)
+    assert [[len(sample.token_ids) for sample in samples] for samples in drawn] == [[6, 6], [12, 12], [1, 1]]
+    assert_plain(model, prompts, drawn)
+
+
+def test_rounding_draws_no_token_of_no_probability() -> None:
+    """0.999...9, which is 1 in single precision, lies below the whole mass, whatever that is rounded to."""
+    logits, draws = (
+        torch.tensor([[3.0, 1.0, 2.0, -torch.inf, -torch.inf]]),
+        torch.tensor([1 - 2**-53], dtype=torch.float64),
+    )
+    for shift in range(50):
+        token, logprob = _draw(logits * (1 + shift / 7), draws, 1.0)
+        assert token.item() <= 2 and torch.isfinite(logprob).all()
 
 
 def test_greedy_is_generates_greedy() -> None:
@@ -297,12 +374,28 @@ def test_forget_after_the_weights_have_changed() -> None:
     assert_plain(model, PROMPTS, draw(generator, PROMPTS))
 
 
+def test_a_cached_segment_holds_its_own_numbers_alone() -> None:
+    """A view would keep its whole batch alive, and the cache would not know."""
+    generator = LocalGenerator(shared_model())
+    draw(generator, PROMPTS)
+    segments = list(generator.cache._order.values())
+    assert len(segments) > len(PROMPTS)
+    held = 0
+    for each in segments:
+        tensors = [tensor for tensor in (each.keys_values, each.hidden, each.logits) if tensor is not None]
+        held += sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+    assert generator.cache.bytes == held
+
+
 def test_a_prompt_that_does_not_fit_is_refused() -> None:
     generator = LocalGenerator(shared_model())
     generator.hidden([ids(0, 255)])
-    with pytest.raises(ValueError, match="the prompt has 256 tokens, but the model's context holds 256"):
+    too_long = "the prompt has 256 tokens, but the model's context holds 256: lower environment.max_steps or"
+    with pytest.raises(ValueError, match=too_long):
         generator.hidden([ids(0, 256)])
     with pytest.raises(ValueError, match="the prompt has 300 tokens"):
         draw(generator, [PROMPTS[0], ids(0, 300)])
     with pytest.raises(ValueError, match="no tokens"):
         draw(generator, [()])
+    assert [generator.refusal(prompt) for prompt in (ids(0, 255), ())] == ["", "the prompt has no tokens"]
+    assert generator.refusal(ids(0, 256)).startswith(too_long)

@@ -10,7 +10,9 @@ from toy_llama import CONFIG, plain_hidden, plain_logprobs, shared_model, tokeni
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.policy import HeadValue, LLMPolicy
-from treeagent.search.mcts import Search, SearchConfig
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, Message, State, Task, Transition
@@ -42,7 +44,9 @@ def head() -> ValueHead:
 
 def search(tasks: list[Task], generator: LocalGenerator, temperature: float = 1.0) -> list[Tree]:
     policy = LLMPolicy(generator, CHAT, temperature=temperature, max_new_tokens=6)
-    grower = Search(policy, Echo(), SearchConfig(simulations=8, candidates=3), HeadValue(generator, CHAT, head()))
+    grower = Search(
+        policy, Echo(), SearchConfig(limits=Limits(simulations=8), candidates=3), HeadValue(generator, CHAT, head())
+    )
     return asyncio.run(grower.run(tasks, [int(task.id.split()[1]) for task in tasks]))
 
 
@@ -99,3 +103,25 @@ def test_greedy_takes_the_likeliest_and_keeps_the_rest() -> None:
         assert {action.token_ids for action in one.actions} == {two.actions[0].token_ids}
     assert policy.temperature == 1.0
     assert policy.greedy().max_new_tokens == 5
+
+
+def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:
+    """Its error says why; nothing can be done there, so it is worth nothing."""
+    generator = LocalGenerator(shared_model())
+    policy, value = LLMPolicy(generator, CHAT, max_new_tokens=5), HeadValue(generator, CHAT, head())
+    long = State(Task("long", "long"), (Message("user", "x" * CONFIG.context),))
+    short = [asyncio.run(Echo().reset(task)) for task in TASKS[:2]]
+    states = [short[0], long, short[1]]
+    proposals = asyncio.run(policy.propose(states, 2, [1, 2, 3]))
+    assert list(asyncio.run(policy.propose(short, 2, [1, 3]))) == [proposals[0], proposals[2]]
+    estimates = asyncio.run(value.estimate(states))
+    assert list(asyncio.run(value.estimate(short))) == [estimates[0], estimates[2]]
+    for said in (proposals[1], estimates[1]):
+        assert said.error.startswith("the prompt has 259 tokens, but the model's context holds 256: lower")
+        assert said.context_ids == CHAT.prompt_ids(long.messages)
+    assert (proposals[1].actions, estimates[1].value) == ((), 0.0)
+    assert [each.error for each in (proposals[0], estimates[2])] == ["", ""]
+    assert [list(asyncio.run(policy.propose([long], 2, [1]))), list(asyncio.run(value.estimate([long])))] == [
+        [proposals[1]],
+        [estimates[1]],
+    ]

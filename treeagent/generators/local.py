@@ -5,8 +5,9 @@ hang together like the tree itself. The K siblings of a state decode side by sid
 of the prefix: a row per state, a mask that hides siblings from each other.
 """
 
+import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -26,6 +27,16 @@ class Sample:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     """In nats, under the distribution drawn from (temperature applied)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Ends a sample before its stop token, after the token with which ``reached`` first holds."""
+
+    tokens: frozenset[int]
+    """The tokens with which it can come to hold: it is asked after these alone."""
+    reached: Callable[[tuple[int, ...]], bool]
+    """Asked with all ids sampled so far."""
 
 
 @dataclass(slots=True)
@@ -160,12 +171,25 @@ class LocalGenerator:
         self.cache.trim()
         return torch.stack([cast(Tensor, segment.hidden) for segment in segments])
 
+    @torch.no_grad()
+    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> Tensor:
+        """Log-probability, in nats, of each of the tokens right after each prompt, [prompts, tokens], on the CPU.
+
+        Raises:
+            ValueError: a prompt is empty or longer than the model's context.
+        """
+        segments = self._read(prompts)
+        self.cache.trim()
+        logits = torch.stack([cast(Tensor, segment.logits) for segment in segments])
+        return logits.log_softmax(-1)[:, list(token_ids)].cpu()
+
     def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
         """The last segment of each prompt, whose ``hidden`` and ``logits`` belong to the prompt's last token."""
         known: dict[tuple[int, ...], Segment] = {}
         missing: list[tuple[int, ...]] = []
         for prompt in dict.fromkeys(prompts):
-            self._check(prompt)
+            if refusal := self.refusal(prompt):
+                raise Refused(refusal)
             path = self.cache.find(prompt)
             length = sum(len(segment.token_ids) for segment in path)
             if length == len(prompt) and path[-1].hidden is not None:
@@ -178,15 +202,25 @@ class LocalGenerator:
             known.update(zip(rows, self._encode(rows), strict=True))
         return [known[prompt] for prompt in prompts]
 
-    def _check(self, prompt: tuple[int, ...]) -> None:
-        limit = getattr(self.model.config, "max_position_embeddings", None)
+    def refusal(self, prompt: tuple[int, ...]) -> str:
+        """Why ``hidden`` and ``sample`` would refuse this prompt, in one sentence; empty where they take it."""
         if not prompt:
-            raise Refused("the prompt has no tokens")
-        if limit is not None and len(prompt) >= limit:
-            raise Refused(
-                f"the prompt has {len(prompt)} tokens, but the model's context holds {limit}: lower "
+            return "the prompt has no tokens"
+        if self._room(prompt) < 1:
+            return (
+                f"the prompt has {len(prompt)} tokens, but the model's context holds {self._context}: lower "
                 "environment.max_steps or use a model with a longer context"
             )
+        return ""
+
+    @property
+    def _context(self) -> int:
+        limit: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return sys.maxsize if limit is None else limit
+
+    def _room(self, prompt: tuple[int, ...]) -> int:
+        """Tokens that the context holds after the prompt."""
+        return self._context - len(prompt)
 
     def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
         paths = [self._reusable(prompt) for prompt in prompts]
@@ -218,7 +252,9 @@ class LocalGenerator:
         for row, (path, tokens) in enumerate(zip(paths, new, strict=True)):
             keys_values = buffer[:, :, row, :, past + width - len(tokens) :].clone()
             parent = path[-1] if path else None
-            segments.append(self.cache.add(Segment(parent, tokens, keys_values, hidden[row], logits[row])))
+            # Clones: a view would keep the whole batch in memory for as long as the segment lives.
+            kept = Segment(parent, tokens, keys_values, hidden[row].clone(), logits[row].clone())
+            segments.append(self.cache.add(kept))
         self.usage.encoded_tokens += sum(map(len, new))
         self.usage.cached_tokens += sum(pasts)
         return segments
@@ -238,27 +274,42 @@ class LocalGenerator:
         seeds: Sequence[int],
         *,
         stop_id: int,
-        max_new_tokens: int,
+        max_new_tokens: int | Sequence[int],
         temperature: float = 1.0,
+        pauses: Sequence[Pause | None] = (),
     ) -> list[list[Sample]]:
-        """``count`` continuations of each prompt, up to ``stop_id`` (kept) or ``max_new_tokens``.
+        """``count`` continuations of each prompt, up to ``stop_id`` (kept), ``max_new_tokens`` (one number for all or
+        one a prompt), the prompt's pause if there are any, or the end of the model's context.
 
         The draw for ``prompts[i]`` depends on ``seeds[i]`` alone. Temperature 0 takes the likeliest token and reports
         its log-probability at temperature 1.
 
         Raises:
-            ValueError: a prompt is empty or longer than the model's context.
+            ValueError: a prompt is empty or longer than the model's context, or ``max_new_tokens`` is below 1.
         """
+        wanted = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+        if min(wanted, default=1) < 1:
+            raise Refused(f"max_new_tokens is {min(wanted)}: give at least 1")
         results: list[list[Sample]] = []
         for start in range(0, len(prompts), self.max_rows):
             rows = slice(start, start + self.max_rows)
             leaves = self._read(prompts[rows])
-            draws = np.stack([np.random.default_rng(seed).random((max_new_tokens, count)) for seed in seeds[rows]])
-            results += self._decode(leaves, torch.from_numpy(draws).float(), stop_id, temperature)
+            limits = [min(most, self._room(prompt)) for most, prompt in zip(wanted[rows], prompts[rows], strict=True)]
+            # One row a token, so that a prompt's draws do not depend on how far the others go.
+            draws = np.stack([np.random.default_rng(seed).random((max(limits), count)) for seed in seeds[rows]])
+            results += self._decode(leaves, torch.from_numpy(draws), limits, pauses[rows], stop_id, temperature)
             self.cache.trim()
         return results
 
-    def _decode(self, leaves: Sequence[Segment], draws: Tensor, stop_id: int, temperature: float) -> list[list[Sample]]:
+    def _decode(
+        self,
+        leaves: Sequence[Segment],
+        draws: Tensor,
+        limits: Sequence[int],
+        pauses: Sequence[Pause | None],
+        stop_id: int,
+        temperature: float,
+    ) -> list[list[Sample]]:
         """``draws`` [prompts, new tokens, siblings] are uniform numbers, one for each token to be sampled."""
         rows, steps, count = draws.shape
         paths = [_chain(leaf) for leaf in leaves]
@@ -272,10 +323,13 @@ class LocalGenerator:
         cache = _cache(buffer, past)
         logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves]).cpu()[:, None].expand(-1, count, -1)
         tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
-        lengths = torch.full((rows, count), steps)
+        lengths = torch.tensor(limits)[:, None].repeat(1, count)
+        pausing = any(pauses)
         for step in range(steps):
             tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], temperature)
-            lengths = torch.where((tokens[:, step] == stop_id) & (lengths == steps), step + 1, lengths)
+            lengths = torch.where((tokens[:, step] == stop_id) & (lengths > step), step + 1, lengths)
+            if pausing:
+                _pause(tokens[:, : step + 1], lengths, pauses)
             if step + 1 == steps or bool((lengths <= step + 1).all()):
                 break
             output = self.model(
@@ -338,12 +392,27 @@ def _chain(segment: Segment) -> list[Segment]:
     return path[::-1]
 
 
+def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> None:
+    """Cut the ``lengths`` [rows, siblings] of samples that reach their pause with the last of ``tokens`` [rows, tokens,
+    siblings]."""
+    length = tokens.shape[1]
+    for row, (pause, latest) in enumerate(zip(pauses, tokens[:, -1].tolist(), strict=True)):
+        if pause is None:
+            continue
+        for sibling, token in enumerate(latest):
+            goes_on = token in pause.tokens and lengths[row, sibling] > length
+            if goes_on and pause.reached(tuple(tokens[row, :, sibling].tolist())):
+                lengths[row, sibling] = length
+
+
 def _draw(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Tokens by inversion of the cumulative distribution, and their log-probabilities; [rows, siblings] each."""
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
     if temperature > 0:
         cumulative = logprobs.exp().cumsum(dim=-1)
-        chosen = torch.searchsorted(cumulative, (uniform[..., None] * cumulative[..., -1:]).contiguous(), right=True)
+        # Rounded to 1, a number would choose the vocabulary's last token, however unlikely.
+        below = uniform[..., None].float().clamp(max=1 - 2**-24) * cumulative[..., -1:]
+        chosen = torch.searchsorted(cumulative, below.contiguous(), right=True)
         chosen = chosen.clamp(max=logits.shape[-1] - 1)
     else:
         chosen = logprobs.argmax(dim=-1, keepdim=True)
