@@ -11,11 +11,24 @@ from hypothesis import strategies as st
 
 from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, q_advantages
 from treeagent.pairs import PairConfig, PreferencePair, preference_pairs
-from treeagent.search.node import Tree, path_return
+from treeagent.search.node import Edge, Tree, path_return
 from treeagent.targets import TargetConfig, TokenRow, imitation_rows, path_row, state_return, value_rows
 
 ALL = PairConfig(rule="all", max_per_node=99)
 trees = st.randoms(use_true_random=False).map(random_tree)
+
+
+def criticised_tree(shuffler: random.Random) -> Tree:
+    """A critic has scored the candidates of most nodes, in steps of 1/10."""
+    tree = random_tree(shuffler)
+    for here in tree.nodes():
+        if shuffler.random() < 0.8:
+            for each in here.edges:
+                each.critic = shuffler.randint(0, 10) / 10
+    return tree
+
+
+criticised_trees = st.randoms(use_true_random=False).map(criticised_tree)
 
 
 def names(tree: Tree, config: PairConfig) -> list[str]:
@@ -60,20 +73,47 @@ def test_smoothing_by_visits() -> None:
     assert {pair.smoothing for pair in preference_pairs(hand_tree(), ALL)} == {0.0}
 
 
-@given(trees, st.integers(1, 3), st.sampled_from([0.05, 0.2, 0.5]))
-def test_best_vs_worst_is_the_widest_of_all_pairs(tree: Tree, min_visits: int, min_margin: float) -> None:
-    config = replace(ALL, min_visits=min_visits, min_margin=min_margin)
+def test_pairs_of_mixed_values_by_hand() -> None:
+    """Half of the critic's word: A 3/8, B 5/8, C 1/4; nobody was asked below A, and D was not tried."""
+    tree = hand_tree()
+    for each, score in zip(tree.root.edges, (0.0, 1.0, 0.5, 1.0), strict=True):
+        each.critic = score
+    half = replace(ALL, critic_weight=0.5)
+    assert names(tree, half) == ["B>C", "B>A", "A1>A2"]
+    assert [pair.margin for pair in preference_pairs(tree, half)] == [0.375, 0.25, 0.5]
+    assert names(tree, replace(half, min_margin=0.1)) == ["B>C", "B>A", "A>C", "A1>A2"]
+    assert names(tree, replace(half, rule="best_vs_worst")) == ["B>C", "A1>A2"]
+    assert names(tree, replace(ALL, critic_weight=1.0)) == ["B>A", "B>C", "C>A", "A1>A2"]
+    assert names(tree, ALL) == names(hand_tree(), ALL)
+
+
+@given(
+    criticised_trees,
+    st.integers(1, 3),
+    st.sampled_from([0.05, 0.2, 0.5]),
+    st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+)
+def test_best_vs_worst_is_the_widest_of_all_pairs(
+    tree: Tree, min_visits: int, min_margin: float, critic_weight: float
+) -> None:
+    config = replace(ALL, min_visits=min_visits, min_margin=min_margin, critic_weight=critic_weight)
     every = list(preference_pairs(tree, config))
     widest = list(preference_pairs(tree, replace(config, max_per_node=1)))
     extreme = list(preference_pairs(tree, replace(config, rule="best_vs_worst")))
     assert [(pair.context_ids, pair.margin) for pair in extreme] == [(pair.context_ids, pair.margin) for pair in widest]
+
+    def q(each: Edge) -> float:
+        if each.critic is None:
+            return each.value
+        return (1 - critic_weight) * each.value + critic_weight * each.critic
+
     # Computed the slow way: every ordered couple of siblings.
     expected = Counter(
         (one.action.text, two.action.text, tree.prompt_ids(path))
         for path, here in tree.walk()
         for one in here.edges
         for two in here.edges
-        if min(one.visits, two.visits) >= min_visits and one.value - two.value >= min_margin
+        if min(one.visits, two.visits) >= min_visits and q(one) - q(two) >= min_margin
     )
     assert Counter((pair.chosen.text, pair.rejected.text, pair.context_ids) for pair in every) == expected
 
@@ -107,7 +147,7 @@ def test_advantages_weighted_by_visits_sum_to_zero(tree: Tree, min_visits: int, 
             assert not any(id(each) in scored for each in here.edges)
 
 
-@given(trees, st.integers(1, 3))
+@given(criticised_trees, st.integers(1, 3))
 def test_pairs_and_advantages_agree(tree: Tree, min_visits: int) -> None:
     advantages = {}
     scored = q_advantages(tree, AdvantageConfig(min_visits))

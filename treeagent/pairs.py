@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from operator import itemgetter
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -22,7 +23,7 @@ class PreferencePair:
     chosen: Action
     rejected: Action
     margin: float
-    """Q(chosen) - Q(rejected), > 0."""
+    """Q(chosen) - Q(rejected), > 0; of Q mixed with the critic's where that has weight."""
     smoothing: float = 0.0
     """Conservative DPO's label smoothing, in [0, 0.5]."""
     origin: Origin = "real"
@@ -36,6 +37,8 @@ class PairConfig:
     """n_min: both siblings were tried at least so often."""
     min_margin: Annotated[float, Field(gt=0)] = 0.2
     """θ: least |ΔQ|, in reward units."""
+    critic_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """1 - α of Q = α Q_search + (1 - α) Q_critic (Agent Q, equation 10), where the tree's search asked a critic."""
     rule: Literal["all", "best_vs_worst"] = "best_vs_worst"
     """Every pair of siblings (Agent Q), or one pair a node (MCTS-DPO)."""
     max_per_node: Annotated[int, Field(gt=0)] = 4
@@ -47,21 +50,31 @@ class PairConfig:
 def preference_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
     """Pairs of tried siblings whose Q differs by at least ``config.min_margin``, widest margin first at each node."""
     for path, node in tree.walk():
-        tried = [edge for edge in node.edges if edge.visits >= config.min_visits]
-        ranked = sorted(tried, key=lambda edge: edge.value, reverse=True)
+        tried = [(_mixed_value(edge, config), edge) for edge in node.edges if edge.visits >= config.min_visits]
+        ranked = sorted(tried, key=itemgetter(0), reverse=True)
         couples = list(combinations(ranked, 2)) if config.rule == "all" else [(ranked[0], ranked[-1])] if ranked else []
-        couples = [(best, worst) for best, worst in couples if best.value - worst.value >= config.min_margin]
-        couples.sort(key=lambda couple: couple[1].value - couple[0].value)
-        for chosen, rejected in couples[: config.max_per_node]:
+        wide = [
+            (more - less, best, worst)
+            for (more, best), (less, worst) in couples
+            if more - less >= config.min_margin and best.action.text != worst.action.text
+        ]
+        wide.sort(key=itemgetter(0), reverse=True)
+        for margin, chosen, rejected in wide[: config.max_per_node]:
             yield PreferencePair(
                 task_id=tree.task.id,
                 context_ids=tree.prompt_ids(path),
                 chosen=chosen.action,
                 rejected=rejected.action,
-                margin=chosen.value - rejected.value,
+                margin=margin,
                 smoothing=_smoothing(chosen, rejected) if config.smoothing == "visits" else 0.0,
                 origin=node.origin,
             )
+
+
+def _mixed_value(edge: Edge, config: PairConfig) -> float:
+    if edge.critic is None:
+        return edge.value
+    return (1 - config.critic_weight) * edge.value + config.critic_weight * edge.critic
 
 
 def _smoothing(chosen: Edge, rejected: Edge) -> float:

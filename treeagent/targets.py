@@ -57,12 +57,19 @@ def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
         nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
         arrivals = [None, *path]
         targets = [
-            None if id(visited) in told else state_return(visited, arrival, config.value, tree.discount)
+            None
+            if id(visited) in told or not _is_read(visited)
+            else state_return(visited, arrival, config.value, tree.discount)
             for visited, arrival in zip(nodes, arrivals, strict=True)
         ]
         told.update(map(id, nodes))
         if any(target is not None for target in targets):
             yield path_row(tree, path, targets, imitate=False)
+
+
+def _is_read(node: Node) -> bool:
+    """The tokens of its state are known: it was evaluated or expanded, or it ends in the policy's own tokens."""
+    return bool(node.context_ids) or node.state.messages[-1].partial
 
 
 def state_return(

@@ -1,0 +1,352 @@
+"""Leaf values that play on or are mixed, by hand and in a search, and what a critic's word does to a search."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_search import (
+    AllPolicy,
+    ConstantValue,
+    Corridor,
+    HashValue,
+    Maze,
+    TablePolicy,
+    Treasure,
+    act,
+    after,
+    begin,
+    calls,
+    digest,
+    grow,
+    task,
+)
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree, path_return
+from treeagent.search.values import MixedValue, RolloutValue
+from treeagent.types import Action, Estimate, Policy, Proposal, Refused, State, Transition, Value
+
+WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
+STEPS = {"left": 0.4, "right": 0.6}
+CELL = begin(task(), "cell 2")
+
+
+def states(count: int) -> list[State]:
+    return [begin(task(f"task {number}"), f"task {number}") for number in range(count)]
+
+
+def estimate(value: Value, *asked: State) -> list[Estimate]:
+    return list(asyncio.run(value.estimate(asked)))
+
+
+def test_a_rollout_by_hand() -> None:
+    """Two steps to the right pay 1 at the second."""
+    walk = RolloutValue(AllPolicy("right"), Corridor(), max_steps=6, value=ConstantValue(9.0))
+    assert estimate(walk, CELL) == [Estimate(1.0, (1,), environment_steps=2, generated_tokens=2)]
+    assert estimate(replace(walk, discount=0.5), CELL) == [Estimate(0.5, (1,), 2, 2)]
+    assert estimate(replace(walk, count=3), CELL, CELL) == [Estimate(1.0, (1,), 6, 6)] * 2
+    assert estimate(walk) == []
+
+
+@dataclass(frozen=True)
+class Toll:
+    """Every step pays 0.25 and a process reward, and costs three environment steps; ``limit`` of them at most."""
+
+    limit: int = 3
+
+    async def reset(self, task: object) -> State:
+        return CELL
+
+    async def step(self, state: State, action: Action) -> Transition:
+        truncated = len(calls(state)) + 1 >= self.limit
+        return Transition(after(state, action, "on"), reward=0.25, process=7.0, truncated=truncated, cost=3)
+
+
+@dataclass(frozen=True)
+class Dear:
+    """V = 0.5, for four environment steps and five tokens."""
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(0.5, (8, 9), 4, 5) for _ in states]
+
+
+@pytest.mark.parametrize(("limit", "max_steps", "steps"), [(3, 9, 3), (9, 2, 2)])
+def test_a_rollout_that_stops_short_is_closed_by_the_value(limit: int, max_steps: int, steps: int) -> None:
+    """Σ_t γ^t 0.25 + γ^T 0.5, at the environment's limit as at the rollout's own; process rewards stay out."""
+    toll = RolloutValue(AllPolicy("pay"), Toll(limit), max_steps=max_steps, discount=0.5)
+    paid = {2: 0.375, 3: 0.4375}[steps]
+    assert estimate(toll, CELL) == [Estimate(paid, (1,), 3 * steps, steps)]
+    [closed] = estimate(replace(toll, value=Dear()), CELL)
+    assert closed == Estimate(paid + 0.5**steps * 0.5, (1,), 3 * steps + 4, steps + 5)
+
+
+def test_many_rollouts_come_to_the_value_of_the_policy() -> None:
+    """Against the exact value of the walk: 1600 rollouts have a standard error of at most 0.0125."""
+
+    @lru_cache
+    def exact(cell: int, left: int) -> float:
+        if cell in (0, 4) or not left:
+            return float(cell == 4)
+        return sum(chance * exact(cell + move, left - 1) for move, chance in ((-1, 0.4), (1, 0.6)))
+
+    walk = RolloutValue(TablePolicy(STEPS), Corridor(), max_steps=9, count=1600)
+    [told] = estimate(walk, CELL)
+    assert told.value == pytest.approx(exact(2, 6), abs=0.0375)
+    assert 0.5 < exact(2, 6) < 0.7
+    assert told.generated_tokens == 2 * told.environment_steps
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.builds(Maze, end_share=st.floats(0, 0.6)), st.integers(1, 4), st.permutations(range(5)))
+def test_equal_states_give_equal_rollouts_in_any_company(maze: Maze, count: int, order: list[int]) -> None:
+    value = RolloutValue(TablePolicy(WORDS), maze, max_steps=5, count=count, value=HashValue())
+    asked = states(5)
+    together = estimate(value, *asked)
+    assert estimate(value, *(asked[place] for place in order)) == [together[place] for place in order]
+    assert [estimate(value, state) for state in asked] == [[each] for each in together]
+    again = replace(asked[0], snapshot="another place", key=None)
+    assert estimate(value, again, asked[0]) == [together[0]] * 2
+
+
+def test_other_states_and_numbers_give_other_rollouts() -> None:
+    policy = TablePolicy(WORDS)
+    state = states(1)[0]
+    other_seed = replace(state, task=replace(state.task, seed=1))
+    asked = [state, other_seed, begin(task("task 1"), "task 0"), begin(task("task 0"), "task 1")]
+    estimate(RolloutValue(policy, Treasure(), max_steps=4, count=8), *asked)
+    assert len({seed for _, seed in policy.asked}) == 4 * 8 * 4
+
+
+@dataclass
+class Waves:
+    """Counts the states of each call of a policy."""
+
+    policy: Policy
+    waves: list[int] = field(default_factory=list[int])
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        self.waves.append(len(states))
+        return await self.policy.propose(states, count, seeds)
+
+
+def test_all_rollouts_advance_together() -> None:
+    policy = Waves(AllPolicy("right"))
+    near = after(CELL, act("right"), "cell 3")
+    estimate(RolloutValue(policy, Corridor(), max_steps=9, count=2), CELL, near, CELL)
+    assert policy.waves == [6, 4]
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """Pays 0.25 a step; the third fails, hangs or pays what is no number, in task 1 alone."""
+
+    how: str
+
+    async def reset(self, task: object) -> State:
+        return CELL
+
+    async def step(self, state: State, action: Action) -> Transition:
+        reward = 0.25
+        if len(calls(state)) == 2 and state.task.id == "task 1":
+            if self.how == "fails":
+                raise RuntimeError("the server is gone")
+            if self.how == "hangs":
+                await asyncio.sleep(60)
+            reward = math.nan
+        return Transition(after(state, action, "on"), reward=reward, truncated=len(calls(state)) == 3)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [("fails", "RuntimeError: the server is gone"), ("hangs", "TimeoutError"), ("nan", "the reward is nan")],
+)
+def test_an_environment_that_fails_ends_its_own_rollout(how: str, error: str) -> None:
+    """The rollout keeps what it was paid by then, and what the value says of where it stood."""
+    value = RolloutValue(AllPolicy("go"), Breaks(how), max_steps=9, step_seconds=0.05)
+    sound, broken, too = estimate(value, *states(3))
+    assert sound == too == Estimate(1.0, (1,), 4, 4)
+    assert broken == Estimate(0.5, (1,), 2, 3, error)
+    [closed] = estimate(replace(value, value=ConstantValue(0.25)), states(2)[1])
+    assert (closed.value, closed.error) == (0.75, error)
+
+
+def test_a_rollout_without_rewards_needs_a_value() -> None:
+    maze = Maze(end_share=0.6, withheld=True)
+    blind = RolloutValue(AllPolicy("a"), maze, max_steps=9, discount=0.5)
+    with pytest.raises(Refused, match="rewards are withheld: give RolloutValue a value"):
+        estimate(blind, *states(1))
+    for state in states(8):
+        [told] = estimate(replace(blind, value=HashValue()), state)
+        steps = told.environment_steps
+        reached = state
+        for _ in range(steps):
+            reached = asyncio.run(maze.step(reached, act("a"))).state
+        assert told.value == pytest.approx(0.5**steps * HashValue.of(reached))
+
+
+@dataclass(frozen=True)
+class Forgetful:
+    """Cannot read a conversation in which ``steps`` actions were taken."""
+
+    steps: int
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [
+            Proposal((3,), (), "too long") if len(calls(state)) >= self.steps else Proposal((3,), (act("go"),) * count)
+            for state in states
+        ]
+
+
+def test_a_state_that_cannot_be_read_is_told_and_one_on_the_way_is_a_limit() -> None:
+    value = RolloutValue(Forgetful(2), Toll(9), max_steps=9)
+    assert estimate(value, CELL) == [Estimate(0.5, (3,), 6, 2)]
+    long = after(after(CELL, act("go"), "on"), act("go"), "on")
+    assert estimate(value, long) == [Estimate(0.0, (3,), error="too long")]
+
+
+@pytest.mark.parametrize(("max_steps", "count", "name"), [(0, 1, "max_steps"), (3, 0, "count")])
+def test_a_rollout_of_nothing_is_refused(max_steps: int, count: int, name: str) -> None:
+    with pytest.raises(Refused, match=f"{name} of a rollout is 0: give at least 1"):
+        RolloutValue(AllPolicy("a"), Maze(), max_steps=max_steps, count=count)
+
+
+def test_a_mixed_value_by_hand() -> None:
+    """1/4 of 1 and 3/4 of 0.5; the first context that there is, every cost, the first error."""
+    blind, dear = ConstantValue(1.0), Dear()
+    assert estimate(MixedValue([blind, dear], [0.25, 0.75]), CELL, CELL) == [Estimate(0.625, (8, 9), 4, 5)] * 2
+    walk = RolloutValue(AllPolicy("right"), Corridor(), max_steps=6)
+    assert estimate(MixedValue([dear, walk], [0.5, 0.5]), CELL) == [Estimate(0.75, (8, 9), 6, 7)]
+    assert estimate(MixedValue([walk, dear], [0.0, 1.0]), CELL) == [Estimate(0.5, (1,), 6, 7)]
+    unread = RolloutValue(Forgetful(0), Toll(), max_steps=6)
+    assert estimate(MixedValue([dear, unread], [0.5, 0.5]), CELL) == [Estimate(0.25, (8, 9), 4, 5, "too long")]
+
+
+@pytest.mark.parametrize(("count", "weights"), [(2, (1.0,)), (2, (0.5, 0.6)), (2, (1.5, -0.5)), (0, ())])
+def test_weights_that_make_no_mean_are_refused(count: int, weights: tuple[float, ...]) -> None:
+    with pytest.raises(Refused, match="weights"):
+        MixedValue([ConstantValue(0.0)] * count, weights)
+
+
+@dataclass
+class Ledger:
+    """Keeps what a value has told."""
+
+    value: Value
+    told: list[Estimate] = field(default_factory=list[Estimate])
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        told = await self.value.estimate(states)
+        self.told += told
+        return told
+
+
+def test_a_tree_pays_for_its_rollouts() -> None:
+    ledger = Ledger(RolloutValue(TablePolicy(WORDS), Maze(), max_steps=6, count=2))
+    [tree] = grow(TablePolicy(WORDS), Maze(), SearchConfig(limits=Limits(simulations=12)), ledger)
+    own = sum(1 for _ in tree.nodes()) - 1
+    played = sum(each.environment_steps for each in ledger.told)
+    assert tree.budget.environment_steps == own + played
+    assert played > own
+    drawn = 2 * 4 * tree.budget.proposals
+    assert tree.budget.generated_tokens == drawn + sum(each.generated_tokens for each in ledger.told)
+
+
+def test_a_tree_of_rollouts_depends_on_its_seed_alone() -> None:
+    value = RolloutValue(TablePolicy(WORDS), Maze(), max_steps=6)
+    config = SearchConfig(limits=Limits(simulations=10))
+    tasks = [task(f"task {number}") for number in range(4)]
+    wave = grow(TablePolicy(WORDS), Maze(), config, value, tasks)
+    for tree, each in zip(wave, tasks, strict=True):
+        [alone] = grow(TablePolicy(WORDS), Maze(), config, value, [each])
+        assert digest(tree) == digest(alone)
+
+
+@dataclass
+class Knowing:
+    """A critic that knows the way to the treasure."""
+
+    asked: list[tuple[tuple[str, ...], int]] = field(default_factory=list[tuple[tuple[str, ...], int]])
+    """(what was said before, candidates) of every state asked about."""
+
+    async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
+        for state, actions in zip(states, candidates, strict=True):
+            self.asked.append((calls(state), len(actions)))
+        return [
+            [float(self.leads((*calls(state), str(action.call)))) for action in actions]
+            for state, actions in zip(states, candidates, strict=True)
+        ]
+
+    @staticmethod
+    def leads(steps: tuple[str, ...]) -> bool:
+        return Treasure.path[: len(steps)] == steps
+
+
+EVENLY = dict.fromkeys("abcd", 0.25)
+SEARCH = SearchConfig(
+    limits=Limits(simulations=400), candidates=32, critic_weight=0.25, value_range=(0.0, 1.0), stop_at_return=1.0
+)
+
+
+def seek(config: SearchConfig, seed: int, critic: Knowing) -> Tree:
+    [tree] = asyncio.run(Search(TablePolicy(EVENLY), Treasure(), config, None, critic).run([task()], [seed]))
+    best = max(path_return(path) for path, node in tree.walk() if node.terminated)
+    assert best == 1.0
+    return tree
+
+
+def test_search_finds_the_treasure_sooner_with_a_critic_that_knows() -> None:
+    """Of 256 ways; where the critic has half the say, its word alone leads there in the four steps that it takes."""
+    alone, quarter, half = [], [], []
+    for seed in range(5):
+        alone.append(seek(replace(SEARCH, critic_weight=0.0), seed, Knowing()).budget.simulations)
+        quarter.append(seek(SEARCH, seed, Knowing()).budget.simulations)
+        half.append(seek(replace(SEARCH, critic_weight=0.5), seed, Knowing()).budget.simulations)
+    assert min(alone) > 100
+    assert max(quarter) < 20
+    assert half == [4] * 5
+
+
+def test_search_asks_the_critic_once_of_every_state_with_several_candidates() -> None:
+    critic = Knowing()
+    lone = TablePolicy(EVENLY, by_state={"c": {"a": 1.0}})
+    [tree] = asyncio.run(Search(lone, Treasure(), SEARCH, None, critic).run([task()], [0]))
+    expanded = [(calls(node.state), node) for node in tree.nodes() if node.edges]
+    several = [(said, len(node.edges)) for said, node in expanded if len(node.edges) > 1]
+    assert sorted(critic.asked) == sorted(several)
+    assert len(expanded) > len(several) > 2
+    for said, node in expanded:
+        for edge in node.edges:
+            told = float(critic.leads((*said, str(edge.action.call))))
+            assert edge.critic == (told if len(node.edges) > 1 else None)
+
+
+def test_a_critic_without_weight_is_not_asked() -> None:
+    critic = Knowing()
+    tree = seek(replace(SEARCH, critic_weight=0.0), 0, critic)
+    assert not critic.asked
+    assert all(edge.critic is None for node in tree.nodes() for edge in node.edges)
+
+
+@pytest.mark.parametrize("value", [None, HashValue()])
+def test_an_ended_state_is_not_played_on(value: Value | None) -> None:
+    """Only its context is read, and ``value`` judges it."""
+    policy = TablePolicy(WORDS)
+    ended = replace(states(1)[0], ended=True)
+    judged = 0.0 if value is None else HashValue.of(ended)
+    assert estimate(RolloutValue(policy, Maze(), max_steps=9, value=value), ended) == [Estimate(judged, (1, 7))]
+
+
+def test_search_never_plays_on_from_an_end() -> None:
+    ledger = Ledger(RolloutValue(TablePolicy(STEPS), Corridor(), max_steps=9, value=HashValue()))
+    [tree] = grow(TablePolicy(STEPS), Corridor(), SearchConfig(limits=Limits(simulations=20)), ledger)
+    ends = [node for node in tree.nodes() if node.ended]
+    assert len(ends) > 5
+    for node in ends:
+        assert node.value == HashValue.of(node.state)

@@ -1,0 +1,186 @@
+"""What a leaf is worth: the policy played on from there, and several values weighed against each other.
+
+The reward of a known end comes first, always. What else a leaf is worth is what search is given as its ``Value``: a
+value head, a language model that is asked for V(s), where there is neither a ``RolloutValue``, or a ``MixedValue``.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from treeagent.search.growth import describe
+from treeagent.seeds import derive_seed
+from treeagent.types import Action, Dynamics, Estimate, Policy, Proposal, Refused, State, Transition, Value
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutValue:
+    """V(s) as the mean return of the policy played from s to the end (Agent Q, section 5.1.2), outcome rewards alone.
+
+    The draws of a rollout follow from the task and the texts of the state's messages: equal states give equal rollouts,
+    in whatever tree and batch they are asked for. A rollout that stops short of a known end, at a limit, a withheld
+    reward, a prompt too long to be read or a failing environment, is worth what it was paid so far and ``value`` of
+    where it stands. Of a failed environment the estimate's ``error`` tells, too.
+    """
+
+    policy: Policy
+    dynamics: Dynamics
+    """Its steps are paid for by the tree that asks."""
+    _: KW_ONLY
+    max_steps: int
+    """Most steps of a rollout."""
+    count: int = 1
+    """Rollouts from each state."""
+    discount: float = 1.0
+    """γ, per step; the search's."""
+    value: Value | None = None
+    """What follows a rollout that stopped short; without it, nothing."""
+    step_seconds: float | None = None
+    """Wall time after which a step of a dynamics that waits is given up, as in ``SearchConfig``."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_steps", self.max_steps), ("count", self.count)):
+            if least < 1:
+                raise Refused(f"{name} of a rollout is {least}: give at least 1")
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        """All rollouts of all states advance together, one ``propose`` a wave.
+
+        Raises:
+            Refused: the dynamics withholds its rewards and there is no ``value``.
+        """
+        groups = [
+            [_Rollout(state, _seed(state, number), stopped=state.ended) for number in range(self.count)]
+            for state in states
+        ]
+        rollouts = [rollout for group in groups for rollout in group]
+        await self._read([rollout for rollout in rollouts if rollout.stopped])
+        while active := [rollout for rollout in rollouts if not rollout.stopped and rollout.steps < self.max_steps]:
+            await self._advance(active)
+        await self._close([rollout for rollout in rollouts if not rollout.told])
+        return [_mean(group) for group in groups]
+
+    async def _read(self, rollouts: Sequence["_Rollout"]) -> None:
+        """The contexts of states at which the episode is over, where nothing can be played."""
+        if rollouts:
+            states, seeds = [rollout.state for rollout in rollouts], [rollout.seed for rollout in rollouts]
+            for rollout, proposal in zip(rollouts, await self.policy.propose(states, 0, seeds), strict=True):
+                rollout.context_ids = proposal.context_ids
+
+    async def _advance(self, rollouts: Sequence["_Rollout"]) -> None:
+        seeds = [derive_seed(rollout.seed, rollout.steps) for rollout in rollouts]
+        proposals = await self.policy.propose([rollout.state for rollout in rollouts], 1, seeds)
+        acting = [
+            (rollout, proposal.actions[0])
+            for rollout, proposal in zip(rollouts, proposals, strict=True)
+            if rollout.reads(proposal)
+        ]
+        transitions = await asyncio.gather(*(self._step(rollout.state, action) for rollout, action in acting))
+        for (rollout, action), transition in zip(acting, transitions, strict=True):
+            rollout.generated_tokens += len(action.token_ids)
+            if isinstance(transition, str):
+                rollout.stopped, rollout.error = True, transition
+                continue
+            if transition.reward is None and self.value is None:
+                raise Refused(
+                    f"a rollout of task {rollout.state.task.id!r} cannot judge itself, because rewards are withheld: "
+                    "give RolloutValue a value that does"
+                )
+            rollout.take(transition, self.discount)
+
+    async def _step(self, state: State, action: Action) -> Transition | str:
+        """What the step leads to, or why the environment failed."""
+        try:
+            async with asyncio.timeout(self.step_seconds):
+                transition = await self.dynamics.step(state, action)
+        except Exception as error:  # the episode boundary: a failed rollout is data
+            return describe(error)
+        return transition if math.isfinite(transition.reward or 0.0) else f"the reward is {transition.reward}"
+
+    async def _close(self, rollouts: Sequence["_Rollout"]) -> None:
+        if self.value is None or not rollouts:
+            return
+        estimates = await self.value.estimate([rollout.state for rollout in rollouts])
+        for rollout, estimate in zip(rollouts, estimates, strict=True):
+            rollout.total += self.discount**rollout.steps * estimate.value
+            rollout.environment_steps += estimate.environment_steps
+            rollout.generated_tokens += estimate.generated_tokens
+
+
+@dataclass(slots=True)
+class _Rollout:
+    """One playing out, as far as it has come."""
+
+    state: State
+    seed: int
+    steps: int = 0
+    total: float = 0.0
+    """Σ_t γ^t r_t."""
+    stopped: bool = False
+    told: bool = False
+    """It came to a known end: nothing is to be added."""
+    context_ids: tuple[int, ...] = ()
+    """Of the state it began at."""
+    environment_steps: int = 0
+    generated_tokens: int = 0
+    error: str = ""
+
+    def reads(self, proposal: Proposal) -> bool:
+        """Whether the policy could read the state; where not, the rollout stops."""
+        if not self.steps:
+            self.context_ids, self.error = proposal.context_ids, proposal.error
+        self.stopped = bool(proposal.error)
+        return not self.stopped
+
+    def take(self, transition: Transition, discount: float) -> None:
+        self.total += discount**self.steps * (transition.reward or 0.0)
+        self.state = transition.state
+        self.steps += 1
+        self.environment_steps += transition.cost
+        self.stopped = transition.terminated or transition.truncated
+        self.told = transition.terminated and transition.reward is not None
+
+
+def _seed(state: State, number: int) -> int:
+    texts = (message.content for message in state.messages)
+    return derive_seed("rollout", number, state.task.id, state.task.seed, *texts)
+
+
+def _mean(rollouts: Sequence[_Rollout]) -> Estimate:
+    return Estimate(
+        sum(rollout.total for rollout in rollouts) / len(rollouts),
+        rollouts[0].context_ids,
+        sum(rollout.environment_steps for rollout in rollouts),
+        sum(rollout.generated_tokens for rollout in rollouts),
+        next((rollout.error for rollout in rollouts if rollout.error), ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MixedValue:
+    """Σ_i w_i V_i(s), the values asked in their order; the context is that of the first which reads tokens."""
+
+    values: Sequence[Value]
+    weights: Sequence[float]
+    """w, one a value; they sum to 1."""
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(self.values):
+            raise Refused(f"{len(self.values)} values have {len(self.weights)} weights: give one a value")
+        if min(self.weights, default=0.0) < 0 or not math.isclose(sum(self.weights), 1.0, abs_tol=1e-9):
+            raise Refused(f"the weights {tuple(self.weights)} of values must sum to 1, none of them below 0")
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        """Costs are summed; the first error, if any, is told."""
+        told = [await value.estimate(states) for value in self.values]
+        return [self._mix(of_state) for of_state in zip(*told, strict=True)]
+
+    def _mix(self, estimates: Sequence[Estimate]) -> Estimate:
+        return Estimate(
+            sum(weight * estimate.value for weight, estimate in zip(self.weights, estimates, strict=True)),
+            next((estimate.context_ids for estimate in estimates if estimate.context_ids), ()),
+            sum(estimate.environment_steps for estimate in estimates),
+            sum(estimate.generated_tokens for estimate in estimates),
+            next((estimate.error for estimate in estimates if estimate.error), ""),
+        )
