@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import pytest
 
@@ -17,11 +18,13 @@ from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.node import Budget, Edge, Tree
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Dynamics, Estimate, Message, Proposal, State, Task, Transition
+from treeagent.types import Action, Dynamics, Estimate, Message, Proposal, Refused, State, Task, Transition
 
 SHOP = ShopEnv(ShopOptions(products=200))
 SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
 EVALUATE = EvaluateConfig(best_of=6)
+MODES: tuple[Mode, ...] = get_args(Mode)
+SEARCHES = tuple(mode for mode in MODES if mode != "greedy")
 
 
 def act(call: str, logprob: float = -1.0) -> Action:
@@ -48,7 +51,7 @@ class Shopper:
         products = re.findall(r"^\[?(B\d{4})\b", page, re.MULTILINE)
         if "features:" in page:
             groups = [
-                values.split(", ") for name, values in re.findall(r"^(\w+): (.*)$", page, re.M) if name != "features"
+                values.split("/") for name, values in re.findall(r"^(\w+): (.*)$", page, re.M) if name != "features"
             ]
             return [*(f"click[{value}]" for values in groups for value in values), "click[buy now]"]
         if products:
@@ -104,7 +107,11 @@ def played(
     return outcomes, verified.actions, trees
 
 
-@pytest.mark.parametrize("mode", ["greedy", "best_of_n", "mcts"])
+def test_modes_are_greedy_and_every_method() -> None:
+    assert MODES == ("greedy", "mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead")
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("value", [Taste(), Taste(flat=True), None])
 def test_no_label_reaches_a_choice(mode: Mode, value: Taste | None) -> None:
     tasks = SHOP.tasks("test", 12)
@@ -122,7 +129,7 @@ def test_no_label_reaches_a_choice(mode: Mode, value: Taste | None) -> None:
             assert all(edge.reward is None for edge in path)
 
 
-@pytest.mark.parametrize("mode", ["best_of_n", "mcts"])
+@pytest.mark.parametrize("mode", SEARCHES)
 def test_that_leak_would_be_seen(mode: Mode) -> None:
     """The same comparison on a dynamics that reveals rewards: the choices follow the labels."""
     tasks = SHOP.tasks("test", 12)
@@ -131,26 +138,74 @@ def test_that_leak_would_be_seen(mode: Mode) -> None:
     assert actions != others
 
 
-def test_a_task_is_played_the_same_alone() -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_task_is_played_the_same_alone(mode: Mode) -> None:
     tasks = SHOP.tasks("test", 5)
-    modes: tuple[Mode, ...] = ("best_of_n", "mcts")
-    for mode in modes:
-        together, actions, _ = played(tasks, mode, Taste())
-        [alone], own, _ = played(tasks[3:4], mode, Taste())
-        assert own[tasks[3].id] == actions[tasks[3].id]
-        assert replace(alone.budget, seconds=0.0) == replace(together[3].budget, seconds=0.0)
+    together, actions, _ = played(tasks, mode, Taste())
+    [alone], own, _ = played(tasks[3:4], mode, Taste())
+    assert own[tasks[3].id] == actions[tasks[3].id]
+    assert replace(alone.budget, seconds=0.0) == replace(together[3].budget, seconds=0.0)
 
 
-def test_the_plan_is_what_is_executed() -> None:
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_the_plan_is_what_is_executed(mode: Mode) -> None:
     tasks = SHOP.tasks("test", 5)
-    outcomes, actions, trees = played(tasks, "mcts", Taste())
+    outcomes, actions, trees = played(tasks, mode, Taste())
     assert [tree.task for tree in trees] == list(tasks)
     for task, tree, outcome in zip(tasks, trees, outcomes, strict=True):
-        plan = [edge.action.text for edge in best_path(tree, EVALUATE.decision)]
-        assert actions[task.id][: len(plan)] == plan
+        plan = [edge.action.text for edge in best_path(tree, "visits" if mode == "lookahead" else EVALUATE.decision)]
+        assert plan and actions[task.id][: len(plan)] == plan
         assert outcome.steps == len(actions[task.id])
         assert outcome.budget.environment_steps == tree.budget.environment_steps + outcome.steps
-        assert outcome.budget.simulations == tree.budget.simulations > 0
+        assert outcome.budget.simulations == tree.budget.simulations
+        assert 0 < tree.budget.simulations <= (6 if mode == "best_of_n" else 24)
+
+
+def test_greedy_plans_nothing() -> None:
+    outcomes, _, trees = played(SHOP.tasks("test", 5), "greedy", Taste())
+    assert trees == []
+    assert [outcome.budget.environment_steps for outcome in outcomes] == [outcome.steps for outcome in outcomes]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_mode_asks_for_more_states_at_once_than_there_are_tasks(mode: Mode) -> None:
+    """What is in flight at once is what takes memory."""
+    asked: list[int] = []
+
+    class Counting(Shopper):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            asked.append(len(states))
+            return await super().propose(states, count, seeds)
+
+    actors = Actors(Counting(), Counting(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    asyncio.run(play(actors, blind, verified, SHOP.tasks("test", 12), mode, EVALUATE, SEARCH, 7))
+    assert max(asked) == 12
+
+
+def test_best_of_n_keeps_to_other_limits_too() -> None:
+    """Six episodes a task of more than three steps each are too many for ten steps: the last one is finished."""
+    tasks = SHOP.tasks("test", 5)
+    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    search = replace(SEARCH, limits=Limits(simulations=24, environment_steps=10))
+    _, trees = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
+    for tree in trees:
+        chains = [len(path) for path, node in tree.walk() if node.ended]
+        assert sum(chains) == tree.budget.environment_steps >= 10 > sum(chains[:-1])
+        assert len(chains) == tree.budget.simulations < 6
+
+
+def test_noise_is_for_training() -> None:
+    tasks = SHOP.tasks("test", 5)
+    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    played = [
+        asyncio.run(play(actors, blind, verified, tasks, "mcts", EVALUATE, search, 7))[1]
+        for search in (SEARCH, replace(SEARCH, root_noise=0.5))
+    ]
+    quiet, noisy = ([[edge.prior for edge in tree.root.edges] for tree in trees] for trees in played)
+    assert quiet == noisy
 
 
 @dataclass(frozen=True)
@@ -204,6 +259,36 @@ def test_where_a_plan_stops_the_policy_goes_on() -> None:
     assert [outcome.budget.generated_tokens for outcome in outcomes] == [0, 6, 10, 4]
 
 
+def test_a_state_that_cannot_be_read_ends_its_episode() -> None:
+    class Short(Climber):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            drawn = await super().propose(states, count, seeds)
+            return [
+                Proposal((), (), "too long") if state.task.id == "long" and len(state.messages) > 5 else proposal
+                for state, proposal in zip(states, drawn, strict=True)
+            ]
+
+    tasks = [Task("long", ""), Task("free", ""), Task("planned", "")]
+    plans = [[], [], [Edge(act("plan"), 1.0)] * 5]
+    long, free, planned = asyncio.run(execute(Short(), Stairs(), tasks, [0] * 3, plans))
+    assert (long.error, long.steps, long.reward, long.budget.environment_steps) == ("too long", 3, 0.75, 3)
+    assert (long.budget.proposals, long.budget.generated_tokens) == (4, 6)
+    assert (free.error, free.steps, planned.error, planned.steps) == ("", 5, "", 5)
+
+
+def test_a_step_that_hangs_is_given_up() -> None:
+    class Hanging(Stairs):
+        async def step(self, state: State, action: Action) -> Transition:
+            if state.task.id == "hangs":
+                await asyncio.Event().wait()
+            return await super().step(state, action)
+
+    tasks = [Task("hangs", ""), Task("free", "")]
+    hung, free = asyncio.run(execute(Climber(), Hanging(), tasks, [0, 0], [(), ()], step_seconds=0.05))
+    assert (hung.error, hung.budget.environment_steps) == ("TimeoutError", 0)
+    assert (free.error, free.steps) == ("", 5)
+
+
 @pytest.mark.parametrize(
     ("successes", "trials", "low", "high"),
     [  # Newcombe (1998), table I, method 3
@@ -241,3 +326,8 @@ def test_summary_by_hand() -> None:
         "generated_tokens": 150,
         "seconds": 1.5,
     }
+
+
+def test_no_outcomes_are_refused() -> None:
+    with pytest.raises(Refused, match="dpo in mode mcts has no outcomes"):
+        summarise("dpo", "mcts", [], 1.5)

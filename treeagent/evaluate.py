@@ -1,28 +1,28 @@
-"""Policies compared on held-out tasks: greedy, best-of-N and tree search, with what each of them spent.
+"""Policies compared on held-out tasks, greedily and under every way of searching, with what each of them spent.
 
-Nothing that chooses an action sees a reward. Search and best-of-N plan on a dynamics that withholds it and judge by
-the value head; the plan is then executed, and only that execution is verified.
+Nothing that chooses an action sees a reward. A search plans on a dynamics that withholds it and judges by the value
+head; the plan is then executed, and only that execution is verified.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.baselines import roll_out
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision, best_path
 from treeagent.search.growth import Growth, end, plant, take_step
-from treeagent.search.mcts import Search
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
 from treeagent.search.node import Budget, Edge, Tree
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Dynamics, Policy, Task, Value
+from treeagent.types import Action, Critic, Dynamics, Policy, Refused, Task, Value
 
-Mode = Literal["greedy", "best_of_n", "mcts"]
+Mode = Literal["greedy", SearchMethod]
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -32,11 +32,11 @@ class EvaluateConfig:
     tasks: Annotated[int, Field(gt=0)] = 200
     """Held-out tasks (the environment's test split)."""
     modes: tuple[Mode, ...] = ("greedy", "best_of_n", "mcts")
-    """Ways of acting."""
+    """Ways of acting: the policy at temperature 0, or a method of search. Sampling is ``best_of_n`` with N = 1."""
     best_of: Annotated[int, Field(gt=0)] = 8
-    """N of best-of-N."""
+    """N of best-of-N, where it stands for ``search.limits.simulations``."""
     decision: Decision = "leaf"
-    """How a search's tree becomes actions."""
+    """How a search's tree becomes actions; those of lookahead are taken already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,7 @@ class Actors:
     sampling: Policy
     greedy: Policy
     value: Value | None
-    forget: Callable[[], None] = lambda: None
-    """Call it when the model's weights have changed."""
+    critic: Critic | None = None
 
 
 @dataclass(slots=True)
@@ -79,46 +78,64 @@ async def play(
 ) -> tuple[list[Outcome], list[Tree]]:
     """Plan on ``blind``, execute on ``verified``, go on greedily where a plan ends before its task does.
 
+    Every mode plans as ``search`` says, apart from its method, the N of best-of-N, and noise, which is for training.
+
     Returns the outcomes and the trees planned in (none for greedy), in the tasks' order.
     """
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     trees: list[Tree] = []
-    if mode == "best_of_n":
-        # As many chains at once as there are tasks, so that this mode needs no more memory than the others.
-        for start in range(0, len(tasks), step := max(len(tasks) // config.best_of, 1)):
-            part = slice(start, start + step)
-            trees += await roll_out(
-                actors.sampling, blind, tasks[part], seeds[part], count=config.best_of, value=actors.value
-            )
-    elif mode == "mcts":
-        trees = await Search(actors.sampling, blind, search, actors.value).run(tasks, seeds)
-    plans = [best_path(tree, config.decision) for tree in trees] or [[] for _ in tasks]
-    outcomes = await execute(actors.greedy, verified, tasks, seeds, plans)
+    plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
+    if mode != "greedy":
+        settings = _settings(mode, config, search)
+        grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic)
+        # As many simulations in flight in every mode, so that none needs more memory than the others.
+        size = max(len(tasks) * search.leaves // settings.leaves, 1)
+        for start in range(0, len(tasks), size):
+            trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
+        plans = [best_path(tree, "visits" if mode == "lookahead" else config.decision) for tree in trees]
+    outcomes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
     return outcomes, trees
 
 
+def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
+    settings = replace(search, method=mode, root_noise=0.0)
+    if mode != "best_of_n":
+        return settings
+    limits = replace(search.limits, simulations=config.best_of)
+    # Chains side by side share the work on their prompt; one by one they can keep to another limit.
+    alone = limits == Limits(simulations=config.best_of)
+    return replace(settings, limits=limits, leaves=config.best_of if alone else search.leaves)
+
+
 async def execute(
-    policy: Policy, dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], plans: Sequence[Sequence[Edge]]
+    policy: Policy,
+    dynamics: Dynamics,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    plans: Sequence[Sequence[Edge]],
+    step_seconds: float | None = None,
 ) -> list[Outcome]:
-    """Take each plan's actions, then the policy's, until the task ends."""
-    growths = await plant(dynamics, tasks, seeds)
+    """Take each plan's actions, then the policy's, until the task ends or, which is an error of the outcome, a step
+    fails, takes more than ``step_seconds`` or leads to a state that the policy cannot read."""
+    growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
     runs = [(growth, list[Edge](), [edge.action for edge in plan]) for growth, plan in zip(growths, plans, strict=True)]
     active = [run for run in runs if not run[0].tree.error]
     while active:
         unplanned = [(growth, path) for growth, path, plan in active if len(path) >= len(plan)]
         drawn = await _propose(policy, unplanned)
+        active = [run for run in active if not run[0].tree.error]
         for growth, path, plan in active:
             action = plan[len(path)] if len(path) < len(plan) else drawn[id(growth)]
             path.append(Edge(action, prior=1.0))
-        await asyncio.gather(*(take_step(dynamics, growth, path) for growth, path, _ in active))
+        await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path, _ in active))
         active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
     return [
         Outcome(
             growth.tree.task.id,
             sum(edge.reward or 0.0 for edge in path),
-            len(path),
+            sum(not edge.thought for edge in path),
             growth.tree.budget,
             growth.tree.error,
         )
@@ -131,14 +148,25 @@ async def _propose(policy: Policy, wanted: Sequence[tuple[Growth, list[Edge]]]) 
         return {}
     states = [end(growth, path).state for growth, path in wanted]
     proposals = await policy.propose(states, 1, [growth.next_seed() for growth, _ in wanted])
+    drawn: dict[int, Action] = {}
     for (growth, _), proposal in zip(wanted, proposals, strict=True):
-        growth.tree.budget.generated_tokens += len(proposal.actions[0].token_ids)
         growth.tree.budget.proposals += 1
-    return {id(growth): proposal.actions[0] for (growth, _), proposal in zip(wanted, proposals, strict=True)}
+        growth.tree.budget.generated_tokens += sum(len(action.token_ids) for action in proposal.actions)
+        if proposal.error:
+            growth.tree.error = proposal.error
+        else:
+            drawn[id(growth)] = proposal.actions[0]
+    return drawn
 
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> dict[str, float | int | str]:
-    """One row of results. The interval of success is Wilson's, 95 %."""
+    """One row of results. The interval of success is Wilson's, 95 %.
+
+    Raises:
+        Refused: there are no outcomes.
+    """
+    if not outcomes:
+        raise Refused(f"{policy} in mode {mode} has no outcomes to summarise: evaluate it on one task or more")
     successes = sum(outcome.success for outcome in outcomes)
     low, high = wilson_interval(successes, len(outcomes))
     return {

@@ -1,113 +1,347 @@
-"""Chains: the same tree format, the same accounting, no tree policy."""
+"""What holds for every way of searching: statistics add up, limits are kept, and no tree owes another anything."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import pytest
-from toy_search import (
-    AllPolicy,
-    ConstantValue,
-    HashValue,
-    Maze,
-    TablePolicy,
-    Treasure,
-    digest,
-    task,
-)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from toy_search import AllPolicy, ConstantValue, Corridor, HashValue, Maze, TablePolicy, Treasure, digest, plain, task
+from written_world import InOrder
 
-from treeagent.search.baselines import roll_out
-from treeagent.search.decide import best_path
-from treeagent.search.node import path_return
-from treeagent.types import Action, State, Transition
+from treeagent.advantages import AdvantageConfig, advantage_rows, q_advantages
+from treeagent.pairs import PairConfig, preference_pairs
+from treeagent.report.show import show_tree
+from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.decide import Decision, best_path
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.targets import TargetConfig, imitation_rows, value_rows
+from treeagent.types import Action, Dynamics, Policy, Proposal, State, Task, Transition, Value
 
+METHODS: tuple[SearchMethod, ...] = get_args(SearchMethod)
+BASELINES = tuple(method for method in METHODS if method != "mcts")
+CHAINS = ("best_of_n", "random_expand")
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
-TASKS = [task(f"task {number}") for number in range(4)]
+TASKS = [task(f"task {number}") for number in range(6)]
+
+configs = st.builds(
+    SearchConfig,
+    method=st.sampled_from(BASELINES),
+    limits=st.builds(Limits, simulations=st.integers(1, 24)),
+    candidates=st.integers(1, 4),
+    discount=st.sampled_from([1.0, 0.9]),
+    leaves=st.integers(1, 4),
+    beam_width=st.integers(1, 3),
+    initial_chains=st.integers(1, 3),
+    expansions=st.integers(1, 3),
+    lookahead_depth=st.integers(1, 3),
+)
+mazes = st.builds(Maze, end_share=st.floats(0.1, 0.6), limit_share=st.floats(0.1, 0.4), withheld=st.booleans())
+seeds = st.integers(0, 2**63 - 1)
 
 
-def test_chains_share_the_root_only() -> None:
+def searched(
+    config: SearchConfig,
+    policy: Policy,
+    dynamics: Dynamics,
+    value: Value | None = None,
+    tasks: Sequence[Task] = TASKS[:1],
+    seeds: Sequence[int] | None = None,
+) -> list[Tree]:
+    search = make_search(policy, dynamics, config, value)
+    return asyncio.run(search.run(tasks, range(len(tasks)) if seeds is None else seeds))
+
+
+def limited(method: SearchMethod, simulations: int = 12, candidates: int = 4) -> SearchConfig:
+    return SearchConfig(method=method, limits=Limits(simulations=simulations), candidates=candidates)
+
+
+def visited(node: Node) -> list[Edge]:
+    return [edge for edge in node.edges if edge.visits]
+
+
+@settings(deadline=None, max_examples=100)
+@given(configs, mazes, seeds)
+def test_statistics_add_up(config: SearchConfig, maze: Maze, seed: int) -> None:
+    """N counts the simulations through an edge; W sums their returns, each closed where it ended."""
+    [tree] = searched(config, TablePolicy(WORDS), maze, HashValue(), seeds=[seed])
+    assert config.limits.simulations is not None
+    assert not tree.error
+    assert tree.root.visits == tree.budget.simulations <= config.limits.simulations
+    assert tree.discount == config.discount
+    for path, node in tree.walk():
+        assert sum(edge.prior for edge in node.edges) == pytest.approx(1.0 if node.edges else 0.0)
+        assert not (node.ended and node.edges)
+        assert all(edge.child is not None for edge in visited(node))
+        if not path:
+            continue
+        edge, below = path[-1], sum(lower.value_sum for lower in node.edges)
+        ended_here = edge.visits - node.visits
+        assert ended_here >= 0
+        beyond = ended_here * node.leaf_value(edge.reward) + below
+        assert edge.value_sum == pytest.approx(edge.visits * (edge.reward or 0.0) + config.discount * beyond)
+
+
+@settings(deadline=None, max_examples=100)
+@given(configs, mazes, seeds)
+def test_the_budget_tells_what_was_spent(config: SearchConfig, maze: Maze, seed: int) -> None:
     value = HashValue()
-    [tree] = asyncio.run(roll_out(TablePolicy(WORDS), Treasure(), TASKS[:1], [5], count=6, value=value))
-    assert len(tree.root.edges) == 6  # 6 draws of 4 words: equal draws stay apart
-    assert len({edge.action.text for edge in tree.root.edges}) < 6
-    ends = [path for path, node in tree.walk() if node.ended]
-    assert [len(path) for path in ends] == [4] * 6
-    assert all(len(node.edges) == 1 for path, node in tree.walk() if path and not node.ended)
-    for path in ends:
-        assert [(edge.visits, edge.prior, edge.value) for edge in path] == [(1, 1.0, path[-1].reward)] * 4
-        assert path[-1].child is not None
-        assert path[-1].child.value == HashValue.of(path[-1].child.state)
-    assert value.calls == [6]
-    budget = replace(tree.budget, seconds=0.0)
-    assert (budget.simulations, budget.environment_steps, budget.proposals, budget.estimates) == (6, 24, 24, 6)
-    assert budget.generated_tokens == 48
+    [tree] = searched(config, TablePolicy(WORDS), maze, value, seeds=[seed])
+    nodes, spent = list(tree.nodes()), tree.budget
+    assert spent.environment_steps == len(nodes) - 1
+    assert spent.estimates == sum(value.calls)
+    assert spent.seconds > 0
+    if config.method in CHAINS:
+        ends = [node for node in nodes if not node.edges]
+        assert spent.proposals == spent.environment_steps
+        assert spent.generated_tokens == 2 * spent.proposals
+        assert spent.estimates == spent.simulations == len(ends)
+        assert all(node.ended for node in ends)
+    else:
+        assert spent.proposals == sum(bool(node.edges) for node in nodes)
+        assert spent.generated_tokens == 2 * config.candidates * spent.proposals
+        assert spent.estimates == len(nodes) - 1
+        assert all(node.value == HashValue.of(node.state) for node in nodes[1:])
+    for node in nodes[1:]:
+        assert node.context_ids == (len(node.state.messages), 7)
 
 
-def test_best_of_n_takes_the_chain_of_highest_return() -> None:
-    [tree] = asyncio.run(roll_out(TablePolicy(WORDS), Treasure(), TASKS[:1], [5], count=8))
-    returns = [path_return(path) for path, node in tree.walk() if node.ended]
-    assert len(set(returns)) > 1
-    assert path_return(best_path(tree)) == max(returns)
+@settings(deadline=None, max_examples=60)
+@given(configs, mazes, st.lists(seeds, min_size=6, max_size=6), st.integers(0, 5))
+def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, drawn: list[int], place: int) -> None:
+    together = searched(config, TablePolicy(WORDS), maze, HashValue(), TASKS, drawn)
+    [alone] = searched(config, TablePolicy(WORDS), maze, HashValue(), TASKS[place : place + 1], [drawn[place]])
+    assert digest(together[place]) == digest(alone)
 
 
-def test_chains_of_equal_return_are_told_apart_by_the_value_where_the_reward_is_withheld() -> None:
-    [tree] = asyncio.run(roll_out(TablePolicy(WORDS), Maze(withheld=True), TASKS[:1], [5], count=8, value=HashValue()))
-    ends = [node.value for path, node in tree.walk() if node.ended]
-    assert best_path(tree)[-1].child is not None
-    assert path_return(best_path(tree)) == max(ends)
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "random_expand"])
+def test_one_call_of_each_kind_serves_every_tree_of_a_wave(method: SearchMethod) -> None:
+    """Where all episodes are equally long the trees keep in step, so that every call serves all of them."""
+
+    class Counting(AllPolicy):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            assert len(states) % 6 == 0 and len({state.task.id for state in states}) == 6
+            return await super().propose(states, count, seeds)
+
+    value = HashValue()
+    trees = searched(limited(method), Counting("a", "b"), Treasure(), value, TASKS)
+    assert all(tree.budget.simulations for tree in trees)
+    assert all(count % 6 == 0 for count in value.calls)
 
 
-def test_a_chain_depends_on_its_trees_seed_alone() -> None:
-    together = asyncio.run(roll_out(TablePolicy(WORDS), Maze(), TASKS, range(4), count=3, value=HashValue()))
-    for place in range(4):
-        [alone] = asyncio.run(roll_out(TablePolicy(WORDS), Maze(), [TASKS[place]], [place], count=3, value=HashValue()))
-        assert digest(alone) == digest(together[place])
+def one_simulation(config: SearchConfig, longest: int) -> tuple[int, int]:
+    """The most steps and draws that a simulation takes, in a world whose episodes have ``longest`` steps at most."""
+    if config.method in CHAINS:
+        return longest, longest
+    if config.method == "lookahead":
+        inner = sum(config.candidates**depth for depth in range(config.lookahead_depth))
+        return inner, inner
+    return 1, 1
 
 
-def test_a_truncated_chain_is_worth_its_last_estimate() -> None:
-    [tree] = asyncio.run(
-        roll_out(AllPolicy("a"), Maze(end_share=0.0, limit_share=1.0), TASKS[:1], [0], value=ConstantValue(0.25))
+@settings(deadline=None, max_examples=100)
+@given(configs, st.sampled_from(["environment_steps", "generated_tokens"]), st.integers(1, 60), seeds)
+def test_no_limit_is_exceeded_by_more_than_the_simulations_in_flight(
+    config: SearchConfig, kind: str, most: int, seed: int
+) -> None:
+    config = replace(config, limits=Limits(**{kind: most}))
+    [tree] = searched(config, TablePolicy(WORDS), Treasure(), HashValue(), seeds=[seed])
+    steps, draws = one_simulation(config, longest=4)
+    if kind == "environment_steps":
+        assert tree.budget.environment_steps < most + steps * config.leaves
+    else:
+        tokens = 2 if config.method in CHAINS else 2 * config.candidates
+        assert tree.budget.generated_tokens < most + draws * tokens * config.leaves
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "proposals", "estimates"),
+    [
+        ("mcts", 6, 3, 7),  # the root is estimated as well; it, a and b have drawn
+        ("best_of_n", 24, 24, 6),  # six chains of four steps, judged at their ends
+        ("beam", 6, 3, 6),  # a, b; both are kept: aa, ab, ba, bb
+        ("best_first", 6, 3, 6),  # equals are expanded first come, first served: the same
+        ("lookahead", 14, 7, 14),  # a, b and two below each; under a four more; under aa four more
+    ],
+)
+def test_what_six_simulations_cost_by_hand(method: SearchMethod, steps: int, proposals: int, estimates: int) -> None:
+    """Two candidates at each state, all worth the same until the end after four steps."""
+    [tree] = searched(limited(method, 6, candidates=2), InOrder("ab"), Treasure(), ConstantValue(0.0))
+    spent = tree.budget
+    per_draw = 1 if method == "best_of_n" else 2
+    assert (spent.simulations, spent.environment_steps, spent.proposals, spent.estimates) == (
+        6,
+        steps,
+        proposals,
+        estimates,
     )
-    [edge] = tree.root.edges
-    assert edge.child is not None and edge.child.truncated
-    assert (edge.value, edge.reward) == (0.25, 0.0)
+    assert spent.generated_tokens == per_draw * proposals
 
 
-class Slippery(Treasure):
-    """Raises where a path leaves the best one after its first step."""
-
-    async def step(self, state: State, action: Action) -> Transition:
-        if len(state.messages) == 3 and state.messages[1].content == "a":
-            raise OSError("the door is stuck")
-        return await super().step(state, action)
+def test_seconds_are_a_limit_too() -> None:
+    for method in BASELINES:
+        config = SearchConfig(method=method, limits=Limits(seconds=1e-9))
+        [tree] = searched(config, TablePolicy(WORDS), Maze(0.0, 0.0))
+        assert tree.budget.simulations == 0 and not tree.root.edges  # planting it took longer
 
 
-def test_a_broken_chain_costs_neither_its_siblings_nor_its_neighbours() -> None:
-    first, second = asyncio.run(
-        roll_out(TablePolicy(WORDS), Slippery(), [TASKS[0], TASKS[1]], [5, 6], count=6, value=HashValue())
-    )
-    for tree in (first, second):
-        broken = [edge for edge in tree.root.edges if edge.action.text == "a"]
-        assert bool(broken) == bool(tree.error)
-        assert tree.error in ("", "OSError: the door is stuck")
-        for edge in tree.root.edges:
-            assert (edge.visits, edge.value_sum > 0) == ((0, False) if edge in broken else (1, True))
-        assert tree.budget.simulations == 6 - len(broken)
-        assert all(edge not in best_path(tree) for edge in broken)
-    assert first.error
-    alone = asyncio.run(roll_out(TablePolicy(WORDS), Slippery(), [TASKS[1]], [6], count=6, value=HashValue()))[0]
-    assert digest(alone) == digest(second)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_finished_path_of_enough_return_ends_the_search(method: SearchMethod) -> None:
+    config = SearchConfig(method=method, limits=Limits(simulations=200), stop_at_return=0.9)
+    [tree] = searched(config, TablePolicy(WORDS), Maze(0.5, 0.1), HashValue(), seeds=[4])
+    returns = [edge.reward for node in tree.nodes() for edge in visited(node) if edge.exhausted]
+    assert any(reward is not None and reward >= 0.9 for reward in returns)
+    assert tree.budget.simulations < 200
 
 
-def test_where_every_chain_breaks_there_is_no_plan() -> None:
-    class Stuck(Treasure):
+@pytest.mark.parametrize("method", METHODS)
+def test_a_failing_step_costs_its_own_tree_only(method: SearchMethod) -> None:
+    class Fragile(Maze):
         async def step(self, state: State, action: Action) -> Transition:
-            raise OSError("stuck")
+            if state.task.id == "task 1" and len(state.messages) > 1:
+                raise RuntimeError("the page did not load")
+            return await super().step(state, action)
 
-    [tree] = asyncio.run(roll_out(TablePolicy(WORDS), Stuck(), TASKS[:1], [5], count=3, value=HashValue()))
+    config = limited(method)
+    broken = searched(config, TablePolicy(WORDS), Fragile(0.1, 0.1), HashValue(), TASKS[:3])
+    whole = searched(config, TablePolicy(WORDS), Maze(0.1, 0.1), HashValue(), TASKS[:3])
+    assert [tree.error for tree in broken] == ["", "RuntimeError: the page did not load", ""]
+    assert [digest(broken[place]) == digest(whole[place]) for place in range(3)] == [True, False, True]
+    failed = broken[1]
+    assert failed.root.visits == failed.budget.simulations < 12
+    assert all(edge.visits == 0 for node in failed.nodes() for edge in node.edges if edge.child is None)
+    assert plain(failed)["error"] == "RuntimeError: the page did not load"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_that_hangs_is_given_up(method: SearchMethod) -> None:
+    class Hanging(Maze):
+        async def step(self, state: State, action: Action) -> Transition:
+            await asyncio.Event().wait()
+            raise AssertionError("nothing sets it")
+
+    [tree] = searched(replace(limited(method), step_seconds=0.02), TablePolicy(WORDS), Hanging())
+    assert tree.error == "TimeoutError"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_environment_that_fails_to_reset_costs_its_own_tree_only(method: SearchMethod) -> None:
+    class Fragile(Maze):
+        async def reset(self, task: Task) -> State:
+            if task.id == "task 0":
+                raise ConnectionError("no server")
+            return await super().reset(task)
+
+    broken, sound = searched(limited(method), TablePolicy(WORDS), Fragile(), HashValue(), TASKS[:2])
+    [alone] = searched(limited(method), TablePolicy(WORDS), Maze(), HashValue(), TASKS[1:2], [1])
+    assert broken.error == "ConnectionError: no server"
+    assert broken.budget.simulations == 0 and not broken.root.edges
+    assert digest(sound) == digest(alone)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_task_that_is_over_at_its_reset_is_an_error_of_its_tree(method: SearchMethod) -> None:
+    class Over(Maze):
+        async def step(self, state: State, action: Action) -> Transition:
+            raise ValueError("task is over: a terminal state has no next step")
+
+    [tree] = searched(limited(method), TablePolicy(WORDS), Over(), HashValue())
+    assert tree.error == "ValueError: task is over: a terminal state has no next step"
+    assert tree.root.visits == tree.budget.simulations == 0
     assert best_path(tree) == []
-    assert tree.budget.simulations == tree.budget.estimates == 0
+
+
+class ShortSighted(TablePolicy):
+    """Cannot read a conversation of more than ``limit`` messages."""
+
+    limit = 3
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        drawn = await super().propose(states, count, seeds)
+        return [
+            proposal if len(state.messages) <= self.limit else Proposal((), (), "too long")
+            for state, proposal in zip(states, drawn, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_that_cannot_be_read_is_an_end(method: SearchMethod) -> None:
+    [tree] = searched(limited(method, 30), ShortSighted(WORDS), Maze(0.0, 0.0), HashValue())
+    assert not tree.error
+    assert max(len(path) for path, _ in tree.walk()) == 2
+    assert any(node.truncated for path, node in tree.walk() if len(path) == 2)
+    assert not any(node.truncated for path, node in tree.walk() if len(path) < 2)
+    assert tree.root.visits == tree.budget.simulations
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_task_that_cannot_be_read_is_an_error_of_its_tree(method: SearchMethod) -> None:
+    class Blind(ShortSighted):
+        limit = 0
+
+    [tree] = searched(limited(method), Blind(WORDS), Maze(), HashValue())
+    assert (tree.error, tree.budget.simulations, tree.budget.environment_steps) == ("too long", 0, 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_policy_that_repeats_itself(method: SearchMethod) -> None:
+    """Candidates of a state are merged, chains stay apart."""
+    [tree] = searched(limited(method, 4), TablePolicy({"a": 1.0}), Treasure(), HashValue())
+    inner = [len(node.edges) for node in tree.nodes() if node.edges]
+    if method in CHAINS:
+        assert tree.budget.simulations == 4 == sum(node.ended for node in tree.nodes())
+        assert sum(inner) == sum(1 for _ in tree.nodes()) - 1
+    else:
+        assert inner == [1] * len(inner)
+        assert tree.budget.simulations == 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_on_wave_is_told_after_every_wave(method: SearchMethod) -> None:
+    seen: list[int] = []
+    search = make_search(TablePolicy(WORDS), Maze(), limited(method), HashValue())
+    trees = asyncio.run(
+        search.run(TASKS, range(6), lambda trees: seen.append(sum(t.budget.simulations for t in trees)))
+    )
+    assert len(seen) > 3 and seen == sorted(seen)
+    assert seen[-1] == sum(tree.budget.simulations for tree in trees)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("decision", get_args(Decision))
+def test_every_view_reads_the_tree(method: SearchMethod, decision: Decision) -> None:
+    [tree] = searched(limited(method, 24), TablePolicy(WORDS), Maze(0.4, 0.1), HashValue(), seeds=[3])
+    path = best_path(tree, decision)
+    assert path and all(edge.child is not None for edge in path)
+    pairs = list(preference_pairs(tree, PairConfig(min_margin=0.01)))
+    assert pairs and all(pair.margin > 0 for pair in pairs)
+    assert list(advantage_rows(tree, q_advantages(tree, AdvantageConfig())))
+    assert list(imitation_rows(tree, TargetConfig(min_return=0.0)))
+    targets = [target for row in value_rows(tree, TargetConfig()) for target in row.value_targets]
+    assert targets and all(0.0 <= target <= 1.0 for target in targets)
+    assert plain(from_record(to_record(tree))) == plain(tree)
+    with (console := Console(width=100)).capture() as capture:
+        show_tree(tree, console)
+    assert f"{tree.budget.simulations} simulations" in capture.get()
 
 
 def test_seeds_and_tasks_must_match() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        asyncio.run(roll_out(TablePolicy(WORDS), Maze(), TASKS, [0]))
+    for method in METHODS:
+        with pytest.raises(ValueError, match="zip"):
+            searched(limited(method), TablePolicy(WORDS), Maze(), tasks=TASKS, seeds=[0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_grows_beyond_a_refused_call_but_a_chain(method: SearchMethod) -> None:
+    [tree] = searched(
+        limited(method, 24), TablePolicy({"left": 0.2, "jump": 0.6, "right": 0.2}), Corridor(), HashValue()
+    )
+    refused = [node for node in tree.nodes() if node.invalid and not node.ended]
+    assert refused
+    assert any(node.edges for node in refused) == (method in CHAINS)

@@ -60,6 +60,13 @@ def test_a_withheld_end_counts_by_its_estimate() -> None:
     assert names(best_path(grown, "leaf")) == "b"
 
 
+def test_a_discounted_return_prefers_the_shorter_path() -> None:
+    grown = tree(edge("a", 2, 0.0, ends("b", 1, 0.9)), ends("c", 1, 0.8))
+    assert names(best_path(grown, "leaf")) == "ab"
+    grown.discount = 0.5
+    assert names(best_path(grown, "leaf")) == "c"  # 0.45 against 0.8
+
+
 def test_without_an_end_the_visits_decide() -> None:
     grown = tree(edge("a", 3, 0.1), edge("b", 5, 0.0, edge("c", 4, 0.2)), edge("d", 1, 0.9))
     assert names(best_path(grown, "leaf")) == "bc"

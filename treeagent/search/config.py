@@ -7,6 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.search.limits import Limits
 
+SearchMethod = Literal["mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead"]
 Selection = Literal["puct", "uct", "gumbel"]
 
 
@@ -18,6 +19,11 @@ class SearchConfig:
     """Where it stops."""
     candidates: Annotated[int, Field(gt=0)] = 4
     """K, actions drawn at each expanded state, duplicates included."""
+    method: SearchMethod = "mcts"
+    """Monte Carlo tree search or one of the baselines, which read limits, candidates, priors, merging, returns,
+    ``leaves``, ``prune_invalid`` and the stop at a return as it does, and what is theirs by its description."""
+    granularity: Literal["step", "split"] = "step"
+    """A node is a whole think/action step, or think and action are a node each."""
     selection: Selection = "puct"
     """Selection rule: AlphaZero's, with priors; Agent Q's UCT, without; or Gumbel's, by sequential halving at the
     root and by the improved policy below it."""
@@ -45,13 +51,15 @@ class SearchConfig:
     """Siblings that make the same call are one edge, or only those of equal text."""
     widening: tuple[float, float] | None = None
     """(C, α) of progressive widening: a state visited N times holds C N^α drawn candidates, ``candidates`` of them
-    at first (Couëtoux et al. 2011); None draws no more than those."""
+    at first (Couëtoux et al. 2011); None draws no more than those, nor does sequential halving at the root."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """γ, per step."""
     process_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """η: returns are (1 - η) of the outcome's and η of the process rewards'."""
     critic_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """1 - α of Q = α Q_search + (1 - α) Q_critic (Agent Q, equation 10); 0 asks no critic."""
+    rollout_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of rollouts to the end of the episode in V(s), beside the value head's."""
     root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Weight of Dirichlet noise in the root's priors; for training only."""
     root_noise_alpha: Annotated[float, Field(gt=0)] = 0.3
@@ -71,13 +79,24 @@ class SearchConfig:
     """Stop when the remaining simulations could not change which action at the root is visited most."""
     stop_at_return: float | None = None
     """Stop when a finished path returns so much."""
+    beam_width: Annotated[int, Field(gt=0)] = 4
+    """B, states that beam search keeps at each depth."""
+    initial_chains: Annotated[int, Field(gt=0)] = 2
+    """M, chains that random expansion begins with."""
+    expansions: Annotated[int, Field(gt=0)] = 2
+    """N, states of each of them that a round of random expansion continues anew; ``limits`` end the rounds."""
+    lookahead_depth: Annotated[int, Field(gt=0)] = 2
+    """Steps that lookahead sees ahead, the action to be taken included."""
     step_seconds: Annotated[float, Field(gt=0)] | None = None
     """Wall time after which a step of a dynamics that waits (a server, a worker) is given up; the tree keeps why."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.limits.simulations is None and not self.skip_exhausted:
-            raise ValueError("skip_exhausted is off and limits.simulations is not set: the search might never end")
+        if self.limits.simulations is None and (self.widening is not None or not self.skip_exhausted):
+            raise ValueError(
+                "limits.simulations is not set, and with widening or without skip_exhausted no tree is ever exhausted: "
+                "set it, or the search might never end"
+            )
         if self.limits.simulations is None and (self.selection == "gumbel" or self.stop_when_decided):
             raise ValueError("limits.simulations is not set, but sequential halving and stop_when_decided divide it")
         if self.value_range is not None and not self.value_range[0] < self.value_range[1]:

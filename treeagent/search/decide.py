@@ -11,8 +11,9 @@ def best_path(tree: Tree, decision: Decision = "leaf") -> list[Edge]:
     """The expanded edges to take from the root.
 
     ``visits`` follows the most visited child, ``value`` the one of highest Q, ``leaf`` goes to the ended node of
-    highest return (in a deterministic dynamics that return is already in hand), or falls back to ``visits`` where no
-    simulation reached an end. The path may stop at a node that has not ended: the caller plays on from there.
+    highest return (in a deterministic dynamics that return is already in hand; where it is withheld, V stands for it),
+    or falls back to ``visits`` where no simulation reached an end. The path may stop at a node that has not ended: the
+    caller plays on from there.
     """
     if decision == "leaf":
         ended = [list(path) for path, node in tree.walk() if path and node.ended]
@@ -29,7 +30,8 @@ def best_path(tree: Tree, decision: Decision = "leaf") -> list[Edge]:
     return path
 
 
-def _by_visits(edge: Edge) -> tuple[float, float, float]:
+def by_visits(edge: Edge) -> tuple[float, float, float]:
+    """The order of ``visits``: ties go to the higher Q, then to the higher prior."""
     return edge.visits, edge.value, edge.prior
 
 
@@ -37,4 +39,4 @@ def _by_value(edge: Edge) -> tuple[float, float, float]:
     return edge.value, edge.visits, edge.prior
 
 
-_rank = {"visits": _by_visits, "leaf": _by_visits, "value": _by_value}
+_rank = {"visits": by_visits, "leaf": by_visits, "value": _by_value}

@@ -12,11 +12,13 @@ from treeagent.search.node import Budget
 class Limits:
     """What a tree may spend; it stops at whichever comes first. None sets no limit.
 
-    A simulation under way is finished, so that steps, tokens and seconds may be exceeded by those of one simulation.
+    Simulations under way are finished, so that steps, tokens and seconds may be exceeded by those of one wave: of as
+    many simulations as a tree has in flight at once.
     """
 
     simulations: Annotated[int, Field(gt=0)] | None = None
-    """Simulations; a chain of best-of-N and a step of a beam count as one."""
+    """Simulations; a chain of best-of-N, a step of a beam and a candidate looked through by
+    lookahead count as one."""
     environment_steps: Annotated[int, Field(gt=0)] | None = None
     """Steps of the dynamics, replayed ones included."""
     generated_tokens: Annotated[int, Field(gt=0)] | None = None

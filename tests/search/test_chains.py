@@ -1,0 +1,244 @@
+"""Whole episodes: best-of-N's chains share the root only, Tree-GRPO's continue each other."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from toy_search import ConstantValue, HashValue, Maze, TablePolicy, Treasure, digest, task
+from written_world import InOrder, Written, said, statistics
+
+from treeagent.search.chains import BestOfN, Chains, RandomExpand
+from treeagent.search.config import SearchConfig
+from treeagent.search.decide import best_path
+from treeagent.search.limits import Limits
+from treeagent.search.node import Edge, Tree, path_return
+from treeagent.types import Action, Dynamics, Policy, Proposal, State, Task, Transition, Value
+
+WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
+TASKS = [task(f"task {number}") for number in range(4)]
+
+
+def best_of(
+    count: int,
+    dynamics: Dynamics,
+    *,
+    seed: int = 5,
+    leaves: int = 1,
+    value: Value | None = None,
+    policy: Policy | None = None,
+) -> Tree:
+    config = SearchConfig(method="best_of_n", limits=Limits(simulations=count), leaves=leaves)
+    return grown(BestOfN(policy or TablePolicy(WORDS), dynamics, config, value), seed)
+
+
+def expanded(dynamics: Dynamics, *, chains: int, expansions: int, rounds: int, seed: int = 5, leaves: int = 1) -> Tree:
+    """As many chains as Tree-GRPO's formula says: M (L N + 1)."""
+    config = SearchConfig(
+        method="random_expand",
+        limits=Limits(simulations=chains * (rounds * expansions + 1)),
+        initial_chains=chains,
+        expansions=expansions,
+        leaves=leaves,
+    )
+    return grown(RandomExpand(TablePolicy(WORDS), dynamics, config, HashValue()), seed)
+
+
+def grown(search: Chains, seed: int) -> Tree:
+    [tree] = asyncio.run(search.run(TASKS[:1], [seed]))
+    return tree
+
+
+def ends(tree: Tree) -> list[tuple[Edge, ...]]:
+    return [path for path, node in tree.walk() if node.ended]
+
+
+@pytest.mark.parametrize("leaves", [1, 4, 6])
+def test_chains_share_the_root_only(leaves: int) -> None:
+    value = HashValue()
+    tree = best_of(6, Treasure(), leaves=leaves, value=value)
+    assert len(tree.root.edges) == 6  # 6 draws of 4 words: equal draws stay apart
+    assert len({edge.action.text for edge in tree.root.edges}) < 6
+    assert [edge.prior for edge in tree.root.edges] == [1 / 6] * 6
+    assert [len(path) for path in ends(tree)] == [4] * 6
+    assert all(len(node.edges) == 1 for path, node in tree.walk() if path and not node.ended)
+    for path in ends(tree):
+        assert [(edge.visits, edge.value) for edge in path] == [(1, path[-1].reward)] * 4
+        assert [edge.prior for edge in path[1:]] == [1.0] * 3
+        assert path[-1].child is not None
+        assert path[-1].child.value == HashValue.of(path[-1].child.state)
+    assert value.calls == {1: [1] * 6, 4: [4, 2], 6: [6]}[leaves]
+    budget = replace(tree.budget, seconds=0.0)
+    assert (budget.simulations, budget.environment_steps, budget.proposals, budget.estimates) == (6, 24, 24, 6)
+    assert budget.generated_tokens == 48
+
+
+def test_the_best_of_n_is_the_chain_of_highest_return() -> None:
+    tree = best_of(8, Treasure())
+    returns = [path_return(path) for path in ends(tree)]
+    assert len(set(returns)) > 1
+    assert path_return(best_path(tree)) == max(returns)
+
+
+def test_where_rewards_are_withheld_the_value_tells_chains_apart() -> None:
+    tree = best_of(8, Maze(withheld=True), value=HashValue())
+    values = [node.value for _, node in tree.walk() if node.ended]
+    assert len(set(values)) > 1
+    assert path_return(best_path(tree)) == max(values)
+
+
+def test_a_truncated_chain_is_worth_its_last_estimate() -> None:
+    tree = best_of(1, Maze(end_share=0.0, limit_share=1.0), value=ConstantValue(0.25), policy=InOrder("a"))
+    [edge] = tree.root.edges
+    assert edge.child is not None and edge.child.truncated
+    assert (edge.value, edge.reward) == (0.25, 0.0)
+
+
+class Slippery(Treasure):
+    """Raises at the second step of a path that begins with a."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        if len(state.messages) == 3 and state.messages[1].content == "a":
+            raise OSError("the door is stuck")
+        return await super().step(state, action)
+
+
+def test_a_broken_chain_leaves_those_beside_it_whole() -> None:
+    tree = best_of(6, Slippery(), leaves=6, value=HashValue())
+    broken = [edge for edge in tree.root.edges if edge.action.text == "a"]
+    assert broken and tree.error == "OSError: the door is stuck"
+    for edge in tree.root.edges:
+        assert (edge.visits, edge.value_sum > 0) == ((0, False) if edge in broken else (1, True))
+    assert tree.budget.simulations == 6 - len(broken)
+    assert tree.budget.environment_steps == 4 * (6 - len(broken)) + len(broken)
+    assert all(edge not in best_path(tree) for edge in broken)
+
+
+def test_after_a_broken_chain_no_other_starts() -> None:
+    tree = best_of(6, Slippery(), leaves=1, value=HashValue())
+    assert [edge.action.text == "a" for edge in tree.root.edges] == [False] * (len(tree.root.edges) - 1) + [True]
+    assert tree.budget.simulations == len(tree.root.edges) - 1
+    whole = best_of(6, Treasure(), leaves=1, value=HashValue())
+    assert [said(path) for path in ends(tree)] == [said(path) for path in ends(whole)][: len(ends(tree))]
+
+
+def test_a_state_that_cannot_be_read_ends_its_chain() -> None:
+    class Short(InOrder):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            drawn = await super().propose(states, count, seeds)
+            return [
+                Proposal((), (), "too long") if len(state.messages) == 5 else proposal
+                for state, proposal in zip(states, drawn, strict=True)
+            ]
+
+    tree = best_of(2, Written({"aa": 0.75}), value=Written({"aa": 0.75}), policy=Short("a"))
+    assert not tree.error
+    assert [(said(path), node.truncated) for path, node in tree.walk() if len(path) == 2] == [("aa", True)] * 2
+    assert [edge.value for edge in tree.root.edges] == [0.75, 0.75]
+    assert (tree.budget.environment_steps, tree.budget.proposals, tree.budget.generated_tokens) == (4, 6, 4)
+
+
+def test_chains_at_equal_tokens() -> None:
+    """Without a number of chains they go on until the tokens are spent; the last one is finished."""
+    config = SearchConfig(method="best_of_n", limits=Limits(generated_tokens=50))
+    tree = grown(BestOfN(TablePolicy(WORDS), Treasure(), config), 5)
+    assert (tree.budget.simulations, tree.budget.generated_tokens) == (7, 56)  # 8 a chain: 48 are too few
+
+
+@pytest.mark.parametrize(("chains", "expansions", "rounds"), [(2, 2, 1), (1, 2, 1), (2, 6, 1), (1, 1, 3), (3, 2, 2)])
+def test_random_expansion_grows_as_many_chains_as_tree_grpo(chains: int, expansions: int, rounds: int) -> None:
+    tree = expanded(Treasure(), chains=chains, expansions=expansions, rounds=rounds)
+    count = chains * (rounds * expansions + 1)
+    assert tree.budget.simulations == len(ends(tree)) == tree.root.visits == count
+    assert all(len(path) == 4 for path in ends(tree))
+    # A chain that continues another one pays its own steps only.
+    assert tree.budget.environment_steps == tree.budget.proposals == sum(1 for _ in tree.nodes()) - 1 < 4 * count
+
+
+def test_random_expansion_by_hand() -> None:
+    """Every edge is passed by the chains that end below it, and sums what they return."""
+    tree = expanded(Treasure(), chains=2, expansions=2, rounds=2)
+    for path, _ in tree.walk():
+        if path:
+            below = [chain for chain in ends(tree) if chain[: len(path)] == path]
+            assert path[-1].visits == len(below)
+            assert path[-1].value_sum == pytest.approx(sum(chain[-1].reward or 0.0 for chain in below))
+    for node in tree.nodes():
+        assert all(edge.prior == 1 / len(node.edges) for edge in node.edges)
+
+
+def test_states_to_continue_are_drawn_evenly_and_never_an_end() -> None:
+    """One chain of four steps has four states to go on from; after it each has a second edge equally often."""
+    branched = Counter[int]()
+    for seed in range(200):
+        tree = expanded(Treasure(), chains=1, expansions=1, rounds=1, seed=seed)
+        [depth] = [len(path) for path, node in tree.walk() if len(node.edges) == 2]
+        branched[depth] += 1
+    assert sorted(branched) == [0, 1, 2, 3]
+    assert all(30 <= count <= 70 for count in branched.values())  # 50 ± 3.3 standard deviations
+
+
+def test_each_first_chain_is_continued_as_often() -> None:
+    """With more expansions than states, the chains below each first edge: the root's own new edges belong to either."""
+    tree = expanded(Treasure(), chains=2, expansions=20, rounds=1)
+    assert tree.budget.simulations == 42
+    first, second, *others = [edge.visits for edge in tree.root.edges]
+    at_root = len(others)
+    assert sum(others) == at_root  # a round chooses among the states that were there before it
+    assert first + second + at_root == 42
+    assert abs(first - second) <= at_root
+
+
+def test_a_chain_stays_with_the_one_that_it_continues() -> None:
+    """In each of two rounds each first chain is continued once: three chains at most go through its first edge."""
+    for seed in range(60):
+        tree = expanded(Treasure(), chains=2, expansions=1, rounds=2, seed=seed)
+        assert max(edge.visits for edge in tree.root.edges[:2]) <= 3
+        assert tree.root.visits == 6
+
+
+def test_a_state_is_no_likelier_for_having_been_continued() -> None:
+    """A chain of four states continued at its state d (from 0) has 7 - d: both expansions are at the same state with
+    probability (1/7 + 1/6 + 1/5 + 1/4) / 4 = 0.19, in 38 ± 5.5 of 200 trees."""
+    trees = [expanded(Treasure(), chains=1, expansions=1, rounds=2, seed=seed) for seed in range(200)]
+    same = sum(any(len(node.edges) == 3 for node in tree.nodes()) for tree in trees)
+    assert 25 <= same <= 51
+
+
+def test_the_next_round_chooses_among_the_new_states_too() -> None:
+    """One expansion at a time of one chain: some third chain leaves the second below the state that it began at."""
+    for seed in range(40):
+        tree = expanded(Treasure(), chains=1, expansions=1, rounds=2, seed=seed)
+        forks = [len(path) for path, node in tree.walk() if len(node.edges) == 2]
+        if len(forks) == 2 and forks[0] < forks[1]:
+            upper = next(node for _, node in tree.walk() if len(node.edges) == 2)
+            below = upper.edges[1].child
+            assert below is not None
+            if any(len(node.edges) == 2 for _, node in Tree(tree.task, 0, below).walk()):
+                return
+    raise AssertionError("no third chain ever left the second one")
+
+
+def test_chains_go_on_after_a_refused_call() -> None:
+    world = Written(refused=("a",), ends={"aaa": 0.5})
+    tree = best_of(1, world, policy=InOrder("a"))
+    assert statistics(tree) == {"a": (1, 0.5), "aa": (1, 0.5), "aaa": (1, 0.5)}
+
+
+class Broken(Treasure):
+    async def reset(self, task: Task) -> State:
+        raise ConnectionError("no server")
+
+
+def test_without_a_root_there_is_no_chain() -> None:
+    for tree in (best_of(3, Broken()), expanded(Broken(), chains=2, expansions=2, rounds=1)):
+        assert tree.error == "ConnectionError: no server"
+        assert best_path(tree) == []
+        assert tree.budget.simulations == tree.budget.proposals == 0
+
+
+def test_side_by_side_or_one_by_one_the_same_number_of_chains() -> None:
+    one, four = (expanded(Treasure(), chains=2, expansions=2, rounds=2, leaves=leaves) for leaves in (1, 4))
+    assert one.budget.simulations == four.budget.simulations == 10
+    assert digest(one) != digest(four)  # the seeds are taken in another order

@@ -1,0 +1,222 @@
+"""Beam search and best-first search, on worlds small enough to do by hand."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_search import begin, task
+from written_world import InOrder, Written, said, statistics
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.decide import best_path
+from treeagent.search.frontier import Beam, BestFirst, Frontier
+from treeagent.search.growth import Growth, backup
+from treeagent.search.limits import Limits
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.types import Action, State, Transition
+
+AB = InOrder("ab")
+
+
+def grown(search: Frontier) -> Tree:
+    [tree] = asyncio.run(search.run([task()], [0]))
+    return tree
+
+
+def beam(world: Written, width: int, simulations: int, policy: InOrder = AB, **others: Any) -> Tree:
+    return grown(Beam(policy, world, config(simulations, policy, width, **others), world))
+
+
+def best_first(world: Written, simulations: int, policy: InOrder = AB, **others: Any) -> Tree:
+    return grown(BestFirst(policy, world, config(simulations, policy, **others), world))
+
+
+def config(simulations: int, policy: InOrder, width: int = 2, **others: Any) -> SearchConfig:
+    return SearchConfig(
+        limits=Limits(simulations=simulations), candidates=len(policy.words), beam_width=width, **others
+    )
+
+
+def order(tree: Tree) -> list[str]:
+    """States that were expanded, shallowest first."""
+    return sorted((said(path) for path, node in tree.walk() if node.edges), key=lambda state: (len(state), state))
+
+
+VALUES = {"a": 0.5, "b": 0.4, "c": 0.3, "aa": 0.1, "ab": 0.2, "ba": 0.7, "bb": 0.6}
+
+
+def test_a_beam_by_hand() -> None:
+    """B = 2 of K = 3: a and b go on, c does not; below them ba and bb are kept, both of them children of b."""
+    tree = beam(Written(VALUES | {"bab": 0.9}), 2, 15, InOrder("abc"))
+    assert order(tree) == ["", "a", "b", "ba", "bb"]
+    assert statistics(tree) == {
+        "a": (4, 0.8),
+        "b": (10, 2.6),
+        "c": (1, 0.3),
+        "aa": (1, 0.1),
+        "ab": (1, 0.2),
+        "ac": (1, 0.0),
+        "ba": (4, 1.6),
+        "bb": (4, 0.6),
+        "bc": (1, 0.0),
+        "baa": (1, 0.0),
+        "bab": (1, 0.9),
+        "bac": (1, 0.0),
+        "bba": (1, 0.0),
+        "bbb": (1, 0.0),
+        "bbc": (1, 0.0),
+    }
+    assert said(best_path(tree, "visits")) == "bab"
+    assert (tree.budget.environment_steps, tree.budget.proposals, tree.budget.estimates) == (15, 5, 15)
+
+
+def test_a_wider_beam_keeps_what_a_narrow_one_loses() -> None:
+    world = Written(VALUES, ends={"cc": 1.0})
+    narrow, wide = beam(world, 2, 12, InOrder("abc")), beam(world, 3, 12, InOrder("abc"))
+    assert "cc" not in statistics(narrow)
+    assert statistics(wide)["cc"] == (1, 1.0)
+    assert said(best_path(wide, "leaf")) == "cc"
+
+
+def test_an_end_leaves_the_beam_and_the_beam_goes_on() -> None:
+    tree = beam(Written({"b": 0.1}, ends={"a": 0.9, "bb": 0.95, "ba": 0.0}), 1, 20)
+    assert statistics(tree) == {
+        "a": (1, 0.9),
+        "b": (3, 1.05),
+        "ba": (1, 0.0),
+        "bb": (1, 0.95),
+    }
+    assert tree.budget.simulations == 4  # nothing is left to grow
+    assert said(best_path(tree)) == "bb"
+
+
+def test_a_limit_cuts_a_beam_within_a_depth() -> None:
+    tree = beam(Written(VALUES), 2, 5)
+    assert order(tree) == ["", "a", "b"]
+    assert [name for name, (visits, _) in statistics(tree).items() if visits] == ["a", "aa", "ab", "b", "ba"]
+    assert beam(Written(VALUES), 2, 4).budget.proposals == 2  # b draws nothing that could not be tried
+
+
+def test_best_first_by_hand() -> None:
+    """a (0.5) before b (0.4); what is below a is worth less than b; below b ba (0.7) is best, then bb (0.6)."""
+    world = Written(VALUES | {"baa": 0.1, "bab": 0.3})
+    assert [order(best_first(world, 2 * count))[-1] for count in (1, 2, 3, 4, 5)] == ["", "a", "b", "ba", "bb"]
+    tree = best_first(world, 10)
+    assert statistics(tree) == {
+        "a": (3, 0.8),
+        "aa": (1, 0.1),
+        "ab": (1, 0.2),
+        "b": (7, 2.1),
+        "ba": (3, 1.1),
+        "baa": (1, 0.1),
+        "bab": (1, 0.3),
+        "bb": (3, 0.6),
+        "bba": (1, 0.0),
+        "bbb": (1, 0.0),
+    }
+
+
+def test_best_first_goes_back_to_what_it_left() -> None:
+    tree = best_first(Written({"a": 0.9, "b": 0.5, "aa": 0.3, "ab": 0.4}), 6)
+    assert order(tree) == ["", "a", "b"]
+
+
+def test_best_first_stops_when_nothing_is_left() -> None:
+    tree = best_first(Written(ends=dict.fromkeys(["a", "ba", "bb"], 0.5)), 20)
+    assert tree.budget.simulations == 4
+    assert order(tree) == ["", "b"]
+
+
+def test_without_a_value_the_likelier_path_goes_first() -> None:
+    """P(b) = 3/4 at every state, so that after b come bb (9/16) and bbb (27/64), then a (1/4)."""
+    policy = InOrder("ab", {"a": -1.0986122886681098, "b": 0.0})
+    search = BestFirst(policy, Written(), config(8, policy))
+    assert order(grown(search)) == ["", "b", "bb", "bbb"]
+    narrow = Beam(policy, Written(), config(6, policy, 1))
+    assert order(grown(narrow)) == ["", "b", "bb"]
+
+
+def test_rewards_on_the_way_count() -> None:
+    """V is what comes after: 0.2 + 0.3 at b is more than 0.4 at a, at γ = 1; at γ = 1/2 0.35 is more than 0.2."""
+    world = Written({"a": 0.4, "b": 0.3}, rewards={"b": 0.2})
+    assert order(best_first(world, 4)) == ["", "b"]
+    early = Written({"a": 1.0, "b": 0.3}, rewards={"b": 0.2})
+    assert order(best_first(early, 4)) == ["", "a"]
+    assert order(best_first(early, 4, discount=0.25)) == ["", "b"]  # 0.2 + 0.075 to 0.25
+
+
+def test_what_lies_deeper_is_discounted_more() -> None:
+    """γ = 1/2: b (0.45) goes before a (0.2), ba after it, at 0.5² of 0.5."""
+    world = Written({"a": 0.4, "b": 0.9, "ba": 0.5})
+    assert order(best_first(world, 6)) == ["", "b", "ba"]
+    assert order(best_first(world, 6, discount=0.5)) == ["", "a", "b"]
+
+
+@settings(deadline=None)
+@given(st.floats(0.1, 1), st.floats(0, 1), st.integers(0, 2**32))
+def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, weight: float, seed: int) -> None:
+    """Thoughts, which take no step, are not discounted by either."""
+    luck = random.Random(seed)
+    path = [
+        Edge(
+            Action("think", "" if luck.random() < 0.3 else "act"),
+            0.5,
+            reward=luck.choice([None, luck.random()]),
+            process=luck.random(),
+            child=Node(begin(task(), ""), value=luck.random(), terminated=luck.random() < 0.5),
+        )
+        for _ in range(luck.randint(1, 5))
+    ]
+    search = Beam(AB, Written(), SearchConfig(discount=discount, process_weight=weight))
+    backup(path, Growth(Tree(task(), 0, Node(begin(task(), "")), discount=discount)), weight)
+    worth, likelihood = search.rank(path)
+    assert worth == pytest.approx(path[0].value_sum)
+    assert likelihood == 0.5 ** len(path)
+
+
+def test_process_rewards_weigh_as_the_settings_say() -> None:
+    class Steady(Written):
+        async def step(self, state: State, action: Action) -> Transition:
+            transition = await super().step(state, action)
+            quality = 1.0 if action.call == "b" else 0.0
+            return Transition(transition.state, transition.reward, process=quality)
+
+    world = Steady({"a": 0.6, "b": 0.3})
+    assert order(best_first(world, 4)) == ["", "a"]
+    tree = best_first(world, 4, process_weight=0.5)  # b: 0.15 + 0.5
+    assert order(tree) == ["", "b"]
+    assert statistics(tree)["bb"] == (1, 0.5)
+    # At γ = 1/2 b is worth (1.0 + 1) / 2, a 1.75 / 2, and bb (0 + 1 + 0.5) / 2.
+    assert order(best_first(Steady({"a": 3.5, "b": 2.0}), 6, process_weight=0.5, discount=0.5)) == ["", "a", "b"]
+
+
+def test_the_critics_word_weighs_as_the_settings_say() -> None:
+    class PrefersB:
+        async def rank(
+            self, states: Sequence[State], candidates: Sequence[Sequence[Action]]
+        ) -> Sequence[Sequence[float]]:
+            return [[float(action.call == "b") for action in actions] for actions in candidates]
+
+    world, policy = Written({"a": 0.6, "b": 0.3}), InOrder("ab")
+    deaf = BestFirst(policy, world, config(4, policy), world, PrefersB())
+    heard = BestFirst(policy, world, config(4, policy, critic_weight=0.5), world, PrefersB())  # a: 0.3, b: 0.65
+    assert (order(grown(deaf)), order(grown(heard))) == (["", "a"], ["", "b"])
+
+
+@pytest.mark.parametrize("prune", [True, False])
+def test_nothing_grows_beyond_a_refused_call_unless_the_settings_say_so(prune: bool) -> None:
+    world = Written({"a": 0.9, "b": 0.1}, refused=("a",))
+    search = BestFirst(
+        InOrder("ab"), world, SearchConfig(limits=Limits(simulations=4), candidates=2, prune_invalid=prune), world
+    )
+    assert order(grown(search)) == (["", "b"] if prune else ["", "a"])
+
+
+def test_steps_side_by_side_grow_the_same_tree() -> None:
+    """A beam tries all candidates of a depth anyway."""
+    trees = [beam(Written(VALUES), 2, 10, leaves=leaves) for leaves in (1, 3, 8)]
+    assert statistics(trees[0]) == statistics(trees[1]) == statistics(trees[2])

@@ -1,0 +1,177 @@
+"""Lookahead: as deep as it is told, one action after the other, and the actions taken are the most visited ones."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_search import HashValue, Maze, TablePolicy, task
+from written_world import InOrder, Written, said, statistics, where
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.decide import best_path
+from treeagent.search.limits import Limits
+from treeagent.search.lookahead import Lookahead
+from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.types import Action, Dynamics, State, Task, Transition
+
+
+def ahead(world: Written, depth: int, simulations: int = 50, *, leaves: int = 1) -> Tree:
+    config = SearchConfig(limits=Limits(simulations=simulations), candidates=2, lookahead_depth=depth, leaves=leaves)
+    return grown(Lookahead(InOrder("ab"), world, config, world))
+
+
+def grown(search: Lookahead, seed: int = 0) -> Tree:
+    [tree] = asyncio.run(search.run([task()], [seed]))
+    return tree
+
+
+TRAP = Written({"a": 0.9, "b": 0.1, "bb": 0.4}, ends={"aa": 0.0, "ab": 0.2, "ba": 0.0, "bb": 0.8})
+
+
+def test_one_step_ahead_walks_into_a_trap_that_two_steps_see() -> None:
+    near, far = ahead(TRAP, 1), ahead(TRAP, 2)
+    assert said(best_path(near, "visits")) == "ab"
+    assert said(best_path(far, "visits")) == "bb"
+    assert set(statistics(near)) == {"a", "b", "aa", "ab"}
+    assert set(statistics(far)) == {"a", "b", "aa", "ab", "ba", "bb"}
+
+
+def test_statistics_of_a_lookahead_by_hand() -> None:
+    """Two looks from the root back up a-ab (0.2) and b-bb (0.8); two looks from b ba (0.0) and bb (0.8)."""
+    assert statistics(ahead(TRAP, 2)) == {
+        "a": (1, 0.2),
+        "aa": (0, 0.0),
+        "ab": (1, 0.2),
+        "b": (3, 1.6),
+        "ba": (1, 0.0),
+        "bb": (2, 1.6),
+    }
+    spent = ahead(TRAP, 2).budget
+    assert (spent.simulations, spent.environment_steps, spent.proposals, spent.estimates) == (4, 6, 3, 6)
+
+
+def test_what_was_looked_at_is_not_paid_for_again() -> None:
+    """Without ends each action taken adds the K^d states that come into sight, to the K + ... + K^d seen at first."""
+    world = Written({"a" * length: length / 10 for length in range(1, 9)})
+    for taken, steps in ((1, 2 + 4 + 8), (2, 14 + 8), (3, 22 + 8)):
+        tree = ahead(world, 3, 2 * taken)
+        assert tree.budget.environment_steps == steps
+        assert said(best_path(tree, "visits")).startswith("a" * taken)
+
+
+@pytest.mark.parametrize(("promised", "kept", "again"), [(0.9, 0.6, 1), (0.9, 0.5, 2), (0.2, 0.6, 0)])
+def test_second_thoughts_are_what_is_taken(promised: float, kept: float, again: int) -> None:
+    """From the root a-aa looks best at 0.9; from a it turns out that a-ab leads to more than aa does.
+
+    aa then has two visits, worth (0.9 + 0.2) / 2 = 0.55 on average, and ab one: 0.6 again makes ab the better of two
+    equals, 0.5 must be backed up twice. Where ab was best at once, aa has but one.
+    """
+    ends = {"aaa": 0.2, "aab": 0.1, "aba": kept, "abb": 0.3, "ba": 0.0, "bb": 0.0}
+    tree = ahead(Written({"aa": promised, "ab": 0.45}, ends=ends), 2)
+    assert said(best_path(tree, "visits")) == "aba"
+    found = statistics(tree)
+    looks = 2 + 2 + 2  # of the candidates of the root, of a and of ab
+    assert tree.budget.simulations == tree.root.visits == looks + again
+    assert found["aa"][0] == (2 if promised == 0.9 else 1)
+    assert found["aba"] == (1 + again + 1, round((1 + again + 1) * kept, 9))
+
+
+def test_a_limit_ends_the_episode_early() -> None:
+    world = Written({"a" * length: length / 10 for length in range(1, 9)})
+    tree = ahead(world, 2, 3)  # the third look is the first of two from a
+    assert tree.budget.simulations == 3
+    assert said(best_path(tree, "visits")) == "aaa"
+    assert statistics(tree)["aaa"] == (1, 0.3)
+
+
+def test_nothing_is_looked_at_after_an_error() -> None:
+    class Broken(Written):
+        async def step(self, state: State, action: Action) -> Transition:
+            if action.call == "a":
+                raise OSError("gone")
+            return await super().step(state, action)
+
+    tree = ahead(Broken(), 2, leaves=2)
+    assert tree.error == "OSError: gone"
+    assert (tree.budget.environment_steps, tree.budget.simulations) == (1, 0)  # b beside a, nothing below
+
+
+def test_equals_go_to_the_likelier_path() -> None:
+    policy = InOrder("ab", {"a": -2.0, "b": -0.1})
+    config = SearchConfig(limits=Limits(simulations=2), candidates=2, lookahead_depth=2)
+    assert said(best_path(grown(Lookahead(policy, Written(), config)), "visits")) == "bb"
+
+
+def test_looks_side_by_side_lead_to_the_same_actions() -> None:
+    one, two = ahead(TRAP, 2), ahead(TRAP, 2, leaves=2)
+    assert statistics(one) == statistics(two)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.builds(Maze, end_share=st.floats(0.1, 0.6), limit_share=st.floats(0.1, 0.4), withheld=st.booleans()),
+    st.integers(0, 2**63 - 1),
+)
+def test_the_most_visited_path_is_the_one_that_was_taken(depth: int, candidates: int, maze: Maze, seed: int) -> None:
+    """Checked against a plain loop over the finished tree, which looks as far ahead and takes the best."""
+    config = SearchConfig(limits=Limits(simulations=2000), candidates=candidates, lookahead_depth=depth)
+    tree = grown(Lookahead(TablePolicy({"a": 0.4, "b": 0.3, "c": 0.3}), maze, config, HashValue()), seed)
+    taken: list[Edge] = []
+    node = tree.root
+    while node.edges:
+        taken.append(max(node.edges, key=lambda edge: promise([*taken, edge], depth - 1)))
+        node = child(taken[-1])
+    assert node.ended
+    assert best_path(tree, "visits") == taken
+
+
+def promise(path: list[Edge], left: int) -> float:
+    """The highest return within so many steps more."""
+    node = child(path[-1])
+    if not left or not node.edges:
+        return path_return(path)
+    return max(promise([*path, edge], left - 1) for edge in node.edges)
+
+
+def child(edge: Edge) -> Node:
+    assert edge.child is not None
+    return edge.child
+
+
+@dataclass(frozen=True)
+class From:
+    """A model that is asked to begin where a real episode stands."""
+
+    model: Dynamics
+    state: State
+
+    async def reset(self, task: Task) -> State:
+        return self.state
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return await self.model.step(state, action)
+
+
+def test_replanning_in_a_model_from_what_really_happened() -> None:
+    """The model takes ab for an end. Once there it has another look, and knows what ends the episode really."""
+    model, world = Written(ends={"ab": 0.9, "abb": 1.0}), Written(ends={"abb": 1.0})
+    config = SearchConfig(limits=Limits(simulations=50), candidates=2, lookahead_depth=2)
+    plans: list[str] = []
+
+    async def episode() -> tuple[str, float | None]:
+        state = await world.reset(task())
+        while True:
+            [tree] = await Lookahead(InOrder("ab"), From(model, state), config, model).run([task()], [0])
+            path = best_path(tree, "visits")
+            plans.append(said(path))
+            transition = await world.step(state, path[0].action)
+            if transition.terminated:
+                return where(transition.state), transition.reward
+            state = transition.state
+
+    assert asyncio.run(episode()) == ("abb", 1.0)
+    assert plans == ["ab", "b", "b"]

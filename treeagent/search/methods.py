@@ -1,0 +1,28 @@
+"""The ways of searching, by name."""
+
+from collections.abc import Mapping
+
+from treeagent.search.chains import BestOfN, RandomExpand
+from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.frontier import Beam, BestFirst
+from treeagent.search.growth import Searcher
+from treeagent.search.lookahead import Lookahead
+from treeagent.search.mcts import Search
+from treeagent.search.waves import Waves
+from treeagent.types import Critic, Dynamics, Policy, Value
+
+_METHODS: Mapping[SearchMethod, type[Search] | type[Waves]] = {
+    "mcts": Search,
+    "best_of_n": BestOfN,
+    "beam": Beam,
+    "best_first": BestFirst,
+    "random_expand": RandomExpand,
+    "lookahead": Lookahead,
+}
+
+
+def make_search(
+    policy: Policy, dynamics: Dynamics, config: SearchConfig, value: Value | None = None, critic: Critic | None = None
+) -> Searcher:
+    """The search that ``config.method`` names."""
+    return _METHODS[config.method](policy, dynamics, config, value, critic)
