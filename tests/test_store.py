@@ -14,10 +14,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treeagent.search.record import FORMAT, check_format, from_record
 from treeagent.store import (
     CorruptShard,
     StoreError,
     digest,
+    read_as,
     read_records,
     remove_leftovers,
     shard_names,
@@ -25,6 +27,7 @@ from treeagent.store import (
     write_atomic,
     write_shard,
 )
+from treeagent.types import Refused
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -122,6 +125,48 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, text: bytes, said: st
         list(read_records(tmp_path))
 
 
+def even(record: dict[str, Any]) -> int:
+    number: int = record["n"]
+    if number % 2:
+        raise Refused(f"{number} is odd: halve something else")
+    return number // 2
+
+
+def test_records_are_read_as_what_a_parser_makes_of_them(tmp_path: Path) -> None:
+    write_shard(tmp_path, "a", 0, [{"n": 2}, {"n": 4}])
+    write_shard(tmp_path, "a", 1, [{"n": 6}])
+    write_shard(tmp_path, "b", 0, [{"n": 8}])
+    assert list(read_as(even, tmp_path, "a")) == [1, 2, 3]
+    assert list(read_as(even, tmp_path)) == [1, 2, 3, 4]
+
+
+def test_what_a_parser_refuses_is_named_with_its_place(tmp_path: Path) -> None:
+    write_shard(tmp_path, "a", 0, [{"n": 2}])
+    path = write_shard(tmp_path, "a", 1, [{"n": 4}, {"n": 5}, {"n": 6}])
+    reading, given = read_as(even, tmp_path), list[int]()
+    with pytest.raises(CorruptShard) as caught:
+        given.extend(reading)
+    assert str(caught.value) == f"{path}, line 2: 5 is odd: halve something else"
+    assert given == [1, 2]
+
+
+def test_a_fault_of_the_parser_itself_is_not_laid_on_the_shard(tmp_path: Path) -> None:
+    write_shard(tmp_path, "a", 0, [{"m": 2}])
+    with pytest.raises(KeyError):
+        list(read_as(even, tmp_path))
+
+
+def test_a_tree_of_another_format_is_refused_by_file_version_and_fix(tmp_path: Path) -> None:
+    path = write_shard(tmp_path, "collect", 7, [{"format": 1, "task": {"id": "a"}, "nodes": []}])
+    for parse in (from_record, check_format):
+        with pytest.raises(CorruptShard) as caught:
+            list(read_as(parse, tmp_path))
+        assert str(caught.value) == (
+            f"{path}, line 1: tree format 1 is unknown: this version reads format {FORMAT}; collect the trees anew, or "
+            "read them with the treeagent that wrote them"
+        )
+
+
 WRITER = """
 import itertools, os, sys
 from pathlib import Path
@@ -192,6 +237,23 @@ def test_records_that_fail_while_they_are_made_leave_nothing(tmp_path: Path) -> 
 
     with pytest.raises(ZeroDivisionError):
         write_shard(tmp_path, "collect", 0, failing())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({1, 2}, "not JSON serializable: set"),
+        ("\ud800", "surrogates"),
+        (2**64, "64-bit"),
+        ({1: 2}, "Dict key must be str"),
+    ],
+)
+def test_a_record_that_is_not_json_is_named_and_leaves_nothing(tmp_path: Path, value: object, said: str) -> None:
+    with pytest.raises(
+        StoreError, match=rf"collect-00000\.jsonl\.zst: record 2 is not JSON: .*{said}.*: keep to plain"
+    ):
+        write_shard(tmp_path, "collect", 0, [{"n": 1}, {"data": value}])
     assert list(tmp_path.iterdir()) == []
 
 

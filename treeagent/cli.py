@@ -186,25 +186,30 @@ def show(
     task_id: Annotated[str | None, typer.Argument(metavar="[TASK_ID]", help="Print the trees of this task.")] = None,
     digest: Annotated[bool, typer.Option("--digest", help="Print only one hash over all trees.")] = False,
     depth: Annotated[int | None, typer.Option("--depth", min=1, help="Steps of a tree to print.")] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option("--graph", help="Write the tree as a graph instead: FILE.graphml, .dot or .json.", metavar="FILE"),
+    ] = None,
 ) -> None:
     """Look into a run: what is done and found, the search trees of one task, or a hash to compare two runs by.
 
-    Reads RUN, also while it is being written; writes nothing.
+    Reads RUN, also while it is being written; writes nothing but the graph asked for.
 
     Example: treeagent show runs/shop shop-train-17 --depth 3
     """
     from treeagent.report.show import show_run, show_task
     from treeagent.run import Run
+    from treeagent.search.record import check_format
     from treeagent.store import digest as digest_of
-    from treeagent.store import read_records
+    from treeagent.store import read_as
 
     run = Run.open(run_folder)
     if digest:
         _require_trees(run_folder)
-        typer.echo(digest_of(read_records(run.trees)))
+        typer.echo(digest_of(read_as(check_format, run.trees)))
     elif task_id is not None:
         _require_trees(run_folder)
-        show_task(run, task_id, Console(), depth=depth)
+        show_task(run, task_id, Console(), depth=depth, graph=graph)
     else:
         show_run(run, Console())
 

@@ -17,7 +17,7 @@ from treeagent.pairs import preference_pairs
 from treeagent.run import Run, RunError
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_records, replacing
+from treeagent.store import read_as, replacing
 from treeagent.targets import imitation_rows, value_rows
 
 View = Literal["pairs", "advantages", "sft", "values"]
@@ -32,8 +32,8 @@ def export(run: Run, view: View, out: Path, format: Literal["jsonl", "parquet"])
     Raises:
         RunError: the view of these trees is empty.
     """
-    records = read_records(run.trees, COLLECTED)
-    rows = (row for record in records for row in _VIEWS[view](from_record(record), run.config.update))
+    trees = read_as(from_record, run.trees, COLLECTED)
+    rows = (row for tree in trees for row in _VIEWS[view](tree, run.config.update))
     first = next(rows, None)
     if first is None:
         raise RunError(

@@ -7,15 +7,18 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import orjson
 import zstandard
 
+from treeagent.types import Refused
+
 Record = Mapping[str, Any]
+Read = TypeVar("Read")
 _SHARD = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)-(?P<index>\d{5,})\.jsonl\.zst")
 _CHUNK = 1 << 14
 """Compressed bytes read at once; small, since text may unpack to a hundred times as much."""
@@ -26,7 +29,7 @@ class StoreError(RuntimeError):
 
 
 class CorruptShard(ValueError):
-    """A shard that is not whole, or not ours: one sentence with its name, the line and the fix."""
+    """A shard that is not whole, not ours or of another version: one sentence with its name, the line and the fix."""
 
 
 def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) -> Path:
@@ -35,7 +38,7 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
     NaN and infinities become null, as JSON has none.
 
     Raises:
-        StoreError: the file system refused; nothing is left behind.
+        StoreError: the file system refused, or a record is not JSON; nothing is left behind.
     """
     file_name = f"{name}-{index:05d}.jsonl.zst"
     if not _SHARD.fullmatch(file_name):
@@ -43,8 +46,8 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
     path = folder / file_name
     with replacing(path) as file:
         compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
-        for record in records:
-            file.write(compressor.compress(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)))
+        for number, record in enumerate(records, start=1):
+            file.write(compressor.compress(_json_line(record, path, number)))
         file.write(compressor.flush())
     return path
 
@@ -78,6 +81,15 @@ def read_records(folder: Path, name: str | None = None) -> Iterator[dict[str, An
     Raises:
         CorruptShard: a shard is cut short or holds something else.
     """
+    return read_as(dict, folder, name)
+
+
+def read_as(parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None) -> Iterator[Read]:
+    """What ``parse`` makes of each of those records, so that trees are read by ``read_as(from_record, folder)``.
+
+    Raises:
+        CorruptShard: as there, or ``parse`` raised ``Refused``.
+    """
     for path in shards(folder, name):
         for number, line in enumerate(_lines(path), start=1):
             try:
@@ -86,7 +98,11 @@ def read_records(folder: Path, name: str | None = None) -> Iterator[dict[str, An
                 raise _corrupt(path, number, "is not JSON") from None
             if not isinstance(record, dict):
                 raise _corrupt(path, number, "is no record")
-            yield record
+            try:
+                parsed = parse(record)
+            except Refused as error:
+                raise CorruptShard(f"{path}, line {number}: {error}") from error
+            yield parsed
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -140,6 +156,13 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)  # without it a rename may be undone by a crash of the machine
     finally:
         os.close(descriptor)
+
+
+def _json_line(record: Record, path: Path, number: int) -> bytes:
+    try:
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError as error:
+        raise StoreError(f"cannot write {path}: record {number} is not JSON: {error}: keep to plain values") from error
 
 
 def _matches(folder: Path) -> Iterator[tuple[Path, re.Match[str]]]:

@@ -59,7 +59,7 @@ def call_text(action: Action) -> str:
     if action.error:
         return f"malformed: {action.error}"
     if isinstance(action.call, str):
-        return action.call
+        return action.call or "(thinks)"
     arguments = ", ".join(f"{name}={json.dumps(value, default=str)}" for name, value in action.call.arguments.items())
     return f"{action.call.name}({arguments})"
 

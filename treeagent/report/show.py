@@ -3,6 +3,7 @@
 import difflib
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import orjson
 from rich.console import Console
@@ -15,8 +16,8 @@ from treeagent.report.table import narrow_table, results_table
 from treeagent.run import Run, RunError
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import from_record
-from treeagent.store import read_records, shard_names
+from treeagent.search.record import check_format, from_record
+from treeagent.store import read_as, shard_names
 
 _REWARD_OF_SUCCESS = 1.0 - 1e-9
 
@@ -65,19 +66,26 @@ def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
     return text
 
 
-def show_task(run: Run, task_id: str, console: Console, *, depth: int | None = None) -> None:
-    """Print every tree of a task, each under the name of its shards.
+def show_task(run: Run, task_id: str, console: Console, *, depth: int | None = None, graph: Path | None = None) -> None:
+    """Print every tree of a task, each under the name of its shards; or write the first one as a graph.
 
     Raises:
         RunError: the run has no tree of that task.
+        ValueError: the name of ``graph`` tells no format.
     """
     known: list[str] = []
     found = False
     for name in shard_names(run.trees):
-        for record in read_records(run.trees, name):
+        for record in read_as(check_format, run.trees, name):
             known.append(record["task"]["id"])
             if known[-1] == task_id:
                 found = True
+                if graph is not None:
+                    from treeagent.search.graph import write_graph  # networkx, for those who want a graph
+
+                    write_graph(from_record(record), graph)
+                    console.print(f"tree of {name} in {graph}", highlight=False, markup=False)
+                    return
                 console.print(Text(name, style="bold underline"))
                 show_tree(from_record(record), console, depth=depth)
     if not found:
@@ -104,7 +112,7 @@ def _trees_table(run: Run) -> Table:
     table = narrow_table({"trees": True} | dict.fromkeys(figures_of, False))
     for name in shard_names(run.trees):
         sums: Counter[str] = Counter()
-        for record in read_records(run.trees, name):
+        for record in read_as(check_format, run.trees, name):
             edges = [edge for node in record["nodes"] for edge in node["edges"]]
             sums["count"] += 1
             rewards = [edge["reward"] for edge in edges if edge["visits"] and edge["reward"] is not None]

@@ -1,4 +1,4 @@
-"""A tree as plain JSON values and back. Format 1; the environment's snapshots are not kept.
+"""A tree as plain JSON values and back. Format 2; the environment's snapshots are not kept.
 
 One record is one tree: ``nodes`` in depth-first order, each with the place of its parent and of the edge that leads
 to it, and only the messages and tokens that it adds. docs/format.md describes every key.
@@ -9,10 +9,17 @@ from dataclasses import asdict
 from typing import Any
 
 from treeagent.search.node import Budget, Edge, Node, Tree
-from treeagent.types import Action, Message, State, Task, ToolCall
+from treeagent.types import Action, Message, Refused, State, Task, ToolCall
 
-FORMAT = 1
+FORMAT = 2
 Record = dict[str, Any]
+
+# Fields kept as they are: another plain field of one of these classes is one more name here.
+TREE_FIELDS = ("seed", "error", "discount")
+NODE_FIELDS = ("value", "terminated", "truncated", "origin", "invalid", "exhausted")
+EDGE_FIELDS = ("prior", "visits", "value_sum", "reward", "process", "critic")
+ACTION_FIELDS = ("text", "thought", "error")
+MESSAGE_FIELDS = ("role", "content", "partial")
 
 
 def to_record(tree: Tree) -> Record:
@@ -22,27 +29,24 @@ def to_record(tree: Tree) -> Record:
     for path, node in tree.walk():
         places[id(node)] = len(nodes)
         parent = (path[-2].child if len(path) > 1 else tree.root) if path else None
-        known = len(parent.state.messages) + 1 if parent else 0  # +1: the action itself lies on the edge
+        told = _told(parent, path[-1]) if parent else ()
+        history = _shared(told, node.state.messages)
         nodes.append(
             {
                 "parent": places[id(parent)] if parent else -1,
                 "edge": parent.edges.index(path[-1]) if parent else -1,
-                "messages": [[message.role, message.content] for message in node.state.messages[known:]],
+                "history": history,
+                "messages": [_message_record(message) for message in node.state.messages[history:]],
                 "key": node.state.key,
                 "context_ids": node.context_ids,
-                "value": node.value,
-                "terminated": node.terminated,
-                "truncated": node.truncated,
-                "origin": node.origin,
-                "invalid": node.invalid,
+                **_plain(node, NODE_FIELDS),
                 "edges": [_edge_record(edge) for edge in node.edges],
             }
         )
     return {
         "format": FORMAT,
         "task": asdict(tree.task),
-        "seed": tree.seed,
-        "error": tree.error,
+        **_plain(tree, TREE_FIELDS),
         "budget": asdict(tree.budget),
         "nodes": nodes,
     }
@@ -52,62 +56,95 @@ def from_record(record: Mapping[str, Any]) -> Tree:
     """The tree of a record.
 
     Raises:
-        ValueError: the record has another format, or lacks a key.
+        Refused: the record has another format, lacks a key or holds what is no tree.
     """
-    if record.get("format") != FORMAT:
-        raise ValueError(f"tree format {record.get('format')!r} is unknown: this version reads format {FORMAT}")
+    check_format(record)
     try:
         task = Task(**record["task"])
         nodes: list[Node] = []
         for row in record["nodes"]:
             nodes.append(_node(row, task, nodes))
-        return Tree(task, record["seed"], nodes[0], Budget(**record["budget"]), record["error"])
-    except (KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"tree record is incomplete: {type(error).__name__} {error}") from error
+        return Tree(task, root=nodes[0], budget=Budget(**record["budget"]), **_picked(record, TREE_FIELDS))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise Refused(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
+
+
+def check_format(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record itself, for those who read it as it is.
+
+    Raises:
+        Refused: the record has another format.
+    """
+    if (version := record.get("format")) != FORMAT:
+        raise Refused(
+            f"tree format {version!r} is unknown: this version reads format {FORMAT}; collect the trees anew, or read "
+            "them with the treeagent that wrote them"
+        )
+    return record
+
+
+def _plain(value: object, names: tuple[str, ...]) -> Record:
+    return {name: getattr(value, name) for name in names}
+
+
+def _picked(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
+    return {name: row[name] for name in names}
+
+
+def _told(parent: Node, edge: Edge) -> tuple[Message, ...]:
+    """The conversation up to and with the action of ``edge``."""
+    return (*parent.state.messages, Message("assistant", edge.action.text, edge.action.token_ids))
+
+
+def _shared(told: tuple[Message, ...], messages: tuple[Message, ...]) -> int:
+    """How many messages both begin with; all of ``told`` unless a dynamics rewrites what was said."""
+    if messages[: len(told)] == told:
+        return len(told)
+    return next(place for place, one in enumerate(told) if messages[place : place + 1] != (one,))
 
 
 def _edge_record(edge: Edge) -> Record:
     action = edge.action
-    call = action.call if isinstance(action.call, str) else asdict(action.call)
     return {
-        "text": action.text,
-        "thought": action.thought,
-        "call": call,
-        "error": action.error,
+        **_plain(action, ACTION_FIELDS),
+        "call": action.call if isinstance(action.call, str) else asdict(action.call),
         "token_ids": action.token_ids,
         "logprobs": action.logprobs,
-        "prior": edge.prior,
-        "visits": edge.visits,
-        "value_sum": edge.value_sum,
-        "reward": edge.reward,
+        **_plain(edge, EDGE_FIELDS),
     }
 
 
 def _edge(row: Mapping[str, Any]) -> Edge:
-    call = row["call"] if isinstance(row["call"], str) else ToolCall(**row["call"])
-    action = Action(row["text"], call, row["thought"], tuple(row["token_ids"]), tuple(row["logprobs"]), row["error"])
-    return Edge(action, row["prior"], row["visits"], row["value_sum"], row["reward"])
+    action = Action(
+        call=row["call"] if isinstance(row["call"], str) else ToolCall(**row["call"]),
+        token_ids=tuple(row["token_ids"]),
+        logprobs=tuple(row["logprobs"]),
+        **_picked(row, ACTION_FIELDS),
+    )
+    return Edge(action, **_picked(row, EDGE_FIELDS))
+
+
+def _message_record(message: Message) -> Record:
+    return {**_plain(message, MESSAGE_FIELDS), "token_ids": message.token_ids}
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    return Message(token_ids=tuple(row["token_ids"]), **_picked(row, MESSAGE_FIELDS))
 
 
 def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
-    messages = tuple(Message(role, content) for role, content in row["messages"])
-    edge = None
+    added = [_message(message) for message in row["messages"]]
+    arrival, told = None, tuple[Message, ...]()
     if row["parent"] >= 0:
         parent = earlier[row["parent"]]
-        edge = parent.edges[row["edge"]]
-        said = Message("assistant", edge.action.text, edge.action.token_ids)
-        messages = (*parent.state.messages, said, *messages)
+        arrival = parent.edges[row["edge"]]
+        told = _told(parent, arrival)[: row["history"]]
     node = Node(
-        State(task, messages, row["key"]),
-        value=row["value"],
+        State(task, (*told, *added), row["key"], ended=row["terminated"] or row["truncated"]),
         context_ids=tuple(row["context_ids"]),
-        terminated=row["terminated"],
-        truncated=row["truncated"],
-        origin=row["origin"],
-        invalid=row["invalid"],
-        edges=[_edge(edge_row) for edge_row in row["edges"]],
-        exhausted=row["terminated"] or row["truncated"],
+        edges=[_edge(edge) for edge in row["edges"]],
+        **_picked(row, NODE_FIELDS),
     )
-    if edge is not None:
-        edge.child = node
+    if arrival is not None:
+        arrival.child = node
     return node

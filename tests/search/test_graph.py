@@ -1,0 +1,220 @@
+"""Trees as graphs: networkx, GraphML, DOT and node-link JSON."""
+
+import html
+import json
+import re
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import networkx
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from treeagent.search.graph import to_dot, to_graphml, to_json, to_networkx, write_graph
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.types import Action, Message, Refused, State, Task, ToolCall
+
+# Every character there is, surrogates and controls often.
+texts = st.text(st.characters() | st.characters(categories=["Cc", "Cs"]), max_size=60)
+
+
+def small_tree(task_id: str = "shop-1", call: str = "left", seen: str = "cell 1") -> Tree:
+    """Two ways on from the root, one of them a step further to an end, and a candidate never tried."""
+    task = Task(task_id, "walk")
+
+    def node(text: str, **fields: Any) -> Node:
+        return Node(State(task, (Message("user", text),)), **fields)
+
+    end = node("bought", value=0.9, terminated=True, invalid=False)
+    tool = Action("buy it", ToolCall("buy", {"item": 3, "name": "é"}), "enough", (4,), (-0.5,))
+    left = node(seen, value=0.25, edges=[Edge(tool, 1.0, visits=1, value_sum=1.0, reward=1.0, child=end)])
+    right = node("wall", value=-0.5, truncated=True, origin="imagined", invalid=True)
+    root = node(
+        "cell 2",
+        value=0.5,
+        edges=[
+            Edge(Action(call, call, "", (1, 2), (-0.25, -0.5)), 0.5, visits=2, value_sum=1.25, child=left),
+            Edge(Action("up", "up"), 0.125),
+            Edge(
+                Action("right", "right", "wall?", (3,), (-2.0,)),
+                0.375,
+                visits=1,
+                value_sum=-0.5,
+                reward=None,
+                process=0.125,
+                critic=0.75,
+                child=right,
+            ),
+        ],
+    )
+    return Tree(task, 2**63 - 1, root, discount=0.5)
+
+
+def test_every_number_of_the_tree_is_an_attribute() -> None:
+    graph = to_networkx(small_tree())
+    assert graph.graph == {"task": "shop-1", "prompt": "walk", "seed": 2**63 - 1, "discount": 0.5, "error": ""}
+    state = {"origin": "real", "terminated": False, "truncated": False, "invalid": False}
+    assert dict(graph.nodes(data=True)) == {
+        0: {"V": 0.5, "N": 3, **state, "text": "cell 2"},
+        1: {"V": 0.25, "N": 1, **state, "text": "cell 1"},
+        2: {"V": 0.9, "N": 0, **state, "terminated": True, "text": "bought"},
+        3: {"V": -0.5, "N": 0, "origin": "imagined", "terminated": False}
+        | {"truncated": True, "invalid": True, "text": "wall"},
+    }
+    assert {(one, two): attributes for one, two, attributes in graph.edges(data=True)} == {
+        (0, 1): {"N": 2, "Q": 0.625, "P": 0.5, "W": 1.25, "r": 0.0, "process": 0.0}
+        | {"text": "left", "call": "left", "thought": "", "logprob": -0.75},
+        (0, 3): {"N": 1, "Q": -0.5, "P": 0.375, "W": -0.5, "process": 0.125, "critic": 0.75}
+        | {"text": "right", "call": "right", "thought": "wall?", "logprob": -2.0},
+        (1, 2): {"N": 1, "Q": 1.0, "P": 1.0, "W": 1.0, "r": 1.0, "process": 0.0}
+        | {"text": "buy it", "call": '{"name": "buy", "arguments": {"item": 3, "name": "é"}}'}
+        | {"thought": "enough", "logprob": -0.5},
+    }
+
+
+def test_nodes_are_numbered_as_in_the_record() -> None:
+    tree = small_tree()
+    rows = to_record(tree)["nodes"]
+    graph = to_networkx(tree)
+    assert list(graph.nodes) == list(range(len(rows)))
+    assert list(graph.predecessors(0)) == []
+    assert [list(graph.predecessors(place)) for place in range(1, 4)] == [[row["parent"]] for row in rows[1:]]
+    assert [graph.nodes[place]["V"] for place in graph] == [row["value"] for row in rows]
+
+
+def test_a_root_without_a_conversation_is_a_graph_of_one_node() -> None:
+    """As where the environment failed to reset."""
+    task = Task("gone", "walk")
+    tree = Tree(task, 0, Node(State(task, ()), truncated=True), error="OSError: gone")
+    graph = to_networkx(tree)
+    assert (graph.number_of_nodes(), graph.number_of_edges(), graph.nodes[0]["text"]) == (1, 0, "")
+    assert networkx.read_graphml(BytesIO(to_graphml(tree).encode())).graph["error"] == "OSError: gone"
+    assert to_dot(tree).count("label=") == 2
+
+
+def visible(text: str) -> str:
+    """Written apart from the code under test: printable as it is, the rest as Python spells it."""
+    kept = [
+        each if each in "\t\n" or (0x20 <= ord(each) < 0x7F) or ord(each) >= 0xA0 else ascii(each)[1:-1]
+        for each in text
+    ]
+    return "".join(
+        ascii(each)[1:-1] if each in "\ufffe\uffff" or "\ud800" <= each <= "\udfff" else each for each in kept
+    )
+
+
+@given(texts, texts, texts)
+@example("\x00\x1b[31m", "a\r\nb", "\ud800 \ufffe \x85 \u2028 ]]> <&\"'")
+@example("", " ", "\n")
+def test_graphml_comes_back_with_equal_structure_and_attributes(task_id: str, call: str, seen: str) -> None:
+    tree = small_tree(task_id, call, seen)
+    again = networkx.read_graphml(BytesIO(to_graphml(tree).encode()), node_type=int)
+    graph = to_networkx(tree)
+    assert again.is_directed()
+
+    def written(attributes: dict[str, Any]) -> dict[str, Any]:
+        """Texts as visible, the empty ones left out."""
+        shown = {name: visible(value) if isinstance(value, str) else value for name, value in attributes.items()}
+        return {name: value for name, value in shown.items() if value != ""}
+
+    assert {place: data for place, data in again.nodes(data=True)} == {
+        place: written(data) for place, data in graph.nodes(data=True)
+    }
+    assert {(one, two): data for one, two, data in again.edges(data=True)} == {
+        (one, two): written(data) for one, two, data in graph.edges(data=True)
+    }
+    assert {name: again.graph[name] for name in written(graph.graph)} == written(graph.graph)
+
+
+@given(texts, texts, texts)
+def test_node_link_json_comes_back_equal(task_id: str, call: str, seen: str) -> None:
+    tree = small_tree(task_id, call, seen)
+    again = networkx.node_link_graph(json.loads(to_json(tree)), edges="edges")
+    graph = to_networkx(tree)
+    assert again.graph == graph.graph
+    assert dict(again.nodes(data=True)) == dict(graph.nodes(data=True))
+    assert list(again.edges(data=True)) == list(graph.edges(data=True))
+
+
+DOT_LINE = re.compile(r'  (graph|node|edge|\d+(?: -> \d+)?) \[((?:\w+=(?:"(?:[^"\\]|\\.)*"|[\w.]+) ?)+)\];')
+"""A statement of the DOT language whose strings end where they should."""
+
+
+def labels(dot: str) -> dict[str, str]:
+    """What each node, edge and the graph is labelled with, as Graphviz shows it, by the statement's head."""
+    first, *lines, last, rest = dot.split("\n")
+    assert (first, last, rest) == ("digraph tree {", "}", "")
+    shown = {}
+    for line in lines:
+        match = DOT_LINE.fullmatch(line)
+        assert match is not None, line
+        label = re.search(r'label="((?:[^"\\]|\\.)*)"', match[2])
+        if label is not None:
+            text = re.sub(r"\\(.)", lambda escape: {"l": "\n", "n": "\n"}.get(escape[1], escape[1]), label[1])
+            shown[match[1]] = html.unescape(text)
+    return shown
+
+
+@given(texts, texts, texts)
+@example('"', '\\"', "\\")
+@example("a\\", "\\N \\l &lt;", "\x00\n\n\r\u2028end")
+def test_dot_holds_any_text(task_id: str, call: str, seen: str) -> None:
+    shown = labels(to_dot(small_tree(task_id, call, seen)))
+    assert set(shown) == {"graph", "0", "1", "2", "3", "0 -> 1", "0 -> 3", "1 -> 2"}
+    assert shown["graph"] == visible(task_id)
+    assert shown["0"] == "0   V 0.50   N 3\ncell 2\n"
+    for head, text in (("0 -> 1", call), ("1", seen)):
+        lines = shown[head].splitlines()[1:]
+        assert len(lines) <= 9 and all(len(line) <= 44 for line in lines)
+        kept = "".join("".join(lines).removesuffix("…").split())
+        assert "".join(visible(text).split()).startswith(kept)
+
+
+def test_dot_shows_rounded_numbers_marks_and_the_best_path() -> None:
+    dot = to_dot(small_tree())
+    assert labels(dot)["0 -> 1"] == "N 2   Q 0.62   P 0.50   r 0.00\nleft\n"
+    assert labels(dot)["0 -> 3"] == "N 1   Q -0.50   P 0.38\nright\n", "a withheld reward is not shown"
+    assert labels(dot)["3"] == "3   V -0.50   N 0 truncated invalid\nwall\n"
+    heads = [line.split(" [")[0].strip() for line in dot.splitlines() if "penwidth" in line]
+    assert heads == ["1", "0 -> 1", "2", "1 -> 2"]
+    ends = [line.split(" [")[0].strip() for line in dot.splitlines() if "peripheries=2" in line]
+    assert ends == ["2", "3"]
+
+
+def test_a_long_text_is_wrapped_and_cut_in_dot() -> None:
+    shown = labels(to_dot(small_tree(seen="word " * 200)))["1"].splitlines()
+    assert len(shown) == 1 + 8 + 1
+    assert shown[-1] == "…"
+    assert shown[1] == "word word word word word word word word word"
+
+
+@pytest.mark.parametrize(("ending", "writer"), [(".graphml", to_graphml), (".dot", to_dot), (".json", to_json)])
+def test_the_ending_of_the_name_chooses_the_form(tmp_path: Path, ending: str, writer: Any) -> None:
+    path = tmp_path / f"tree{ending}"
+    write_graph(small_tree(), path)
+    assert path.read_text(encoding="utf-8") == writer(small_tree())
+
+
+def test_another_ending_and_an_unwritable_file_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"tree\.png ends in '\.png', .* let it end in \.graphml, \.dot, \.json$"):
+        write_graph(small_tree(), tmp_path / "tree.png")
+    with pytest.raises(Refused, match=r"cannot write .*nowhere/tree\.dot: No such file or directory: check the path"):
+        write_graph(small_tree(), tmp_path / "nowhere" / "tree.dot")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_searching_does_not_import_networkx() -> None:
+    program = (
+        "import pkgutil, sys, treeagent.search\n"
+        "for room in pkgutil.iter_modules(treeagent.search.__path__):\n"
+        "    if room.name != 'graph': __import__(f'treeagent.search.{room.name}')\n"
+        "print('networkx' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "False\n"
+    )
