@@ -64,7 +64,11 @@ def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
         ("search.skip_exhausted=1", "search.skip_exhausted is 1, but must be a valid boolean: correct it"),
         ("search.merge=all", "search.merge is \"all\", but must be 'text' or 'call': correct it"),
         ("search=3", "search is 3, but must be a section: correct it"),
-        ('evaluate.modes=["greed"]', "evaluate.modes.0 is \"greed\", but must be 'greedy', 'best_of_n' or 'mcts'"),
+        (
+            'evaluate.modes=["greed"]',
+            "evaluate.modes.0 is \"greed\", but must be 'greedy', 'mcts', 'best_of_n', 'beam'",
+        ),
+        ("update.pairs.critic_weight=0.5", "the config: update.pairs.critic_weight is set, but no critic is asked"),
         ("environment.options.x=[1]", "environment.options.x is [1], but must be a valid integer or a valid number or"),
         ("search.c_init=nan", "search.c_init is nan, but must be a finite number"),
         ("environment.options.day=2024-01-31", "environment.options.day is the date 2024-01-31"),

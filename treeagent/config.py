@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
@@ -132,6 +132,12 @@ class RunConfig:
     collect: CollectConfig = Field(default_factory=CollectConfig)
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.update.pairs.critic_weight and not self.search.critic_weight:
+            raise ValueError("update.pairs.critic_weight is set, but no critic is asked: set search.critic_weight too")
+        return self
 
 
 class ConfigError(ValueError):

@@ -22,7 +22,8 @@ import torch
 
 from treeagent.advantages import advantage_rows, q_advantages
 from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.config import Method, RunConfig
+from treeagent.config import Method, PolicyConfig, RunConfig
+from treeagent.critic import LMCritic
 from treeagent.envs import EnvDynamics, WorkerEnv, make_env
 from treeagent.envs.base import Env
 from treeagent.evaluate import Actors, Mode, Outcome, execute, play
@@ -35,13 +36,17 @@ from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
 from treeagent.pairs import preference_pairs
 from treeagent.policy import HeadValue, LLMPolicy
-from treeagent.search.mcts import Search
-from treeagent.search.node import Budget, Tree
+from treeagent.search.config import SearchConfig
+from treeagent.search.methods import make_search
+from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
+from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.seeds import derive_seed
-from treeagent.store import read_records, write_shard
+from treeagent.split import SplitDynamics, SplitPolicy
+from treeagent.store import read_as, write_shard
 from treeagent.targets import TokenRow, imitation_rows, value_rows
-from treeagent.types import Split
+from treeagent.telemetry import Cost, Meter
+from treeagent.types import Dynamics, Policy, Split, Value
 from treeagent.value_head import ValueHead
 
 COLLECTED = "collect"
@@ -70,31 +75,42 @@ class WaveJob:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a running job tells: progress, metrics, or both."""
+    """What a running job tells: progress, metrics, what its searches have cost so far."""
 
     name: str
     done: int = 0
     total: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    index: int = 0
+    """Of the wave that ``cost`` is of."""
+    cost: Cost | None = None
 
 
 Emit = Callable[[Event], None]
 
 
-def search_wave(job: WaveJob, emit: Emit) -> Budget:
-    """Grow one tree a task and store them as one shard. Returns what it cost."""
+def search_wave(job: WaveJob, emit: Emit) -> Cost:
+    """Grow one tree a task and store them as one shard. Returns what it cost, and tells it once a second."""
     config = job.config
     env = environment(config)
-    actors = load_actors(job.checkpoint, config)
+    actors, whole = load_actors(job.checkpoint, config)
     dynamics = play_on(env, config, job.name)
     tasks = env.tasks(job.split, job.count, job.start)
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
-    trees = asyncio.run(Search(actors.sampling, dynamics, config.search, actors.value).run(tasks, seeds))
+    meter, told = Meter(whole.generator, dynamics), time.monotonic()
+
+    def on_wave(trees: Sequence[Tree]) -> None:
+        nonlocal told
+        if time.monotonic() - told >= 1.0:
+            told = time.monotonic()
+            emit(Event(job.name, index=job.index, cost=meter.read(trees)))
+
+    turns = in_turns(dynamics, config)
+    value = leaf_value(actors.value, whole, turns, config)
+    search = make_search(actors.sampling, turns, config.search, value, actors.critic)
+    trees = asyncio.run(search.run(tasks, seeds, on_wave))
     write_shard(job.trees, job.name, job.index, map(to_record, trees))
-    spent = Budget()
-    for tree in trees:
-        spent.add(tree.budget)
-    return spent
+    return meter.read(trees)
 
 
 def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
@@ -102,12 +118,13 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
     started = time.perf_counter()
     config = job.config
     env = environment(config)
-    actors = load_actors(job.checkpoint, config)
+    actors, whole = load_actors(job.checkpoint, config)
+    blind = in_turns(play_on(env, config, "evaluate", reveal_reward=False), config)
     outcomes, trees = asyncio.run(
         play(
-            actors,
-            play_on(env, config, "evaluate", reveal_reward=False),
-            play_on(env, config, "evaluate"),
+            replace(actors, value=leaf_value(actors.value, whole, blind, config)),
+            blind,
+            in_turns(play_on(env, config, "evaluate"), config),
             env.tasks(job.split, job.count, job.start),
             job.mode,
             config.evaluate,
@@ -116,8 +133,8 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
         )
     )
     seconds = time.perf_counter() - started
-    if job.mode == "mcts":
-        write_shard(job.trees, f"evaluate-{job.name}", job.index, map(to_record, trees))
+    if trees:
+        write_shard(job.trees, f"evaluate-{job.name}-{job.mode}", job.index, map(to_record, trees))
     return outcomes, seconds
 
 
@@ -148,23 +165,49 @@ def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = Tru
     )
 
 
-def load_actors(checkpoint: Path, config: RunConfig) -> Actors:
-    """The policy of a checkpoint, sampling and greedy, and its value head; they share one prefix cache."""
-    return _load_actors(checkpoint, config.policy.temperature, config.policy.max_new_tokens, config.policy.cache_bytes)
+def in_turns(dynamics: EnvDynamics, config: RunConfig) -> Dynamics:
+    """The dynamics in steps as large as the search's nodes."""
+    return SplitDynamics(dynamics) if config.search.granularity == "split" else dynamics
+
+
+def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy]:
+    """Who plays a checkpoint in a search, and its policy in whole turns; they share one generator."""
+    whole, head = _load_policy(checkpoint, config.policy)
+    return make_actors(whole, head, config.search), whole
 
 
 @lru_cache(maxsize=1)
-def _load_actors(checkpoint: Path, temperature: float, max_new_tokens: int, cache_bytes: int) -> Actors:
-    return make_actors(load_checkpoint(checkpoint), temperature, max_new_tokens, cache_bytes)
+def _load_policy(checkpoint: Path, settings: PolicyConfig) -> tuple[LLMPolicy, ValueHead | None]:
+    loaded = load_checkpoint(checkpoint)
+    return make_policy(loaded, settings), loaded.head
 
 
-def make_actors(checkpoint: Checkpoint, temperature: float, max_new_tokens: int, cache_bytes: int) -> Actors:
-    """Actors on a checkpoint in memory; call ``forget`` on their generator when its weights change."""
-    generator = LocalGenerator(checkpoint.model, cache_bytes=cache_bytes)
+def make_policy(checkpoint: Checkpoint, settings: PolicyConfig) -> LLMPolicy:
+    """A policy on a checkpoint in memory; call ``forget`` on its generator when the weights change."""
+    generator = LocalGenerator(checkpoint.model, cache_bytes=settings.cache_bytes)
     chat = ChatFormat(checkpoint.tokenizer)
-    sampling = LLMPolicy(generator, chat, temperature=temperature, max_new_tokens=max_new_tokens)
-    value = None if checkpoint.head is None else HeadValue(generator, chat, checkpoint.head)
-    return Actors(sampling, sampling.greedy(), value, generator.forget)
+    return LLMPolicy(generator, chat, temperature=settings.temperature, max_new_tokens=settings.max_new_tokens)
+
+
+def make_actors(whole: LLMPolicy, head: ValueHead | None, search: SearchConfig) -> Actors:
+    """As the search's settings want them: thoughts apart, a critic."""
+    return Actors(
+        sampling=SplitPolicy(whole) if search.granularity == "split" else whole,
+        greedy=whole.greedy(),
+        value=None if head is None else HeadValue(whole.generator, whole.chat, head),
+        critic=LMCritic(whole.generator, whole.chat) if search.critic_weight else None,
+    )
+
+
+def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
+    """What judges leaves: the value head, rollouts of the policy, or a mixture."""
+    weight = config.search.rollout_weight
+    if not weight:
+        return head
+    rollouts = RolloutValue(
+        policy, dynamics, max_steps=config.environment.max_steps, discount=config.search.discount, value=head
+    )
+    return rollouts if head is None or weight == 1 else MixedValue([head, rollouts], [1 - weight, weight])
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +263,12 @@ def sample_value_rows(trees: Sequence[Tree], config: RunConfig) -> list[TokenRow
 
 def read_trees(folder: Path) -> list[Tree]:
     """Every searched training tree of a run."""
-    return [from_record(record) for record in read_records(folder, COLLECTED)]
+    return list(read_as(from_record, folder, COLLECTED))
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
     """Share of the validation tasks that the model, as its weights stand at the call, solves greedily."""
-    policy = config.policy
-    actors = make_actors(checkpoint, policy.temperature, policy.max_new_tokens, policy.cache_bytes)
+    policy = make_policy(checkpoint, config.policy)
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
     dynamics = play_on(env, config, "validate")
@@ -234,8 +276,8 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
     def measure() -> float:
         training = checkpoint.model.training
         checkpoint.model.eval()
-        actors.forget()
-        outcomes = asyncio.run(execute(actors.greedy, dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
+        policy.generator.forget()
+        outcomes = asyncio.run(execute(policy.greedy(), dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
         checkpoint.model.train(training)
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
 

@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -40,11 +40,12 @@ from treeagent.learners.watch import Hooks
 from treeagent.progress import Advance, Progress
 from treeagent.report.html import write_report
 from treeagent.run import Run, RunError
-from treeagent.search.node import Budget, Node, Tree
+from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
-from treeagent.store import read_records, shards, write_atomic
+from treeagent.store import read_as, shards, write_atomic
 from treeagent.targets import TokenRow, path_row
+from treeagent.telemetry import Cost
 from treeagent.types import Task
 from treeagent.value_head import ValueHead
 
@@ -107,13 +108,32 @@ def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -
         for job in _waves(config, run, checkpoint, COLLECTED, config.collect.tasks)
         if f"{COLLECTED}-{job.index:05d}.jsonl.zst" not in stored
     ]
-    spent, started = Budget(), time.perf_counter()
+    costs: dict[int, Cost] = {}
+    finished: set[int] = set()
+    started = time.perf_counter()
+
+    def spent() -> Cost:
+        whole = Cost()
+        for cost in list(costs.values()):
+            whole.add(cost)
+        return whole
+
     with progress.track("search", config.collect.tasks) as advance:
         advance(config.collect.tasks - sum(job.count for job in jobs))
-        for job, budget in run_jobs(search_wave, jobs, config.workers):
-            spent.add(budget)
-            advance(job.count, _rates(spent, time.perf_counter() - started))
-    run.finish("collect", {"tasks": config.collect.tasks, "checkpoint": str(checkpoint), **asdict(spent)})
+
+        def on_event(event: Event) -> None:
+            if event.cost is not None and event.index not in finished:
+                costs[event.index] = event.cost
+                advance(0, spent().figures(time.perf_counter() - started))
+
+        for job, cost in run_jobs(search_wave, jobs, config.workers, on_event):
+            finished.add(job.index)
+            costs[job.index] = cost
+            seconds = time.perf_counter() - started
+            advance(job.count, spent().figures(seconds))
+            run.log("collect", {"tasks": job.count, **spent().metrics(seconds)})
+    facts = {"tasks": config.collect.tasks, "checkpoint": str(checkpoint)}
+    run.finish("collect", facts | spent().metrics(time.perf_counter() - started))
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
@@ -202,7 +222,7 @@ def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
 
 def _telling_tree(run: Run) -> Tree | None:
     """The stored training tree, of the first hundred, whose edges differ most in what they led to."""
-    trees = [from_record(record) for record in islice(read_records(run.trees, COLLECTED), 100)]
+    trees = list(islice(read_as(from_record, run.trees, COLLECTED), 100))
 
     def spread(tree: Tree) -> float:
         values = [edge.value for node in tree.nodes() for edge in node.edges if edge.visits]
@@ -278,13 +298,6 @@ def _evaluation(checkpoint: Path, mode: Mode) -> str:
 
 def _by_index(part: tuple[WaveJob, list[Outcome], float]) -> int:
     return part[0].index
-
-
-def _rates(spent: Budget, seconds: float) -> Mapping[str, str]:
-    return {
-        "simulations/s": f"{spent.simulations / seconds:.0f}",
-        "tokens/s": f"{spent.generated_tokens / seconds:,.0f}",
-    }
 
 
 @contextmanager

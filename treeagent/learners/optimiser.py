@@ -31,7 +31,7 @@ class MuonAdamW(Optimizer):
         """The parts' own groups, so that a schedule that changes a learning rate here changes it there."""
         self.param_groups = [group for part in self._parts for group in part.param_groups]
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # Trainers pass no closure
         for part in self._parts:
             part.step()
 

@@ -1,0 +1,93 @@
+"""What searches cost while they run: the figures of a live bar, of metrics.jsonl and of a finished stage."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from treeagent.envs.dynamics import EnvDynamics
+from treeagent.search.node import Budget, Tree
+
+if TYPE_CHECKING:
+    from treeagent.generators.local import LocalGenerator
+
+
+@dataclass(slots=True)
+class Cost:
+    """Of a number of trees, as far as they have grown."""
+
+    trees: int = 0
+    failed: int = 0
+    """Trees that broke off with an error."""
+    best_value: float = 0.0
+    """Σ over trees of the highest Q at the root."""
+    encoded_tokens: int = 0
+    """Prompt tokens fed to the model."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache instead."""
+    replayed_steps: int = 0
+    """Environment steps paid to go back where no snapshot was held."""
+    restored_snapshots: int = 0
+    evicted_snapshots: int = 0
+    budget: Budget = field(default_factory=Budget)
+
+    def add(self, other: "Cost") -> None:
+        for name in self.__slots__:
+            if name != "budget":
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.budget.add(other.budget)
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Everything as numbers, with rates over ``seconds`` of wall time."""
+        spent = asdict(self.budget)
+        del spent["seconds"]  # of all workers together; the wall time says more
+        counts = {name: getattr(self, name) for name in self.__slots__ if name not in ("budget", "best_value")}
+        return counts | spent | self._rates(seconds)
+
+    def figures(self, seconds: float) -> Mapping[str, str]:
+        """The few that fit beside a bar."""
+        rates = self._rates(seconds)
+        return {
+            "simulations/s": f"{rates['simulations_per_second']:,.0f}",
+            "tokens/s": f"{rates['tokens_per_second']:,.0f}",
+            "best value": f"{rates['best_value']:.2f}",
+            "cache hits": f"{rates['cache_hits']:.0%}",
+        }
+
+    def _rates(self, seconds: float) -> dict[str, float]:
+        seconds = max(seconds, 1e-9)
+        return {
+            "seconds": seconds,
+            "simulations_per_second": self.budget.simulations / seconds,
+            "tokens_per_second": self.budget.generated_tokens / seconds,
+            "best_value": self.best_value / max(self.trees, 1),
+            "cache_hits": self.cached_tokens / max(self.cached_tokens + self.encoded_tokens, 1),
+        }
+
+
+class Meter:
+    """Reads the cost of trees off the counters of what grows them, from the moment it is made."""
+
+    def __init__(self, generator: "LocalGenerator", dynamics: EnvDynamics) -> None:
+        self._generator, self._dynamics = generator, dynamics
+        self._before = self._counters()
+
+    def read(self, trees: Sequence[Tree]) -> Cost:
+        """The cost so far; ``trees`` are all that have been grown since."""
+        budget = Budget()
+        for tree in trees:
+            budget.add(tree.budget)
+        best = [max((edge.value for edge in tree.root.edges if edge.visits), default=0.0) for tree in trees]
+        counted = zip(self._counters(), self._before, strict=True)
+        encoded, cached, replayed, restored, evicted = (now - before for now, before in counted)
+        failed = sum(bool(tree.error) for tree in trees)
+        return Cost(len(trees), failed, sum(best), encoded, cached, replayed, restored, evicted, budget)
+
+    def _counters(self) -> tuple[int, int, int, int, int]:
+        usage, forks = self._generator.usage, self._dynamics.forkable
+        return (
+            usage.encoded_tokens,
+            usage.cached_tokens,
+            forks.replayed_steps,
+            forks.restored_snapshots,
+            forks.evicted_snapshots,
+        )
