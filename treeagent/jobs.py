@@ -68,7 +68,8 @@ class WaveJob:
     index: int
     start: int
     count: int
-    trees: Path
+    trees: Path | None
+    """Where its trees go; None keeps none."""
     split: Split = "train"
     mode: Mode = "mcts"
 
@@ -109,7 +110,8 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
     value = leaf_value(actors.value, whole, turns, config)
     search = make_search(actors.sampling, turns, config.search, value, actors.critic)
     trees = asyncio.run(search.run(tasks, seeds, on_wave))
-    write_shard(job.trees, job.name, job.index, map(to_record, trees))
+    if job.trees is not None:
+        write_shard(job.trees, job.name, job.index, map(to_record, trees))
     return meter.read(trees)
 
 
@@ -133,7 +135,7 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
         )
     )
     seconds = time.perf_counter() - started
-    if trees:
+    if trees and job.trees is not None:
         write_shard(job.trees, f"evaluate-{job.name}-{job.mode}", job.index, map(to_record, trees))
     return outcomes, seconds
 

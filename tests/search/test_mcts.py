@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tangle import DEPTH, PlaceValue, Tangle, configs, search, seeds, worlds
 from toy_search import (
     AllPolicy,
     ConstantValue,
@@ -27,27 +28,17 @@ from toy_search import (
     task,
 )
 
+from treeagent.envs.base import Env, StepResult
+from treeagent.envs.dynamics import EnvDynamics
 from treeagent.search.config import SearchConfig
+from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.node import Node, Tree
-from treeagent.types import Action, Proposal, State, Task, Transition
+from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.types import Action, Proposal, Split, State, Task, ToolCall, Transition
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 TASKS = [task(f"task {number}") for number in range(8)]
-
-configs = st.builds(
-    SearchConfig,
-    limits=st.builds(Limits, simulations=st.integers(1, 24)),
-    candidates=st.integers(1, 5),
-    selection=st.sampled_from(["puct", "uct"]),
-    c_init=st.floats(0, 4),
-    first_play_reduction=st.floats(0, 1),
-    root_noise=st.sampled_from([0.0, 0.25, 1.0]),
-    skip_exhausted=st.booleans(),
-)
-mazes = st.builds(Maze, end_share=st.floats(0, 0.6), limit_share=st.floats(0, 0.4), withheld=st.booleans())
-seeds = st.integers(0, 2**63 - 1)
 
 
 def tried(node: Node) -> list[tuple[str, Node]]:
@@ -62,54 +53,118 @@ def child(tree: Tree, *words: str) -> Node:
 
 
 @settings(deadline=None)
-@given(configs, mazes, seeds)
-def test_statistics_add_up(config: SearchConfig, maze: Maze, seed: int) -> None:
-    [tree] = grow(TablePolicy(WORDS), maze, config, HashValue(), seeds=[seed])
+@given(configs, worlds, seeds)
+def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int) -> None:
+    """Root visits are simulations; the visits of an edge are those of what follows and those that ended there; its W is
+    the returns of both. Nothing is left in flight."""
+    [tree] = search(config, world, [task()], [seed])
     assert config.limits.simulations is not None
     assert tree.root.visits == tree.budget.simulations <= config.limits.simulations
     assert tree.budget.simulations == config.limits.simulations or tree.root.exhausted
     nodes = list(tree.nodes())
-    assert tree.budget.estimates == len(nodes)
     assert tree.budget.environment_steps == len(nodes) - 1
-    assert tree.budget.proposals == sum(bool(node.edges) for node in nodes)
-    assert tree.budget.generated_tokens == 2 * config.candidates * tree.budget.proposals
+    assert tree.budget.estimates == len(nodes) or config.transpositions != "off"
+    assert tree.budget.proposals == sum(bool(node.edges) for node in nodes) or config.widening is not None
     for path, node in tree.walk():
         assert sum(edge.prior for edge in node.edges) == pytest.approx(1.0 if node.edges else 0.0)
-        assert all(0.0 <= edge.value <= 1.0 + 1e-9 for edge in node.edges)
         assert all((edge.visits > 0) == (edge.child is not None) for edge in node.edges)
-        assert not (node.ended and node.edges)
+        assert all(edge.in_flight == 0 for edge in node.edges)
+        closed = node.ended or (node.invalid and config.prune_invalid)
+        assert not (closed and node.edges)
         if not path:
             continue
         # The first visit evaluates the node, every later one goes on to a child; an end can only be visited again.
-        arrivals = path[-1].visits
-        assert arrivals == node.visits + 1 or (node.ended and node.visits == 0)
-        if node.ended and config.skip_exhausted:
+        arrivals, leaf_visits = path[-1].visits, path[-1].visits - node.visits
+        assert leaf_visits == 1 or (closed and leaf_visits == arrivals)
+        if closed and config.skip_exhausted and config.widening is None:
             assert arrivals == 1
-        worth = node.leaf_value(path[-1].reward)
-        below = sum(edge.value_sum for edge in node.edges)
-        leaf_visits = arrivals - node.visits
-        expected = arrivals * (path[-1].reward or 0.0) + leaf_visits * worth + below
-        assert path[-1].value_sum == pytest.approx(expected)
+        assert path[-1].value_sum == pytest.approx(mixed_returns(path[-1], leaf_visits, config), abs=1e-9)
+
+
+def mixed_returns(edge: Edge, leaf_visits: int, config: SearchConfig) -> float:
+    """Σ G of the visits to an edge: the part of outcomes and that of process rewards."""
+    outcome, process = returns(edge, leaf_visits, config.discount)
+    return (1 - config.process_weight) * outcome + config.process_weight * process
+
+
+def returns(edge: Edge, leaf_visits: int, discount: float) -> tuple[float, float]:
+    assert edge.child is not None
+    below = [returns(lower, lower.visits - lower.child.visits, discount) for lower in edge.child.edges if lower.child]
+    leaf = leaf_visits * edge.child.leaf_value(edge.reward)
+    outcome = edge.visits * (edge.reward or 0.0) + discount * (leaf + sum(each[0] for each in below))
+    return outcome, edge.visits * edge.process + discount * sum(each[1] for each in below)
 
 
 @settings(deadline=None, max_examples=50)
-@given(configs, mazes, seeds)
-def test_every_node_has_its_own_value_and_context(config: SearchConfig, maze: Maze, seed: int) -> None:
+@given(configs, worlds, seeds)
+def test_values_are_within_the_range_of_returns(config: SearchConfig, world: Tangle, seed: int) -> None:
+    """Outcomes and estimates are in [0, 1), and so are the process rewards of each of six steps."""
+    [tree] = search(config, world, [task()], [seed])
+    most = 1 - config.process_weight + config.process_weight * DEPTH
+    assert all(0.0 <= edge.value <= most for node in tree.nodes() for edge in node.edges)
+
+
+@settings(deadline=None, max_examples=50)
+@given(configs, worlds, seeds)
+def test_every_node_has_its_own_value_and_context(config: SearchConfig, world: Tangle, seed: int) -> None:
     """Also where siblings or neighbours in the wave have ended, failed, or been evaluated before."""
-    trees = grow(TablePolicy(WORDS), maze, config, HashValue(), TASKS[:3], [seed, seed + 1, seed])
+    trees = search(config, world, TASKS[:3], [seed, seed + 1, seed])
     for tree in trees:
         for node in tree.nodes():
-            assert node.value == HashValue.of(node.state)
+            assert node.value == PlaceValue.of(node.state) or config.transpositions == "statistics"
             assert node.context_ids == (len(node.state.messages), 7)
             assert node.state.task is tree.task
 
 
 @settings(deadline=None, max_examples=50)
-@given(configs, mazes, st.lists(seeds, min_size=8, max_size=8), st.integers(0, 7))
-def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, drawn: list[int], place: int) -> None:
-    wave = grow(TablePolicy(WORDS), maze, config, HashValue(), TASKS, drawn)
-    [alone] = grow(TablePolicy(WORDS), maze, config, HashValue(), [TASKS[place]], [drawn[place]])
+@given(configs, worlds, st.lists(seeds, min_size=8, max_size=8), st.integers(0, 7))
+def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, drawn: list[int], place: int) -> None:
+    """Whatever is searched beside it, under every combination of settings."""
+    wave = search(config, world, TASKS, drawn)
+    [alone] = search(config, world, [TASKS[place]], [drawn[place]])
     assert digest(wave[place]) == digest(alone)
+
+
+@settings(deadline=None, max_examples=50)
+@given(configs, worlds, seeds)
+def test_a_decided_search_chooses_the_same(config: SearchConfig, world: Tangle, seed: int) -> None:
+    """By visits; the tree is that of the whole search as it stood when nothing could change its choice."""
+    [whole] = search(config, world, [task()], [seed])
+    [short] = search(replace(config, stop_when_decided=True), world, [task()], [seed])
+    assert best_path(short, "visits")[0].action == best_path(whole, "visits")[0].action
+    assert short.budget.simulations <= whole.budget.simulations
+
+
+def test_a_decided_search_stops_early() -> None:
+    """Both ends pay alike in every round, so the likelier word leads, and it leads by more than is left."""
+    config = SearchConfig(limits=Limits(simulations=40), c_init=0.2, stop_when_decided=True)
+    policy = TablePolicy({"a": 0.9, "b": 0.1})
+    [tree] = grow(policy, Maze(0.0, 0.0), config, ConstantValue(0.5), seeds=[1])
+    most, second = sorted((edge.visits for edge in tree.root.edges), reverse=True)
+    assert tree.budget.simulations < 40
+    assert most - second > 40 - tree.budget.simulations
+
+
+@settings(deadline=None, max_examples=50)
+@given(configs, worlds, seeds, st.floats(0, 1))
+def test_a_search_stops_at_the_return_it_seeks(config: SearchConfig, world: Tangle, seed: int, enough: float) -> None:
+    """At the end of the wave that finds it, and not before."""
+    found: list[bool] = []
+    search(
+        replace(config, stop_at_return=enough),
+        world,
+        [task()],
+        [seed],
+        lambda trees: found.append(best_finished(trees[0]) >= enough),
+    )
+    assert not any(found[:-1])
+    [whole] = search(config, world, [task()], [seed])
+    assert found[-1] == (best_finished(whole) >= enough)
+
+
+def best_finished(tree: Tree) -> float:
+    finished = [path_return(path, tree.discount) for path, node in tree.walk() if path and node.terminated]
+    return max(finished, default=-math.inf)
 
 
 def test_other_seeds_other_trees() -> None:
@@ -272,6 +327,73 @@ def test_a_log_probability_that_is_no_number_is_refused() -> None:
         grow(Broken(), Corridor(), SearchConfig())
 
 
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_a_score_that_is_no_number_is_refused(score: float) -> None:
+    class Broken:
+        async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> list[list[float]]:
+            return [[score for _ in actions] for actions in candidates]
+
+    config = SearchConfig(critic_weight=0.5)
+    search = Search(AllPolicy("a", "b"), Maze(), config, critic=Broken())
+    with pytest.raises(ValueError, match=f"the critic scored action 'a' of toy as {score}"):
+        asyncio.run(search.run([task()], [0]))
+
+
+def test_tokens_without_log_probabilities_are_refused() -> None:
+    class Broken(AllPolicy):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            return [Proposal((1,), (Action("a", "a", "", (1, 2), (-0.5,)),)) for _ in states]
+
+    with pytest.raises(ValueError, match="action 'a' has 2 tokens and 1 log-probabilities"):
+        grow(Broken(), Corridor(), SearchConfig())
+
+
+def test_candidates_that_are_all_the_same_are_one_edge() -> None:
+    """A tree without a branch, of prior 1 throughout; what was drawn is paid for."""
+    [tree] = grow(TablePolicy({"a": 1.0}), Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=6)), HashValue())
+    assert [[edge.prior for edge in node.edges] for node in tree.nodes()] == [[1.0]] * 6 + [[]]
+    assert tree.budget.generated_tokens == 6 * 4 * 2
+
+
+class Nearsighted(TablePolicy):
+    """Cannot read a state of more than three messages."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        drawn = await super().propose(states, count, seeds)
+        return [
+            Proposal((), (), "the prompt is too long") if len(state.messages) > 3 else proposal
+            for state, proposal in zip(states, drawn, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_state_that_the_policy_cannot_read_is_a_limit(skip: bool) -> None:
+    """It keeps its value, nothing follows it, and the search goes on elsewhere."""
+    config = SearchConfig(limits=Limits(simulations=60), skip_exhausted=skip)
+    [tree] = grow(Nearsighted(WORDS), Maze(0.0, 0.0), config, HashValue())
+    unread = [(path, node) for path, node in tree.walk() if node.truncated]
+    assert unread and not tree.error
+    for path, node in unread:
+        assert len(node.state.messages) == 5 and not node.edges
+        assert path[-1].value == pytest.approx(HashValue.of(node.state))
+    assert tree.root.visits == tree.budget.simulations
+    assert tree.root.exhausted == skip
+
+
+def test_a_task_that_the_policy_cannot_read_is_an_error_of_its_tree() -> None:
+    class Blind(TablePolicy):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            drawn = await super().propose(states, count, seeds)
+            return [
+                Proposal((), (), "the prompt is too long") if state.task.id == "task 1" else proposal
+                for state, proposal in zip(states, drawn, strict=True)
+            ]
+
+    trees = grow(Blind(WORDS), Maze(0.0, 0.0), SearchConfig(), HashValue(), TASKS[:2])
+    assert [tree.error for tree in trees] == ["", "the prompt is too long"]
+    assert [tree.budget.simulations for tree in trees] == [16, 0]
+
+
 def test_an_empty_proposal_is_refused() -> None:
     with pytest.raises(ValueError, match="proposed no action"):
         grow(AllPolicy(), Corridor(), SearchConfig())
@@ -321,6 +443,55 @@ def test_a_task_that_is_over_at_its_reset_is_an_error_of_its_tree() -> None:
     assert tree.error == "ValueError: task is over: a terminal state has no next step"
     assert tree.root.visits == tree.budget.simulations == 0
     assert [edge.child for edge in tree.root.edges] == [None, None]
+
+
+def test_a_step_that_takes_too_long_is_an_error_of_its_tree() -> None:
+    class Stuck(Maze):
+        async def step(self, state: State, action: Action) -> Transition:
+            await asyncio.sleep(60.0 if state.task.id == "task 1" else 0.0)
+            return await super().step(state, action)
+
+    config = SearchConfig(limits=Limits(simulations=4), step_seconds=0.5)
+    sound, stuck = grow(TablePolicy(WORDS), Stuck(0.0, 0.0), config, HashValue(), TASKS[:2])
+    assert (sound.error, sound.budget.simulations) == ("", 4)
+    assert (stuck.error, stuck.budget.simulations) == ("TimeoutError", 0)
+
+
+def test_a_reset_that_takes_too_long_is_an_error_of_its_tree() -> None:
+    class Stuck(Maze):
+        async def reset(self, task: Task) -> State:
+            await asyncio.sleep(60.0)
+            return await super().reset(task)
+
+    [tree] = grow(TablePolicy(WORDS), Stuck(), SearchConfig(step_seconds=0.05), HashValue())
+    assert (tree.error, tree.budget.simulations) == ("TimeoutError", 0)
+
+
+class Forgetful(Env):
+    """Goes back by replay, and reads otherwise after every reset."""
+
+    def __init__(self) -> None:
+        self.resets = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.resets += 1
+        return "start", {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return f"page {self.resets}", 0.0, False, False, {}
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [task()] * count
+
+
+def test_an_environment_that_does_not_replay_is_an_error_of_its_tree() -> None:
+    """Going back to the root after the first step, and from there to the page it led to."""
+    dynamics = EnvDynamics(Forgetful(), max_steps=4)
+    [tree] = grow(AllPolicy("a", "b"), dynamics, SearchConfig(limits=Limits(simulations=9)), HashValue())
+    assert tree.error.startswith("ReplayDivergence: replay of task 'toy' diverged at step 1 (action 'a')")
+    assert 0 < tree.root.visits == tree.budget.simulations < 9
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])

@@ -1,14 +1,16 @@
 """The formulas of selection, and candidates to edges, against numbers computed by hand."""
 
+import asyncio
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from toy_search import AllPolicy, Corridor, act, begin, task
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, backup
+from treeagent.search.growth import Growth, backup, plant
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import (
@@ -49,24 +51,81 @@ def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -
     return Search(AllPolicy(), Corridor(), config)._best_edge(growth, here)
 
 
-def test_selection_follows_the_formula() -> None:
-    """N(s) = 9, range [0, 2], so Q̂ is half of Q: 0.5, 0.25, and untried (5 + 2) / 9 / 2 - 0.1 = 0.2889.
+def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> list[float]:
+    here = node(*edges)
+    growth = Growth(Tree(task(), 0, here), ValueRange(low, high))
+    return list(Search(AllPolicy(), Corridor(), config)._scores(growth, here, edges).values())
 
-    PUCT with c = 1.25 (+ 0.0005): 0.5 + 0.2 * 3 * c / 6 = 0.6251; 0.25 + 0.6 * 3 * c / 5 = 0.7002;
-    0.2889 + 0.2 * 3 * c = 1.0392. Without exploration the first wins, and by a small c the second.
+
+def test_selection_follows_the_formula() -> None:
+    """N(s) = 1 + 5 + 3 = 9, range [0, 2], so Q̂ is half of Q: 0.5, 0.25, and untried 6.5 / 8 / 2 - 0.1 = 0.30625.
+
+    PUCT with c = 1.25 (+ 0.0005): 0.5 + 0.2 * 3 * c / 6 = 0.6251; 0.25 + 0.6 * 3 * c / 4 = 0.8127;
+    0.30625 + 0.2 * 3 * c = 1.0566. Without exploration the first wins, and by a small c the second.
     """
     first = Edge(act("first"), 0.2, visits=5, value_sum=5.0)
-    second = Edge(act("second"), 0.6, visits=4, value_sum=2.0)
+    second = Edge(act("second"), 0.6, visits=3, value_sum=1.5)
     third = Edge(act("third"), 0.2)
     edges = [first, second, third]
+    assert scores(SearchConfig(), edges, 0.0, 2.0) == pytest.approx([0.6251, 0.8127, 1.0566], abs=1e-4)
     assert selected(SearchConfig(), edges, 0.0, 2.0) is third
-    assert selected(SearchConfig(first_play_reduction=0.438), edges, 0.0, 2.0) is third  # 1.0392 - 0.338 = 0.7012
-    assert selected(SearchConfig(first_play_reduction=0.440), edges, 0.0, 2.0) is second  # 1.0392 - 0.340 = 0.6992
+    assert selected(SearchConfig(first_play_reduction=0.343), edges, 0.0, 2.0) is third  # 1.0566 - 0.243 = 0.8136
+    assert selected(SearchConfig(first_play_reduction=0.345), edges, 0.0, 2.0) is second  # 1.0566 - 0.245 = 0.8116
     assert selected(SearchConfig(c_init=0.0), edges, 0.0, 2.0) is first
-    # UCT, c = 1, log 9 = 2.1972: 0.5 + sqrt(log 9 / 6) = 1.1051; 0.25 + sqrt(log 9 / 5) = 0.9129; 1.4823 - r
+    # UCT, N(s) = 8, c = 1, log 8 = 2.0794: 0.5 + sqrt(log 8 / 6) = 1.0887; 0.25 + sqrt(log 8 / 4) = 0.9710; 1.8483 - r
     uct = SearchConfig(selection="uct", c_init=1.0, first_play_reduction=1.0)
-    assert selected(uct, edges, 0.0, 2.0) is first  # third: 0.3889 - 1 + 1.4823 = 0.8712
+    assert scores(uct, edges, 0.0, 2.0) == pytest.approx([1.0887, 0.9710, 0.8483], abs=1e-4)
+    assert selected(uct, edges, 0.0, 2.0) is first
     assert selected(SearchConfig(selection="uct", c_init=1.0), edges, 0.0, 2.0) is third
+
+
+def two_edges(in_flight: int) -> list[Edge]:
+    """Equal priors and visits, Q = 0.6 with so many simulations in flight, and Q = 0.5."""
+    one = Edge(act("a"), 0.5, visits=4, value_sum=2.4, child=node(), in_flight=in_flight)
+    return [one, Edge(act("b"), 0.5, visits=4, value_sum=2.0, child=node())]
+
+
+def test_simulations_in_flight_count_as_visits() -> None:
+    """WU-UCT, c = 1: none: 0.6 + 0.5 * 3 / 5 = 0.9 of N(s) = 9. One, N(s) = 10: 0.6 + 0.5 * sqrt(10) / 6 = 0.8635
+    before 0.5 + 0.5 * sqrt(10) / 5 = 0.8162. Three, N(s) = 12: 0.6 + 0.5 * sqrt(12) / 8 = 0.8165 behind 0.8464."""
+    config = SearchConfig(c_init=1.0, c_base=1e9)
+    assert scores(config, two_edges(0), 0.0, 1.0) == pytest.approx([0.9, 0.8])
+    assert scores(config, two_edges(1), 0.0, 1.0) == pytest.approx([0.8635, 0.8162], abs=1e-4)
+    assert scores(config, two_edges(3), 0.0, 1.0) == pytest.approx([0.8165, 0.8464], abs=1e-4)
+    # UCT counts them, too: log 9, 0.6 + sqrt(log 9 / 6) and 0.5 + sqrt(log 9 / 5)
+    uct = SearchConfig(selection="uct", c_init=1.0)
+    assert scores(uct, two_edges(1), 0.0, 1.0) == pytest.approx([1.2051, 1.1629], abs=1e-4)
+
+
+def test_a_virtual_loss_is_a_visit_of_the_least_value() -> None:
+    """One in flight: Q = 2.4 / 5 = 0.48, so 0.48 + 0.2635 = 0.7435 is behind 0.8162. Of the range [-1, 1] the least is
+    -1: Q = 1.4 / 5 = 0.28, in [0, 1] 0.64."""
+    config = SearchConfig(c_init=1.0, c_base=1e9, in_flight="virtual_loss")
+    assert scores(config, two_edges(0), 0.0, 1.0) == pytest.approx([0.9, 0.8])
+    assert scores(config, two_edges(1), 0.0, 1.0) == pytest.approx([0.7435, 0.8162], abs=1e-4)
+    assert scores(config, two_edges(1), -1.0, 1.0) == pytest.approx([0.64 + 0.2635, 0.75 + 0.3162], abs=1e-4)
+    unseen = scores(config, two_edges(1), math.inf, -math.inf)
+    assert unseen == pytest.approx([0.5 + 0.2635, 0.5 + 0.3162], abs=1e-4)
+
+
+def test_an_untried_edge_in_flight_is_not_chosen_again() -> None:
+    tried, untried = Edge(act("a"), 0.01, visits=1, child=node()), Edge(act("b"), 0.99, in_flight=1)
+    assert selected(SearchConfig(), [tried, untried], 0.0, 1.0) is tried
+    assert selected(SearchConfig(), [untried], 0.0, 1.0) is None
+
+
+def test_the_critic_weighs_in() -> None:
+    """α = 0.75, range [0, 2]: Q̂ 0.5 and a critic of 0.5, so 0.25: 0.75 * 0.5 + 0.25 * 0.25 = 0.4375; untried
+    1 / 2 - 0.1 = 0.4 and a critic of 2, so 1: 0.75 * 0.4 + 0.25 * 1 = 0.55; not ranked: 0.4."""
+    edges = [
+        Edge(act("a"), 0.4, visits=2, value_sum=2.0, critic=0.5),
+        Edge(act("b"), 0.4, critic=2.0),
+        Edge(act("c"), 0.2),
+    ]
+    config = SearchConfig(c_init=0.0, c_base=1e9, critic_weight=0.25)
+    assert scores(config, edges, 0.0, 2.0) == pytest.approx([0.4375, 0.55, 0.4], abs=1e-6)
+    unweighed = scores(SearchConfig(c_init=0.0, c_base=1e9), edges, 0.0, 2.0)
+    assert unweighed == pytest.approx([0.5, 0.4, 0.4], abs=1e-6)
 
 
 def test_priors_decide_before_the_first_visit() -> None:
@@ -88,6 +147,33 @@ def test_min_max_normalisation() -> None:
     assert values.normalise(2.0) == 0.5
     values.include(-2.0)
     assert [values.normalise(value) for value in (-2.0, -1.0, 0.0, 2.0)] == [0.0, 0.25, 0.5, 1.0]
+
+
+def test_a_given_range_stays() -> None:
+    """Of [0, 4], 1 is a quarter, whatever is seen; 5 is beyond it."""
+    values = ValueRange(0.0, 4.0, fixed=True)
+    assert values.normalise(1.0) == 0.25
+    values.include(-4.0)
+    values.include(5.0)
+    assert [values.normalise(value) for value in (1.0, 5.0)] == [0.25, 1.25]
+
+
+@pytest.mark.parametrize(("value_range", "expected"), [(None, (0.25, 1.0)), ((0.0, 2.0), (0.0, 2.0))])
+def test_a_search_takes_the_range_it_is_given(
+    value_range: tuple[float, float] | None, expected: tuple[float, float]
+) -> None:
+    """Values between 0.25 and 1 are seen in the tree."""
+    config = SearchConfig(value_range=value_range)
+    [growth] = asyncio.run(plant(Corridor(), [task()], [0], config))
+    for value in (0.5, 1.0, 0.25):
+        growth.value_range.include(value)
+    assert (growth.value_range.low, growth.value_range.high) == expected
+
+
+@pytest.mark.parametrize("bad", [(1.0, 0.0), (1.0, 1.0), (0.0, math.inf), (-math.inf, 0.0), (math.nan, 1.0)])
+def test_a_range_that_is_none_is_refused(bad: tuple[float, float]) -> None:
+    with pytest.raises(ValidationError, match=r"value_range .* is no range"):
+        SearchConfig(value_range=bad)
 
 
 def chain(*rewards: float | None, value: float, terminated: bool) -> list[Edge]:
@@ -116,6 +202,27 @@ def test_backup_with_discount() -> None:
     assert [edge.value_sum for edge in path] == [7.0, 10.0, 12.0]
     assert [edge.value for edge in path] == [3.5, 5.0, 6.0]
     assert (values.low, values.high) == (3.5, 8.0)
+
+
+def test_backup_of_process_rewards() -> None:
+    """η = 0.25. Outcome 0, 0, 1 and an end, process 0.5, 0.25, 0: from each step on the outcomes sum to 1, the process
+    rewards to 0.75, 0.25, 0, so 0.75 + 0.25 * 0.75 = 0.9375, 0.75 + 0.25 * 0.25 = 0.8125, 0.75."""
+    path, growth = chain(0.0, 0.0, 1.0, value=9.0, terminated=True), sprout()
+    path[0].process, path[1].process = 0.5, 0.25
+    backup(path, growth, 0.25)
+    assert [edge.value_sum for edge in path] == [0.9375, 0.8125, 0.75]
+    assert (growth.value_range.low, growth.value_range.high) == (0.75, 0.9375)
+    backup(path, growth)  # η = 0: the outcome alone
+    assert [edge.value_sum for edge in path] == [1.9375, 1.8125, 1.75]
+
+
+def test_process_rewards_are_discounted() -> None:
+    """γ = 0.5, η = 0.5: outcomes 1, 0.5, 0.25 and process 1, 1 + 0.5, 1 + 0.75, halved and summed."""
+    path, growth = chain(0.0, 0.0, 1.0, value=0.0, terminated=True), sprout(discount=0.5)
+    for edge in path:
+        edge.process = 1.0
+    backup(path, growth, 0.5)
+    assert [edge.value_sum for edge in path] == [0.5 * 0.25 + 0.5 * 1.75, 0.5 * 0.5 + 0.5 * 1.5, 0.5 + 0.5]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +281,13 @@ def test_equal_tool_calls_are_one_edge() -> None:
 def test_a_log_probability_that_is_no_number_is_refused(logprob: float) -> None:
     with pytest.raises(ValueError, match="of action 'b' is not finite"):
         merged(act("a"), act("b", logprob))
+
+
+def test_log_probabilities_that_do_not_fit_their_tokens_are_refused() -> None:
+    for ids, logprobs in (((1, 2), (-1.0,)), ((1,), ()), ((), (-1.0,))):
+        with pytest.raises(ValueError, match=f"'b' has {len(ids)} tokens and {len(logprobs)} log-probabilities"):
+            merged(act("a"), Action("b", "b", "", ids, logprobs))
+    assert merged(Action("b", "b"))[0].prior == 1.0  # neither: a scripted policy
 
 
 def test_no_candidates_are_refused() -> None:

@@ -1,5 +1,6 @@
 """How a task is searched: one set of settings for every method, so that methods are compared on equal terms."""
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -99,8 +100,8 @@ class SearchConfig:
             )
         if self.limits.simulations is None and (self.selection == "gumbel" or self.stop_when_decided):
             raise ValueError("limits.simulations is not set, but sequential halving and stop_when_decided divide it")
-        if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
-            raise ValueError(f"value_range {self.value_range} is empty: give its least value first")
+        if self.value_range is not None and not -math.inf < self.value_range[0] < self.value_range[1] < math.inf:
+            raise ValueError(f"value_range {self.value_range} is no range: give its least value, then its greatest")
         if self.widening is not None and not (self.widening[0] > 0 and 0 < self.widening[1] < 1):
             raise ValueError(f"widening {self.widening} must be (C > 0, α between 0 and 1)")
         return self

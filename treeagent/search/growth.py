@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from treeagent.search.config import SearchConfig
@@ -37,8 +37,6 @@ class Growth:
     value_range: ValueRange = field(default_factory=ValueRange)
     draws: int = 0
     """Times that a seed was taken."""
-    in_flight: int = 0
-    """Simulations selected and not backed up yet."""
     drawn: dict[int, list[Action]] = field(default_factory=dict[int, list[Action]])
     """By ``id`` of the node, its candidates as drawn; kept where progressive widening draws more later."""
     noise: list[float] = field(default_factory=list[float])
@@ -47,6 +45,8 @@ class Growth:
     """Sequential halving's: visits of the root's edge that each simulation chooses."""
     seen: dict[str, Node] = field(default_factory=dict[str, Node])
     """First node of each state key, where transpositions count."""
+    succeeded: bool = False
+    """A finished path has returned as much as the search is to stop at."""
 
     def next_seed(self) -> int:
         """A seed for the next draw, from the tree's seed and the count of draws so far."""
@@ -91,17 +91,25 @@ async def draw(
     config: SearchConfig,
     critic: Critic | None = None,
 ) -> None:
-    """Draw ``count`` candidates at each node and make edges of them, beside those it has already.
+    """Draw ``count`` candidates at each node and make edges of them, beside those it has already. A state that the
+    policy cannot read is left as a limit that was hit.
 
     Raises:
-        ValueError: the policy proposed nothing, or a log-probability or a critic's score is NaN or infinite.
+        ValueError: the policy proposed nothing and says not why, an action has not one log-probability a token, or a
+            log-probability or a critic's score is NaN or infinite.
     """
     if not wanted:
         return
     seeds = [growth.next_seed() for growth, _ in wanted]
     proposals = await policy.propose([node.state for _, node in wanted], count, seeds)
     for (growth, node), proposal in zip(wanted, proposals, strict=True):
-        node.context_ids = proposal.context_ids
+        growth.tree.budget.proposals += 1
+        node.context_ids = proposal.context_ids or node.context_ids
+        if proposal.error:
+            node.truncated = node.exhausted = True
+            if node is growth.tree.root:
+                growth.tree.error = proposal.error
+            continue
         actions = list(proposal.actions)
         if config.widening is not None:
             actions = [*growth.drawn.get(id(node), ()), *actions]
@@ -113,7 +121,6 @@ async def draw(
             ),
             config.merge,
         )
-        growth.tree.budget.proposals += 1
         growth.tree.budget.generated_tokens += sum(len(action.token_ids) for action in proposal.actions)
     if critic is not None and config.critic_weight:
         await _ask(critic, wanted)
@@ -142,6 +149,7 @@ async def _ask(critic: Critic, wanted: Sequence[tuple[Growth, Node]]) -> None:
             if not math.isfinite(score):
                 raise ValueError(f"the critic scored action {edge.action.text!r} of {growth.tree.task.id} as {score}")
             edge.critic = score
+            growth.value_range.include(score)
 
 
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
@@ -159,13 +167,14 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
         growth.tree.error = f"the environment gave the reward {transition.reward} and process {transition.process}"
         return
     edge.reward, edge.process = transition.reward, transition.process
+    ended = transition.terminated or transition.truncated
     edge.child = Node(
-        transition.state,
+        replace(transition.state, ended=ended),
         terminated=transition.terminated,
         truncated=transition.truncated,
-        origin=transition.origin,
+        origin=parent.origin if edge.thought else transition.origin,
         invalid=transition.invalid,
-        exhausted=transition.terminated or transition.truncated,
+        exhausted=ended,
     )
 
 
@@ -197,8 +206,9 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
     assert leaf is not None
     outcome, process = leaf.leaf_value(path[-1].reward), 0.0
     for edge in reversed(path):
-        outcome = (edge.reward or 0.0) + growth.tree.discount * outcome
-        process = edge.process + growth.tree.discount * process
+        discount = 1.0 if edge.thought else growth.tree.discount
+        outcome = (edge.reward or 0.0) + discount * outcome
+        process = edge.process + discount * process
         edge.visits += 1
         edge.value_sum += (1 - process_weight) * outcome + process_weight * process if process_weight else outcome
         growth.value_range.include(edge.value)

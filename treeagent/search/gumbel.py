@@ -9,18 +9,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from treeagent.search.node import Edge, Node
+from treeagent.search.config import SearchConfig
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.seeds import derive_seed
+
+TINY = 1e-38
+"""Stands for a prior of zero."""
 
 
 def gumbel_noise(count: int, scale: float, seed: int) -> list[float]:
-    """``count`` standard Gumbel draws times ``scale``."""
-    return [scale * float(draw) for draw in np.random.default_rng(seed).gumbel(size=count)]
+    """g(a) of the root's ``count`` edges, in order: standard Gumbel draws times ``scale``, from the tree's seed."""
+    rng = np.random.default_rng(derive_seed(seed, "gumbel"))
+    return [scale * float(draw) for draw in rng.gumbel(size=count)]
 
 
 def considered_visits(considered: int, simulations: int) -> list[int]:
     """The number of visits that the action chosen by each simulation at the root has had, under sequential halving.
 
-    ``considered`` actions share each phase equally, and the better half of them goes on to the next (figure 2).
+    ``considered`` actions share each phase equally, the better half goes on to the next (algorithm 2, figure 1).
     """
     if considered <= 1:
         return list(range(simulations))
@@ -37,30 +43,35 @@ def considered_visits(considered: int, simulations: int) -> list[int]:
 
 
 def mixed_value(node: Node) -> float:
-    """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (appendix D)."""
+    """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (equation 33)."""
     visited = [edge for edge in node.edges if edge.visits]
     if not visited:
         return node.value
     visits = sum(edge.visits for edge in visited)
-    mass = sum(edge.prior for edge in visited)
-    if mass == 0:
-        return (node.value + sum(edge.value_sum for edge in visited)) / (1 + visits)
-    mean = sum(edge.prior * edge.value for edge in visited) / mass
+    priors = [max(edge.prior, TINY) for edge in visited]
+    mean = sum(prior * edge.value for prior, edge in zip(priors, visited, strict=True)) / sum(priors)
     return (node.value + visits * mean) / (1 + visits)
 
 
-def transformed_values(node: Node, visit_offset: float, value_scale: float) -> list[float]:
-    """σ(q̂) of each edge, σ(q) = (c_visit + max_b N(b)) c_scale q; edges never visited take v_mix."""
+def transformed_values(node: Node, config: SearchConfig) -> list[float]:
+    """σ(q̂) of each edge, σ(q) = (c_visit + max_b N(b)) c_scale q; edges never visited take v_mix (equations 8, 10)."""
     fallback = mixed_value(node)
-    completed = [edge.value if edge.visits else fallback for edge in node.edges]
+    completed = [_with_critic(edge.value if edge.visits else fallback, edge, config) for edge in node.edges]
     low, high = min(completed), max(completed)
-    scale = (visit_offset + max(edge.visits for edge in node.edges)) * value_scale
+    scale = (config.gumbel_visit_offset + max(edge.visits for edge in node.edges)) * config.gumbel_value_scale
     return [scale * (value - low) / max(high - low, 1e-8) for value in completed]
 
 
-def improved_policy(node: Node, visit_offset: float, value_scale: float) -> list[float]:
-    """π'(a|s) = softmax(log P(s,a) + σ(q̂)), in the order of the edges."""
-    values = transformed_values(node, visit_offset, value_scale)
+def _with_critic(value: float, edge: Edge, config: SearchConfig) -> float:
+    """α Q_search + (1 - α) Q_critic, where a critic was asked (Agent Q, equation 10)."""
+    if edge.critic is None:
+        return value
+    return (1 - config.critic_weight) * value + config.critic_weight * edge.critic
+
+
+def improved_policy(node: Node, config: SearchConfig) -> list[float]:
+    """π'(a|s) = softmax(log P(s,a) + σ(q̂)), in the order of the edges (equation 11)."""
+    values = transformed_values(node, config)
     logits = [_log(edge.prior) + value for edge, value in zip(node.edges, values, strict=True)]
     top = max(logits)
     weights = [math.exp(logit - top) for logit in logits]
@@ -68,14 +79,14 @@ def improved_policy(node: Node, visit_offset: float, value_scale: float) -> list
     return [weight / total for weight in weights]
 
 
-def root_scores(node: Node, noise: Sequence[float], visit_offset: float, value_scale: float) -> list[float]:
-    """g(a) + log P(s,a) + σ(q̂): the action of the highest, among those most visited, is the one to take."""
-    values = transformed_values(node, visit_offset, value_scale)
+def root_scores(node: Node, noise: Sequence[float], config: SearchConfig) -> list[float]:
+    """g(a) + log P(s,a) + σ(q̂)."""
+    values = transformed_values(node, config)
     return [g + _log(edge.prior) + value for g, edge, value in zip(noise, node.edges, values, strict=True)]
 
 
 def visit_deficits(node: Node, policy: Sequence[float]) -> list[float]:
-    """π'(a) - N(a) / (1 + Σ_b N(b)), simulations in flight counted as visits."""
+    """π'(a) - N(a) / (1 + Σ_b N(b)), simulations in flight counted as visits (equation 14)."""
     total = node.visits_in_flight
     return [
         share - (edge.visits + edge.in_flight) / (1 + total) for share, edge in zip(policy, node.edges, strict=True)
@@ -83,12 +94,14 @@ def visit_deficits(node: Node, policy: Sequence[float]) -> list[float]:
 
 
 def _log(probability: float) -> float:
-    return math.log(max(probability, 1e-38))
+    return math.log(max(probability, TINY))
 
 
-def best_root_edge(node: Node, noise: Sequence[float], visit_offset: float, value_scale: float) -> Edge:
-    """The action that the search recommends."""
-    most = max(edge.visits for edge in node.edges)
-    scores = root_scores(node, noise, visit_offset, value_scale)
-    ranked = [(score, edge) for score, edge in zip(scores, node.edges, strict=True) if edge.visits == most]
-    return max(ranked, key=lambda pair: pair[0])[1]
+def best_root_edge(tree: Tree, config: SearchConfig) -> Edge:
+    """The action to take after a Gumbel search: the one of highest g(a) + log P(s,a) + σ(q̂), of those most visited and
+    those exhausted, which were visited no more because nothing was left to find."""
+    edges = tree.root.edges
+    most = max(edge.visits for edge in edges)
+    scores = root_scores(tree.root, gumbel_noise(len(edges), config.gumbel_scale, tree.seed), config)
+    rivals = [(score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or edge.exhausted]
+    return max(rivals, key=lambda rival: rival[0])[1]

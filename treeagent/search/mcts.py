@@ -28,6 +28,7 @@ from treeagent.search.growth import (
 from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.search.puct import exploration_rate, first_play_value, puct_score, uct_score
+from treeagent.seeds import derive_seed
 from treeagent.types import Critic, Dynamics, Policy, Task, Value
 
 Flight = tuple[Growth, list[Edge]]
@@ -56,19 +57,20 @@ class Search:
         """One tree a task, grown together; ``on_wave`` is told after every wave of simulations."""
         started = time.perf_counter()
         growths = await plant(self.dynamics, tasks, seeds, self.config)
-        await estimate_nodes(self.value, [(growth, growth.tree.root) for growth in growths if not growth.tree.error])
+        await self._estimate([(growth, growth.tree.root) for growth in growths if not growth.tree.error])
         share_time(growths, started)
-        while active := [growth for growth in growths if self._goes_on(growth.tree)]:
+        while active := [growth for growth in growths if self._goes_on(growth)]:
             await self._simulate(active)
             if on_wave is not None:
                 on_wave([growth.tree for growth in growths])
         return [growth.tree for growth in growths]
 
-    def _goes_on(self, tree: Tree) -> bool:
+    def _goes_on(self, growth: Growth) -> bool:
+        tree = growth.tree
         closed = tree.error or tree.root.ended or (tree.root.exhausted and self.config.skip_exhausted)
-        if closed or self.config.limits.reached(tree.budget):
+        if closed or growth.succeeded or self.config.limits.reached(tree.budget):
             return False
-        return not (self.config.stop_when_decided and self._decided(tree)) and not self._succeeded(tree)
+        return not (self.config.stop_when_decided and self._decided(tree))
 
     def _decided(self, tree: Tree) -> bool:
         """No other action at the root can still become the most visited one."""
@@ -76,12 +78,6 @@ class Search:
         visits = sorted((edge.visits for edge in tree.root.edges), reverse=True)
         left = self.config.limits.simulations - tree.budget.simulations
         return bool(visits) and visits[0] - sum(visits[1:2]) > left
-
-    def _succeeded(self, tree: Tree) -> bool:
-        enough = self.config.stop_at_return
-        if enough is None:
-            return False
-        return any(node.terminated and path_return(path, tree.discount) >= enough for path, node in tree.walk() if path)
 
     async def _simulate(self, growths: Sequence[Growth]) -> None:
         """One wave: up to ``leaves`` simulations of each tree."""
@@ -99,22 +95,12 @@ class Search:
         share_time(growths, started)
 
     def _select(self, growth: Growth) -> list[list[Edge]]:
-        """Paths of simulations that can be in flight together: no two step through one edge or expand one node."""
+        """Paths of simulations that can be in flight together: no two step through one edge."""
         limit, room = self.config.limits.simulations, self.config.leaves
         if limit is not None:
             room = min(room, limit - growth.tree.budget.simulations)
         paths: list[list[Edge]] = []
-        expanding: set[int] = set()
-        while len(paths) < room:
-            path: list[Edge] = []
-            growth.in_flight += 1
-            if not self._descend(growth, path):
-                break
-            if self._wants_candidates((growth, path)):
-                if id(end(growth, path)) in expanding:
-                    _release(growth, path)
-                    break
-                expanding.add(id(end(growth, path)))
+        while len(paths) < room and self._descend(growth, path := list[Edge]()):
             paths.append(path)
         return paths
 
@@ -125,7 +111,7 @@ class Search:
         while node is not None and not self._is_end(node) and not self._missing(growth, node):
             edge = self._best_edge(growth, node)
             if edge is None:
-                _release(growth, path)
+                _release(path)
                 return False
             edge.in_flight += 1
             path.append(edge)
@@ -139,7 +125,9 @@ class Search:
         """Candidates to be drawn before selection can go through ``node``."""
         if not node.edges:
             return self.config.candidates
-        if self.config.widening is None:
+        # Sequential halving compares the candidates that it began with.
+        halving = self.config.selection == "gumbel" and node is growth.tree.root
+        if self.config.widening is None or halving:
             return 0
         factor, power = self.config.widening
         wanted: float = factor * node.visits_in_flight**power  # k(s) = C N(s)^α
@@ -151,11 +139,14 @@ class Search:
         node = end(*flight)
         return not self._is_end(node) and self._missing(flight[0], node) > 0
 
-    async def _expand(self, nodes: Sequence[tuple[Growth, Node]]) -> None:
+    async def _expand(self, waiting: Sequence[tuple[Growth, Node]]) -> None:
+        """Draw the candidates that nodes want, once each, however many simulations wait there."""
+        nodes = list({id(node): (growth, node) for growth, node in waiting}.values())
         by_count: dict[int, list[tuple[Growth, Node]]] = defaultdict(list)
         for growth, node in nodes:
             by_count[self._missing(growth, node)].append((growth, node))
-        for count, group in by_count.items():
+        # Smallest first, so that the seeds of a tree's draws do not depend on its neighbours.
+        for count, group in sorted(by_count.items()):
             await draw(self.policy, group, count, self.config, self.critic)
         for growth, node in nodes:
             if node is growth.tree.root and node.edges:
@@ -165,12 +156,13 @@ class Search:
         """The noise of training, and the schedule of sequential halving."""
         edges, config = growth.tree.root.edges, self.config
         if config.root_noise:
-            noise = np.random.default_rng(growth.next_seed()).dirichlet([config.root_noise_alpha] * len(edges))
-            for edge, share in zip(edges, noise, strict=True):
+            # Of the tree's seed alone: where widening adds candidates, the noise of the others stays.
+            rng = np.random.default_rng(derive_seed(growth.tree.seed, "root noise"))
+            for edge, share in zip(edges, rng.dirichlet([config.root_noise_alpha] * len(edges)), strict=True):
                 edge.prior = (1 - config.root_noise) * edge.prior + config.root_noise * float(share)
         if config.selection == "gumbel":
             assert config.limits.simulations is not None
-            growth.noise = gumbel_noise(len(edges), config.gumbel_scale, growth.next_seed())
+            growth.noise = gumbel_noise(len(edges), config.gumbel_scale, growth.tree.seed)
             growth.schedule = considered_visits(min(config.gumbel_considered, len(edges)), config.limits.simulations)
 
     def _best_edge(self, growth: Growth, node: Node) -> Edge | None:
@@ -197,15 +189,15 @@ class Search:
         """Of PUCT or UCT, by ``id`` of the edge. Simulations in flight count as visits (WU-UCT, equation 4)."""
         config, visits = self.config, node.visits_in_flight
         untried = first_play_value(node, growth.value_range, config.first_play_reduction)
-        c = exploration_rate(visits, config.c_init, config.c_base)
+        # PUCT's N(s) counts the evaluation of s itself (as AlphaZero's and mctx's do), UCT's does not (Agent Q).
+        c = exploration_rate(1 + visits, config.c_init, config.c_base)
         scores: dict[int, float] = {}
         for edge in choices:
             q, tried = self._selection_value(growth, edge, untried), edge.visits + edge.in_flight
             if config.selection == "uct":
                 scores[id(edge)] = uct_score(q, visits, tried, config.c_init)
             else:
-                # max(., 1): before the first visit sqrt(0) would hide the priors.
-                scores[id(edge)] = puct_score(q, edge.prior, max(visits, 1), tried, c)
+                scores[id(edge)] = puct_score(q, edge.prior, 1 + visits, tried, c)
         return scores
 
     def _selection_value(self, growth: Growth, edge: Edge, untried: float) -> float:
@@ -221,13 +213,11 @@ class Search:
         return (1 - config.critic_weight) * q + config.critic_weight * values.normalise(edge.critic)
 
     def _gumbel_scores(self, growth: Growth, node: Node) -> dict[int, float]:
-        offset, scale = self.config.gumbel_visit_offset, self.config.gumbel_value_scale
         if node is not growth.tree.root:
-            deficits = visit_deficits(node, improved_policy(node, offset, scale))
+            deficits = visit_deficits(node, improved_policy(node, self.config))
             return {id(edge): deficit for edge, deficit in zip(node.edges, deficits, strict=True)}
-        turn = growth.tree.budget.simulations + growth.in_flight - 1
-        due = growth.schedule[min(turn, len(growth.schedule) - 1)]
-        scores = root_scores(node, growth.noise, offset, scale)
+        due = growth.schedule[node.visits_in_flight]
+        scores = root_scores(node, growth.noise, self.config)
         # Where no open action has had as many visits as are due (the due ones are exhausted), the nearest take over.
         return {
             id(edge): score - 1e6 * abs(edge.visits + edge.in_flight - due)
@@ -247,7 +237,7 @@ class Search:
     def _share(self, growth: Growth, node: Node) -> bool:
         """Take the value of the node's twin; only of one that reads the same, since its tokens are taken too."""
         twin = growth.seen.get(node.state.key) if node.state.key is not None else None
-        if twin is None or twin.state.messages[-1] != node.state.messages[-1]:
+        if twin is None or twin.state.messages[-1:] != node.state.messages[-1:]:
             return False
         node.value, node.context_ids = twin.value, twin.context_ids
         if self.config.transpositions == "statistics" and twin.visits:
@@ -256,12 +246,16 @@ class Search:
 
     def _land(self, growth: Growth, path: list[Edge]) -> None:
         """Back up a simulation; one whose step failed leaves no trace but the tree's error."""
-        _release(growth, path)
+        _release(path)
         if not path or (child := path[-1].child) is None:
             return
         child.exhausted |= self._is_pruned(child)
         backup(path, growth, self.config.process_weight)
-        if self.config.skip_exhausted:
+        enough = self.config.stop_at_return
+        if enough is not None and child.terminated and path_return(path, growth.tree.discount) >= enough:
+            growth.succeeded = True
+        # Where candidates are added later, only ends are exhausted.
+        if self.config.skip_exhausted and self.config.widening is None:
             mark_exhausted(growth.tree.root, path)
 
 
@@ -270,8 +264,7 @@ def _untried(flight: Flight) -> bool:
     return bool(flight[1]) and flight[1][-1].child is None
 
 
-def _release(growth: Growth, path: Sequence[Edge]) -> None:
+def _release(path: Sequence[Edge]) -> None:
     """The simulation is no longer in flight."""
-    growth.in_flight -= 1
     for edge in path:
         edge.in_flight -= 1

@@ -54,6 +54,11 @@ class Edge:
         return self.value_sum / self.visits if self.visits else 0.0
 
     @property
+    def thought(self) -> bool:
+        """Half a turn, which takes no step of the dynamics, where think and action are nodes of their own."""
+        return not (self.action.call or self.action.error)
+
+    @property
     def exhausted(self) -> bool:
         """Nothing new can be found beyond this edge."""
         return self.child is not None and self.child.exhausted
@@ -135,5 +140,5 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
     last = path[-1].child
     total = last.leaf_value(path[-1].reward) if last is not None else 0.0
     for edge in reversed(path):
-        total = (edge.reward or 0.0) + discount * total
+        total = (edge.reward or 0.0) + (1.0 if edge.thought else discount) * total
     return total

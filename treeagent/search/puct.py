@@ -44,9 +44,9 @@ def uct_score(q: float, parent_visits: int, visits: int, c: float) -> float:
 
 
 def merge_key(action: Action, by: str) -> tuple[bool, str]:
-    """What makes two candidates the same: their whole text, or the call they make. A malformed text is never the same
-    as a call, even where it reads like one."""
-    return bool(action.error), action.text if by == "text" or action.error else str(action.call)
+    """What makes two candidates the same: the call they make, or their whole text. A thought or a malformed text, which
+    make no call, are told by their text, and are never the same as a call, even where they read like one."""
+    return bool(action.call), str(action.call) if by == "call" and action.call else action.text
 
 
 def edges_from(actions: Sequence[Action], *, merge: str, temperature: float, length_power: float) -> list[Edge]:
@@ -57,13 +57,16 @@ def edges_from(actions: Sequence[Action], *, merge: str, temperature: float, len
     probability already says how often it is drawn. Order: first drawn first.
 
     Raises:
-        ValueError: an action's log-probability is NaN or infinite, or there are no actions.
+        ValueError: an action's log-probability is NaN or infinite, or not one a token, or there are no actions.
     """
     if not actions:
         raise ValueError("the policy proposed no action: ask it for at least one candidate")
     best: dict[tuple[bool, str], Action] = {}
     scores: dict[tuple[bool, str], dict[str, float]] = {}
     for action in actions:
+        if len(action.logprobs) != len(action.token_ids):
+            tokens, logprobs = len(action.token_ids), len(action.logprobs)
+            raise ValueError(f"action {action.text!r} has {tokens} tokens and {logprobs} log-probabilities")
         if not math.isfinite(action.logprob):
             raise ValueError(f"log-probability {action.logprob} of action {action.text!r} is not finite")
         key = merge_key(action, merge)

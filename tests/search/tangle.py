@@ -1,0 +1,99 @@
+"""A world in which many paths lead to the same place, searches under every combination of settings, and a critic."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from toy_search import HashValue, TablePolicy, after, begin, calls, share
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.growth import OnWave
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.seeds import derive_seed
+from treeagent.types import Action, State, Task, Transition
+
+WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "wrong": 0.1}
+DEPTH = 6
+
+
+@dataclass(frozen=True)
+class Tangle:
+    """Four places. Where a step leads, what it pays (at an end) and its process reward follow from the place, the steps
+    so far and the word; one word is refused and leads nowhere."""
+
+    end_share: float = 0.2
+
+    async def reset(self, task: Task) -> State:
+        return begin(task, f"{task.id} place 0")
+
+    async def step(self, state: State, action: Action) -> Transition:
+        here, word, steps = state.messages[-1].content, str(action.call), len(calls(state)) + 1
+        refused = word == "wrong"
+        ends = not refused and share("luck", here, word, str(steps)) < self.end_share
+        place = here.split()[-1] if refused else str(derive_seed("go", here, word) % 4)
+        reached = after(state, action, f"{state.task.id} step {steps} place {place}")
+        return Transition(
+            reached,
+            reward=share("reward", here, word) if ends else 0.0,
+            process=share("process", here, word),
+            terminated=ends,
+            truncated=not ends and steps == DEPTH,
+            invalid=refused,
+        )
+
+
+class PlaceValue(HashValue):
+    """V(s) is a hash of the place, in [0, 1): equal where keys are."""
+
+    @staticmethod
+    def of(state: State) -> float:
+        return share("value", state.messages[-1].content)
+
+
+class HashCritic:
+    """Scores in [0, 1)."""
+
+    async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
+        return [
+            [share("critic", state.messages[-1].content, action.text) for action in actions]
+            for state, actions in zip(states, candidates, strict=True)
+        ]
+
+
+configs = st.builds(
+    SearchConfig,
+    limits=st.builds(Limits, simulations=st.integers(1, 40)),
+    candidates=st.integers(1, 5),
+    selection=st.sampled_from(["puct", "uct", "gumbel"]),
+    c_init=st.floats(0, 4),
+    first_play_reduction=st.floats(0, 1),
+    value_range=st.sampled_from([None, (0.0, 1.0)]),
+    gumbel_considered=st.integers(1, 5),
+    gumbel_scale=st.sampled_from([0.0, 1.0]),
+    widening=st.sampled_from([None, (1.0, 0.5), (3.0, 0.3)]),
+    discount=st.sampled_from([1.0, 0.9]),
+    process_weight=st.sampled_from([0.0, 0.3]),
+    critic_weight=st.sampled_from([0.0, 0.5]),
+    root_noise=st.sampled_from([0.0, 0.25, 1.0]),
+    leaves=st.integers(1, 6),
+    in_flight=st.sampled_from(["wu_uct", "virtual_loss"]),
+    transpositions=st.sampled_from(["off", "value", "statistics"]),
+    skip_exhausted=st.booleans(),
+    prune_invalid=st.booleans(),
+)
+"""Every combination of settings."""
+worlds = st.builds(Tangle, end_share=st.floats(0, 0.6))
+seeds = st.integers(0, 2**63 - 1)
+
+
+def search(
+    config: SearchConfig,
+    world: Tangle,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    on_wave: OnWave | None = None,
+) -> list[Tree]:
+    return asyncio.run(Search(TablePolicy(WORDS), world, config, PlaceValue(), HashCritic()).run(tasks, seeds, on_wave))

@@ -1,0 +1,233 @@
+"""Gumbel selection against numbers computed by hand, from Danihelka et al. 2022."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_search import AllPolicy, HashValue, Maze, act, after, begin, grow, task
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.gumbel import (
+    best_root_edge,
+    considered_visits,
+    gumbel_noise,
+    improved_policy,
+    mixed_value,
+    root_scores,
+    transformed_values,
+    visit_deficits,
+)
+from treeagent.search.limits import Limits
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.types import Action, State, Task, Transition
+
+GUMBEL = SearchConfig(selection="gumbel")
+
+
+def node(*edges: Edge, value: float = 0.0) -> Node:
+    return Node(begin(task(), "here"), value=value, edges=list(edges))
+
+
+def edge(prior: float, visits: int = 0, value: float = 0.0, critic: float | None = None) -> Edge:
+    return Edge(act("a"), prior, visits, visits * value, critic=critic)
+
+
+def test_the_papers_figure_of_sequential_halving() -> None:
+    """16 actions and 200 simulations (figure 1) are 4 phases of 50: 16 actions 3 times, 8 of them 6 times, 4 of them 12
+    times, 2 of them 25 times, which are 194, and the last 6 go to those two."""
+    visits = [0] * 16
+    for count in considered_visits(16, 200):
+        visits[visits.index(count)] += 1  # the first of those due, so that the first half goes on
+    assert visits == [3 + 6 + 12 + 25 + 3] * 2 + [3 + 6 + 12] * 2 + [3 + 6] * 4 + [3] * 8
+
+
+@pytest.mark.parametrize(
+    ("considered", "simulations", "expected"),
+    [
+        (8, 24, [0] * 8 + [1] * 4 + [2] * 4 + [3, 3, 4, 4, 5, 5, 6, 6]),  # 24 // (3 * 8) = 1, // 12 = 2, // 6 = 4
+        (8, 13, [0] * 8 + [1] * 4 + [2]),  # 13 // 24 = 0, so 1; 13 // 12 = 1; then two of them till the end
+        (7, 24, [0] * 7 + [1] * 3 + [2] * 3 + [3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8]),  # 3 = 7 // 2 go on
+        (4, 8, [0] * 4 + [1, 1, 2, 2]),
+        (4, 3, [0] * 3),
+        (2, 5, [0, 0, 1, 1, 2]),
+        (1, 4, [0, 1, 2, 3]),
+    ],
+)
+def test_the_schedule_by_hand(considered: int, simulations: int, expected: list[int]) -> None:
+    assert considered_visits(considered, simulations) == expected
+
+
+@given(st.integers(1, 40), st.integers(1, 300))
+def test_every_simulation_has_an_action_due(considered: int, simulations: int) -> None:
+    """``index`` raises where no action has had as many visits as are due."""
+    visits = [0] * considered
+    for count in considered_visits(considered, simulations):
+        visits[visits.index(count)] += 1
+    assert sum(visits) == simulations
+
+
+def test_the_mixed_value_by_hand() -> None:
+    """V = 0.2; P 0.5 and 0.3 visited 3 times at 1 and once at 0: (0.2 + 4 * (0.5 * 1 + 0.3 * 0) / 0.8) / 5 = 0.54."""
+    assert mixed_value(node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)) == pytest.approx(0.54)
+    assert mixed_value(node(edge(0.5), edge(0.5), value=0.2)) == 0.2
+    # (0.2 + 4 * (1 + 0) / 2) / 5: visited though their priors are 0, all are alike
+    assert mixed_value(node(edge(0.0, 3, 1.0), edge(0.0, 1, 0.0), edge(1.0), value=0.2)) == pytest.approx(0.44)
+
+
+def test_the_transformed_values_by_hand() -> None:
+    """Q is completed to 1, 0, 0.54 and scaled by (50 + 3) * 0.1 = 5.3; of -1, 3, 1.16 the range is 4."""
+    here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
+    assert transformed_values(here, GUMBEL) == pytest.approx([5.3, 0.0, 2.862])
+    wide = node(edge(0.5, 3, 3.0), edge(0.3, 1, -1.0), edge(0.2), value=-0.2)
+    assert mixed_value(wide) == pytest.approx((-0.2 + 4 * (1.5 - 0.3) / 0.8) / 5)  # 1.16
+    assert transformed_values(wide, GUMBEL) == pytest.approx([5.3, 0.0, 5.3 * 2.16 / 4])
+    other = SearchConfig(selection="gumbel", gumbel_visit_offset=1.0, gumbel_value_scale=0.5)
+    assert transformed_values(here, other) == pytest.approx([2.0, 0.0, 1.08])  # (1 + 3) * 0.5
+    assert transformed_values(node(edge(1.0), value=0.2), GUMBEL) == [0.0]
+
+
+def test_the_improved_policy_by_hand() -> None:
+    """0.5 e^5.3 = 100.168, 0.3, 0.2 e^2.862 = 3.4993 of 103.968."""
+    here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
+    assert improved_policy(here, GUMBEL) == pytest.approx([0.963457, 0.002886, 0.033658], abs=1e-6)
+    unvisited = node(edge(0.5), edge(0.3), edge(0.2))
+    assert improved_policy(unvisited, GUMBEL) == pytest.approx([0.5, 0.3, 0.2])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 1), st.integers(0, 5), st.floats(-5, 5)), min_size=1, max_size=8),
+    st.floats(-5, 5),
+)
+def test_the_improved_policy_is_an_improvement(rows: list[tuple[float, int, float]], value: float) -> None:
+    """Σ π' q ≥ Σ π q (equation 19), for q completed by a v that is Σ π q."""
+    total = sum(prior for prior, _, _ in rows)
+    edges = [edge(prior / total, visits, found) for prior, visits, found in rows]
+    here = node(*edges, value=value)
+    completed = [each.value if each.visits else mixed_value(here) for each in edges]
+    policy = improved_policy(here, GUMBEL)
+    assert sum(policy) == pytest.approx(1.0)
+    gain = sum((new - each.prior) * q for new, each, q in zip(policy, edges, completed, strict=True))
+    assert gain >= -1e-9
+
+
+def test_the_critic_weighs_in_below_and_at_the_root() -> None:
+    """α = 0.75: 0.75 * 1 + 0.25 * 0 = 0.75, 0.75 * 0 + 0.25 * 1 = 0.25, and of v_mix = (0 + 2 * 0.5) / 3 = 1 / 3 it is
+    0.25 + 0.25 * 0.5 = 0.375: a quarter of the way from 0.25 to 0.75, times (50 + 1) * 0.1."""
+    here = node(edge(0.4, 1, 1.0, critic=0.0), edge(0.4, 1, 0.0, critic=1.0), edge(0.2, critic=0.5))
+    config = SearchConfig(selection="gumbel", critic_weight=0.25)
+    assert transformed_values(here, config) == pytest.approx([5.1, 0.0, 5.1 / 4])
+    assert transformed_values(here, GUMBEL) == pytest.approx([5.1, 0.0, 5.1 / 3])
+
+
+def test_the_root_score_by_hand() -> None:
+    """Noise 1, 0, -1 beside log P and σ(q̂)."""
+    here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
+    expected = [1 + math.log(0.5) + 5.3, math.log(0.3), -1 + math.log(0.2) + 2.862]
+    assert root_scores(here, [1.0, 0.0, -1.0], GUMBEL) == pytest.approx(expected)
+
+
+def test_below_the_root_visits_follow_the_improved_policy() -> None:
+    """π' = 0.7, 0.2, 0.1 less N / (1 + 4): 0.7 - 0.6, 0.2 - 0.2, 0.1 - 0; one in flight is a visit of 1 + 5."""
+    here = node(edge(0.4, 3), edge(0.3, 1), edge(0.3))
+    assert visit_deficits(here, [0.7, 0.2, 0.1]) == pytest.approx([0.1, 0.0, 0.1])
+    here.edges[2].in_flight = 1
+    assert visit_deficits(here, [0.7, 0.2, 0.1]) == pytest.approx([0.7 - 3 / 6, 0.2 - 1 / 6, 0.1 - 1 / 6])
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """Every action ends the task and pays what the table says."""
+
+    pays: Sequence[float]
+
+    async def reset(self, task: Task) -> State:
+        return begin(task, "start")
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return Transition(after(state, action, "end"), self.pays[int(str(action.call))], terminated=True)
+
+
+def play(pays: Sequence[float], config: SearchConfig, seed: int = 0) -> Tree:
+    [tree] = grow(AllPolicy(*map(str, range(len(pays)))), Bandit(pays), config, seeds=[seed])
+    return tree
+
+
+def gumbel(simulations: int, considered: int = 16, scale: float = 1.0, leaves: int = 1) -> SearchConfig:
+    return SearchConfig(
+        limits=Limits(simulations=simulations),
+        selection="gumbel",
+        gumbel_considered=considered,
+        gumbel_scale=scale,
+        leaves=leaves,
+        skip_exhausted=False,
+    )
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 4])
+def test_a_halving_search_by_hand(leaves: int) -> None:
+    """Four arms, once each; then the two that pay most twice each: 8 // (2 * 4) = 1, 8 // (2 * 2) = 2. Simulations in
+    flight have had their turns."""
+    tree = play([0.1, 0.8, 0.3, 0.9], gumbel(8, scale=0.0, leaves=leaves))
+    assert [edge.visits for edge in tree.root.edges] == [1, 3, 1, 3]
+    assert best_root_edge(tree, gumbel(8, scale=0.0)) is tree.root.edges[3]
+
+
+def test_only_the_most_visited_are_recommended() -> None:
+    """Three simulations of five arms: what was not tried cannot be taken, however high it scores."""
+    pays = [0.0] * 5
+    for seed in range(20):
+        tree = play(pays, gumbel(3), seed)
+        tried = [edge.visits for edge in tree.root.edges]
+        assert sorted(tried) == [0, 0, 1, 1, 1]
+        assert best_root_edge(tree, gumbel(3)).visits == 1
+
+
+def test_the_considered_are_those_of_highest_noise_and_prior() -> None:
+    """The Gumbel-top-k trick: equal priors, so the two of highest noise are all that four simulations try."""
+    for seed in range(20):
+        tree = play([0.0] * 6, gumbel(4, considered=2), seed)
+        noise = gumbel_noise(6, 1.0, seed)
+        top = sorted(range(6), key=noise.__getitem__)[-2:]
+        assert [edge.visits for edge in tree.root.edges] == [2 if place in top else 0 for place in range(6)]
+
+
+def test_the_noise_is_gumbels_and_of_the_seed_alone() -> None:
+    """Mean γ = 0.5772 and variance π²/6 = 1.6449; the first draws are the same however many there are."""
+    draws = gumbel_noise(100_000, 1.0, 7)
+    assert draws == gumbel_noise(100_000, 1.0, 7)
+    assert draws[:3] == gumbel_noise(3, 1.0, 7) != gumbel_noise(3, 1.0, 8)
+    assert gumbel_noise(3, 0.5, 7) == [draw / 2 for draw in draws[:3]]
+    assert gumbel_noise(3, 0.0, 7) == [0.0] * 3
+    assert float(np.mean(draws)) == pytest.approx(0.5772, abs=0.02)
+    assert float(np.var(draws)) == pytest.approx(1.6449, abs=0.05)
+
+
+def test_actions_are_tried_as_if_drawn_from_the_priors() -> None:
+    """One simulation under Gumbel noise is one draw from the priors, 2000 of which 0.5, 0.3, 0.2 are within 3 %."""
+    counts = [0, 0, 0]
+    for seed in range(2000):
+        scores = [g + math.log(prior) for g, prior in zip(gumbel_noise(3, 1.0, seed), (0.5, 0.3, 0.2), strict=True)]
+        counts[scores.index(max(scores))] += 1
+    assert [count / 2000 for count in counts] == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
+
+
+class Trap(Maze):
+    """The first arm ends at once and pays best, the others go on."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        transition = await super().step(state, action)
+        ends = len(state.messages) == 1 and action.call == "a"
+        return replace(transition, terminated=ends, reward=float(ends))
+
+
+def test_exhausted_actions_hand_their_turns_on() -> None:
+    """The trap scores highest, is not revisited, and no simulation is lost."""
+    config = SearchConfig(limits=Limits(simulations=12), selection="gumbel", gumbel_scale=0.0)
+    [tree] = grow(AllPolicy("a", "b", "c"), Trap(0.0, 0.0), config, HashValue())
+    visits = [edge.visits for edge in tree.root.edges]
+    assert (visits[0], sum(visits)) == (1, 12)
+    assert min(visits[1:]) >= 2
