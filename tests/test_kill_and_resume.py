@@ -1,0 +1,68 @@
+"""A quickstart killed at random moments ends with the same trees, weights and results as one that never was."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from treeagent.store import digest, read_records
+
+CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
+TREEAGENT = Path(sys.executable).parent / "treeagent"
+KILLS = 12
+# Checkpoints every few steps, so that a kill in the middle of training has something to resume from.
+SETTINGS = ["warm_start.sft.save_every=20", "update.rft.save_every=1", "update.dpo.save_every=1"]
+
+
+def command(out: Path) -> list[str | Path]:
+    return [TREEAGENT, "quickstart", "--config", CONFIG, "--out", out, "--resume", "workers=2", *SETTINGS]
+
+
+def outcome(run: Path) -> dict[str, object]:
+    """All that a run ends with, without the time it took."""
+    rows = json.loads((run / "results.json").read_text())
+    weights = {
+        str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((run / "checkpoints").rglob("*.safetensors"))
+    }
+    return {
+        "trees": digest(read_records(run / "trees")),
+        "weights": weights,
+        "results": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],
+    }
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """The process and its workers, as a machine that loses power would."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    started = time.monotonic()
+    subprocess.run(command(whole), check=True, env=environment, capture_output=True)
+    length = time.monotonic() - started
+    rng, kills, finished = random.Random(0), 0, False
+    while not finished and kills < KILLS:
+        process = subprocess.Popen(
+            command(cut), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            finished = process.wait(timeout=rng.uniform(0.1, 0.5) * length) == 0
+        except subprocess.TimeoutExpired:
+            kill(process)
+            kills += 1
+    subprocess.run(command(cut), check=True, env=environment, capture_output=True)
+    assert kills >= 3
+    assert outcome(cut) == outcome(whole)
