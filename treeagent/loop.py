@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ from treeagent.types import Task
 from treeagent.value_head import ValueHead
 
 Row = dict[str, Any]
+_TOKENIZER_EPISODES = 1500
+"""Demonstrations whose text a tokenizer from scratch is made of."""
 
 
 def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
@@ -71,9 +73,12 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         return out
     settings = config.warm_start
     with progress.track("demonstrations", settings.episodes) as advance:
-        demonstrations = list(_advancing(_demonstrations(config), advance))
-    checkpoint = _initial_checkpoint(config, demonstrations)
-    rows = [row for row in _imitation(demonstrations, checkpoint) if len(row.token_ids) <= settings.max_tokens]
+        demonstrations = _advancing(_demonstrations(config), advance)
+        first = list(islice(demonstrations, _TOKENIZER_EPISODES))
+        checkpoint = _initial_checkpoint(config, first)
+        # One demonstration at a time: its rows are small, its states are not.
+        told = list(map(_imitation(checkpoint), chain(first, demonstrations)))
+    rows = [row for row in told if row is not None and len(row.token_ids) <= settings.max_tokens]
     scratch = run.checkpoints / ".warm_start"
     with _tracking(run, progress) as on_event:
         hooks = Hooks(
@@ -83,12 +88,12 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         )
         result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, settings.sft, head=checkpoint.head, **hooks)
     save_checkpoint(checkpoint, out)
-    successes = sum(tree.root.edges[0].value >= 1.0 for tree in demonstrations)
+    successes = sum(row is not None and row.value_targets[0] >= 1.0 for row in told)
     run.finish(
         "warm_start",
         {
-            "demonstrations": len(demonstrations),
-            "demonstration_success": successes / len(demonstrations),
+            "demonstrations": len(told),
+            "demonstration_success": successes / len(told),
             "rows": len(rows),
             "parameters": sum(parameter.numel() for parameter in checkpoint.model.parameters()),
             "update": asdict(result),
@@ -254,7 +259,7 @@ def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Ch
         checkpoint = load_checkpoint(config.policy.model)
         head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
         return Checkpoint(checkpoint.model, checkpoint.tokenizer, head)
-    texts = [message.content for tree in demonstrations[:1500] for message in _last(tree).state.messages]
+    texts = [message.content for tree in demonstrations for message in _last(tree).state.messages]
     tokenizer = train_tokenizer(texts, config.policy.scratch)
     model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
     return Checkpoint(model, tokenizer, ValueHead(model.config.hidden_size))
@@ -265,13 +270,16 @@ def _last(tree: Tree) -> Node:
     return node
 
 
-def _imitation(demonstrations: Sequence[Tree], checkpoint: Checkpoint) -> Iterator[TokenRow]:
+def _imitation(checkpoint: Checkpoint) -> Callable[[Tree], TokenRow | None]:
+    """Demonstrations to rows, with the outcome as every state's value; None where there was no step."""
     chat = ChatFormat(checkpoint.tokenizer)
-    for demonstration in demonstrations:
+
+    def row(demonstration: Tree) -> TokenRow | None:
         tree = tokenise(demonstration, chat)
         *_, (path, _) = tree.walk()
-        if path:
-            yield path_row(tree, path, [path[0].value] * (len(path) + 1))
+        return path_row(tree, path, [path[0].value] * (len(path) + 1)) if path else None
+
+    return row
 
 
 def _advancing(items: Iterator[Tree], advance: Advance) -> Iterator[Tree]:

@@ -52,13 +52,15 @@ def preference_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]
     for path, node in tree.walk():
         tried = [(_mixed_value(edge, config), edge) for edge in node.edges if edge.visits >= config.min_visits]
         ranked = sorted(tried, key=itemgetter(0), reverse=True)
-        couples = list(combinations(ranked, 2)) if config.rule == "all" else [(ranked[0], ranked[-1])] if ranked else []
+        # Chains keep equal draws apart: of two that read the same neither is to be preferred.
         wide = [
             (more - less, best, worst)
-            for (more, best), (less, worst) in couples
+            for (more, best), (less, worst) in combinations(ranked, 2)
             if more - less >= config.min_margin and best.action.text != worst.action.text
         ]
         wide.sort(key=itemgetter(0), reverse=True)
+        if config.rule == "best_vs_worst":
+            wide = wide[:1]
         for margin, chosen, rejected in wide[: config.max_per_node]:
             yield PreferencePair(
                 task_id=tree.task.id,

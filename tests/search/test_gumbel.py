@@ -186,6 +186,17 @@ def test_only_the_most_visited_are_recommended() -> None:
         assert best_root_edge(tree, gumbel(3)).visits == 1
 
 
+def test_what_is_known_to_the_end_can_be_recommended() -> None:
+    """Equal priors. Q = 0.9 of a refused call, once; 0.8 of an end, once; 0.5 of what was visited most; 0.4."""
+    refused, end = Node(begin(task(), "no"), invalid=True, exhausted=True), Node(begin(task(), "end"), exhausted=True)
+    edges = [edge(0.25, 1, 0.9), edge(0.25, 1, 0.8), edge(0.25, 5, 0.5), edge(0.25, 4, 0.4)]
+    edges[0].child, edges[1].child = refused, end
+    tree = Tree(task(), 0, node(*edges))
+    assert best_root_edge(tree, gumbel(11, scale=0.0)) is edges[1]
+    edges[1].child = node()
+    assert best_root_edge(tree, gumbel(11, scale=0.0)) is edges[2]
+
+
 def test_the_considered_are_those_of_highest_noise_and_prior() -> None:
     """The Gumbel-top-k trick: equal priors, so the two of highest noise are all that four simulations try."""
     for seed in range(20):

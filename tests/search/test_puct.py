@@ -54,7 +54,7 @@ def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -
 def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> list[float]:
     here = node(*edges)
     growth = Growth(Tree(task(), 0, here), ValueRange(low, high))
-    return list(Search(AllPolicy(), Corridor(), config)._scores(growth, here, edges).values())
+    return Search(AllPolicy(), Corridor(), config)._scores(growth, here, edges)
 
 
 def test_selection_follows_the_formula() -> None:

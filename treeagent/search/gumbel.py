@@ -99,9 +99,14 @@ def _log(probability: float) -> float:
 
 def best_root_edge(tree: Tree, config: SearchConfig) -> Edge:
     """The action to take after a Gumbel search: the one of highest g(a) + log P(s,a) + σ(q̂), of those most visited and
-    those exhausted, which were visited no more because nothing was left to find."""
+    those visited no more because nothing was left to find."""
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
     scores = root_scores(tree.root, gumbel_noise(len(edges), config.gumbel_scale, tree.seed), config)
-    rivals = [(score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or edge.exhausted]
+    rivals = [(score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or _known(edge)]
     return max(rivals, key=lambda rival: rival[0])[1]
+
+
+def _known(edge: Edge) -> bool:
+    """All beyond it was found; beyond a refused call nothing was looked for."""
+    return edge.exhausted and edge.child is not None and not edge.child.invalid

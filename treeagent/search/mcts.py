@@ -88,7 +88,11 @@ class Search:
             stuck = {id(path) for growth, path in waiting if not self._descend(growth, path)}
             flights = [(growth, path) for growth, path in flights if id(path) not in stuck]
         steps = [flight for flight in flights if _untried(flight)]
-        await asyncio.gather(*(take_step(self.dynamics, *flight, self.config.step_seconds) for flight in steps))
+        stepping = [take_step(self.dynamics, *flight, self.config.step_seconds) for flight in steps]
+        if len(stepping) == 1:
+            await stepping[0]
+        else:
+            await asyncio.gather(*stepping)
         await self._estimate([(growth, node) for growth, path in steps if (node := path[-1].child) is not None])
         for growth, path in flights:
             self._land(growth, path)
@@ -167,15 +171,16 @@ class Search:
 
     def _best_edge(self, growth: Growth, node: Node) -> Edge | None:
         """None where all that selection could choose is being tried by other simulations of the wave."""
-        choices = [edge for edge in node.edges if self._is_open(edge)] or node.edges
+        choices = [edge for edge in node.edges if edge.child is None or self._is_open(edge)] or node.edges
         choices = [edge for edge in choices if edge.child is not None or not edge.in_flight]
         if len(choices) <= 1:
             return choices[0] if choices else None
         if self.config.selection == "gumbel":
-            scores = self._gumbel_scores(growth, node)
+            by_edge = self._gumbel_scores(growth, node)
+            scores = [by_edge[id(edge)] for edge in choices]
         else:
             scores = self._scores(growth, node, choices)
-        return max(choices, key=lambda edge: scores[id(edge)])
+        return choices[scores.index(max(scores))]
 
     def _is_open(self, edge: Edge) -> bool:
         if edge.child is None:
@@ -185,20 +190,20 @@ class Search:
     def _is_pruned(self, node: Node) -> bool:
         return node.invalid and self.config.prune_invalid
 
-    def _scores(self, growth: Growth, node: Node, choices: Sequence[Edge]) -> dict[int, float]:
-        """Of PUCT or UCT, by ``id`` of the edge. Simulations in flight count as visits (WU-UCT, equation 4)."""
+    def _scores(self, growth: Growth, node: Node, choices: Sequence[Edge]) -> list[float]:
+        """Of PUCT or UCT, in the order of ``choices``. Simulations in flight count as visits (WU-UCT, equation 4)."""
         config, visits = self.config, node.visits_in_flight
         untried = first_play_value(node, growth.value_range, config.first_play_reduction)
+        values = [self._selection_value(growth, edge, untried) for edge in choices]
+        tried = [edge.visits + edge.in_flight for edge in choices]
+        if config.selection == "uct":
+            return [uct_score(q, visits, count, config.c_init) for q, count in zip(values, tried, strict=True)]
         # PUCT's N(s) counts the evaluation of s itself (as AlphaZero's and mctx's do), UCT's does not (Agent Q).
         c = exploration_rate(1 + visits, config.c_init, config.c_base)
-        scores: dict[int, float] = {}
-        for edge in choices:
-            q, tried = self._selection_value(growth, edge, untried), edge.visits + edge.in_flight
-            if config.selection == "uct":
-                scores[id(edge)] = uct_score(q, visits, tried, config.c_init)
-            else:
-                scores[id(edge)] = puct_score(q, edge.prior, 1 + visits, tried, c)
-        return scores
+        return [
+            puct_score(q, edge.prior, 1 + visits, count, c)
+            for q, edge, count in zip(values, choices, tried, strict=True)
+        ]
 
     def _selection_value(self, growth: Growth, edge: Edge, untried: float) -> float:
         """Q̂(s,a), mixed with the critic's and lowered by a virtual loss where the config says so."""

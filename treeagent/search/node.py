@@ -84,7 +84,7 @@ class Node:
     @property
     def visits(self) -> int:
         """N(s) = Σ_a N(s,a)."""
-        return sum(edge.visits for edge in self.edges)
+        return sum([edge.visits for edge in self.edges])
 
     @property
     def ended(self) -> bool:
@@ -93,7 +93,7 @@ class Node:
     @property
     def visits_in_flight(self) -> int:
         """N(s) + O(s)."""
-        return sum(edge.visits + edge.in_flight for edge in self.edges)
+        return sum([edge.visits + edge.in_flight for edge in self.edges])
 
     def leaf_value(self, reward: float | None) -> float:
         """What a leaf adds to the ``reward`` that led to it: V(s), but nothing after a known end. A truncated leaf
@@ -107,7 +107,7 @@ class Tree:
 
     task: Task
     seed: int
-    root: Node
+    root: Node = field(repr=False)  # asyncio.run takes the repr of its result for a message that nobody sees
     budget: Budget = field(default_factory=Budget)
     error: str = ""
     """Why the search of this task broke off; the tree up to there stays valid data."""

@@ -20,8 +20,10 @@ class ValueRange:
     def include(self, value: float) -> None:
         if self.fixed:
             return
-        self.low = min(self.low, value)
-        self.high = max(self.high, value)
+        if value < self.low:
+            self.low = value
+        if value > self.high:
+            self.high = value
 
     def normalise(self, value: float) -> float:
         """Q̂ in [0, 1]; 0.5 while the tree has seen a single value."""
@@ -83,5 +85,5 @@ def edges_from(actions: Sequence[Action], *, merge: str, temperature: float, len
 def first_play_value(node: Node, value_range: ValueRange, reduction: float) -> float:
     """Q̂ of an edge never visited: the mean of what its visited siblings found (V(s) if none), less a reduction."""
     visits = node.visits
-    parent = sum(edge.value_sum for edge in node.edges) / visits if visits else node.value
+    parent = sum([edge.value_sum for edge in node.edges]) / visits if visits else node.value
     return value_range.normalise(parent) - reduction

@@ -1,0 +1,203 @@
+"""Other tree searches of the same made-up world, for search.py: two loops written for this benchmark after published
+algorithms, in the manner of their public implementations but sharing no line with them, and DeepMind's mctx.
+
+The world costs nothing, so that what is timed is the search itself: a state is a number, with ``BRANCHING`` actions of
+fixed priors, ``DEPTH`` steps deep.
+"""
+
+import importlib
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+BRANCHING, DEPTH = 5, 10
+LOGPROBS = tuple(-1.0 - 0.2 * action for action in range(BRANCHING))
+"""log π(a|s), at every state."""
+FIRST_LIMIT = sum(BRANCHING**depth for depth in range(DEPTH))
+"""The least number of the states at which the episode is cut off."""
+KNUTH = 2654435761
+
+
+def child(state: int, action: int) -> int:
+    """Numbers count through the levels of the whole tree; the root is 0."""
+    return BRANCHING * state + 1 + action
+
+
+def worth(state: int) -> float:
+    """V(s), a hash in [0, 1)."""
+    return state * KNUTH % 2**32 / 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What a search leaves."""
+
+    made: int
+    """Nodes made and judged, those of rollouts that are not kept included."""
+    held: int
+    """Nodes kept."""
+    memory: object = None
+    """What keeps them."""
+    bytes: int | None = None
+    """Of the nodes kept, where the search says it itself."""
+
+
+@dataclass(eq=False)
+class TextNode:
+    """A node that knows its parent and what was said and seen there."""
+
+    number: int
+    parent: "TextNode | None" = None
+    action: str = ""
+    observation: str = ""
+    visits: int = 0
+    value: float = 0.0
+    children: list["TextNode"] = field(default_factory=list["TextNode"])
+
+    def trajectory(self) -> str:
+        """The prompt: everything from the root to here, put together anew."""
+        before = "" if self.parent is None else self.parent.trajectory()
+        return f"{before}\nAction: {self.action}\nObservation: {self.observation}"
+
+    def everything(self) -> list["TextNode"]:
+        return [self, *(node for below in self.children for node in below.everything())]
+
+    def uct(self) -> float:
+        """Q + sqrt(2 log N(parent) / N), untried nodes first."""
+        assert self.parent is not None
+        if not self.visits:
+            return math.inf
+        return self.value + math.sqrt(2 * math.log(self.parent.visits) / self.visits)
+
+    def grown(self) -> list["TextNode"]:
+        """All children, from a prompt rebuilt for the draw and again for the value of each; none at the limit."""
+        if self.number >= FIRST_LIMIT:
+            return []
+        self.trajectory()
+        below = []
+        for action in range(BRANCHING):
+            number = child(self.number, action)
+            node = TextNode(number, self, str(action), f"observation {number}", value=worth(number))
+            node.trajectory()
+            below.append(node)
+        return below
+
+
+def lats_style(simulations: int, rollouts: bool) -> Grown:
+    """Written after Zhou et al. 2023 (Language Agent Tree Search): UCT; a leaf's children are all made and judged at
+    once; the rollout follows the best of them and is not kept; all nodes are collected anew at every iteration, in
+    search of a solution."""
+    root = TextNode(0, observation="observation 0")
+    made, nodes = 1, [root]
+    for _ in range(simulations):
+        node = root
+        while node.children:
+            node = max(node.children, key=TextNode.uct)
+        node.children = below = node.grown()
+        best = node
+        while below:
+            made += len(below)
+            best = max(below, key=lambda each: each.value)
+            below = best.grown() if rollouts else []
+        found = best.value
+        climber: TextNode | None = node
+        while climber is not None:
+            climber.visits += 1
+            climber.value += (found - climber.value) / climber.visits
+            climber = climber.parent
+        nodes = root.everything()
+        max(nodes, key=lambda each: each.value)
+    return Grown(made, len(nodes), nodes)
+
+
+@dataclass(eq=False)
+class ListNode:
+    """A node that keeps every return, and takes their mean whenever it is asked."""
+
+    number: int
+    parent: "ListNode | None" = None
+    returns: list[float] = field(default_factory=list[float])
+    children: list["ListNode"] = field(default_factory=list["ListNode"])
+
+    @property
+    def value(self) -> float:
+        """Q; before the first return a quick reward."""
+        return float(np.mean(self.returns)) if self.returns else worth(self.number)
+
+    def uct(self) -> float:
+        """Q + sqrt(log N(parent) / (1 + N))."""
+        assert self.parent is not None
+        return self.value + math.sqrt(math.log(max(len(self.parent.returns), 1)) / (1 + len(self.returns)))
+
+    def grow(self) -> int:
+        """Make all children, unless they are there or this is the limit; how many were made."""
+        if self.children or self.number >= FIRST_LIMIT:
+            return 0
+        self.children = [ListNode(child(self.number, action), self) for action in range(BRANCHING)]
+        return BRANCHING
+
+
+def reasoners_style(simulations: int, rollouts: bool) -> Grown:
+    """Written after Hao et al. 2023 (RAP), the search of llm-reasoners: UCT over means of lists of returns; a leaf's
+    children are all made at once with a quick reward; the rollout follows the best of them and stays in the tree; the
+    path of every iteration is copied into a trace."""
+    root = ListNode(0)
+    made, trace = 1, list[list[ListNode]]()
+    for _ in range(simulations):
+        path = [root]
+        while path[-1].children:
+            path = [*path, max(path[-1].children, key=ListNode.uct)]
+        made += path[-1].grow()
+        while rollouts and path[-1].children:
+            path = [*path, max(path[-1].children, key=lambda each: each.value)]
+            made += path[-1].grow()
+        found = worth(path[-1].number)
+        for node in path:
+            node.returns.append(found)
+        trace.append(list(path))
+    return Grown(made, made, (root, trace))
+
+
+def mctx_search(simulations: int, trees: int) -> Callable[[], Grown] | None:
+    """A search by mctx's MuZero policy, compiled already; None where mctx is not installed."""
+    # One thread, as everything else here.
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    try:
+        # By name, since nothing of treeagent needs it to be installed.
+        mctx, jax = importlib.import_module("mctx"), importlib.import_module("jax")
+    except ImportError:
+        return None
+    jnp: Any = jax.numpy
+    logits = jnp.tile(jnp.array(LOGPROBS), (trees, 1))
+
+    def step(_: object, __: object, action: Any, state: Any) -> Any:
+        number = BRANCHING * state + 1 + action
+        # Numbers that run past the depth limit wrap around; their values are hashes as before.
+        value = (number.astype(jnp.uint32) * jnp.uint32(KNUTH)).astype(jnp.float32) / 2.0**32
+        output = mctx.RecurrentFnOutput(
+            reward=jnp.zeros(trees), discount=jnp.ones(trees), prior_logits=logits, value=value
+        )
+        return output, number
+
+    def search() -> Any:
+        root = mctx.RootFnOutput(
+            prior_logits=logits, value=jnp.zeros(trees), embedding=jnp.zeros(trees, dtype=jnp.int32)
+        )
+        key = jax.random.PRNGKey(0)
+        return mctx.muzero_policy(
+            (), key, root, step, num_simulations=simulations, max_depth=DEPTH, dirichlet_fraction=0.0
+        ).search_tree
+
+    compiled = jax.jit(search)
+
+    def run() -> Grown:
+        arrays = jax.tree_util.tree_leaves(jax.block_until_ready(compiled()))
+        nodes = trees * (simulations + 1)
+        return Grown(nodes, nodes, bytes=sum(array.nbytes for array in arrays))
+
+    run()
+    return run

@@ -1,0 +1,514 @@
+"""Speed of the search engine against other ways of doing the same, all measured in one run.
+
+    .venv/bin/python benchmarks/search.py
+    .venv/bin/python benchmarks/search.py --part core    (or model, or tokens)
+
+core: the search alone, in a world that costs nothing (reference_loops.py). model: a model of a million random weights
+plays the shop; treeagent's generator against ``generate`` called as other tree searches call it, under the same search.
+tokens: how often the same prompt token is read. Slow ways search fewer of the same tasks, each of them as far. Seconds
+are the processor's, one thread, medians over interleaved rounds: read the ratios, for absolute numbers are this
+machine's. mctx is compared with where it is installed.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import time
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from reference_loops import (
+    BRANCHING,
+    FIRST_LIMIT,
+    LOGPROBS,
+    Grown,
+    child,
+    lats_style,
+    mctx_search,
+    reasoners_style,
+    worth,
+)
+
+from treeagent.grammar import ReAct
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.seeds import derive_seed
+from treeagent.types import Action, Dynamics, Estimate, Policy, Proposal, State, Task, Transition, Value
+
+if TYPE_CHECKING:
+    from transformers import Qwen3ForCausalLM
+
+    from treeagent.envs.shop import ShopEnv
+    from treeagent.generators.chat import ChatFormat
+    from treeagent.value_head import ValueHead
+
+STUB_SIMULATIONS = 128
+"""Of each tree of part core."""
+TREE_COUNTS = (1, 32, 256)
+CANDIDATES, MAX_NEW_TOKENS, MAX_STEPS = 4, 16, 6
+PROPOSAL = Proposal((), tuple(Action(str(a), str(a), "", (a,), (logprob,)) for a, logprob in enumerate(LOGPROBS)))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+class StubWorld:
+    """The made-up world as policy, value and dynamics."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [PROPOSAL] * len(states)
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(worth(_number(state))) for state in states]
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (), snapshot=0)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        number = child(_number(state), action.token_ids[0])
+        return Transition(State(state.task, (), snapshot=number), truncated=number >= FIRST_LIMIT)
+
+
+def _number(state: State) -> int:
+    assert isinstance(state.snapshot, int)
+    return state.snapshot
+
+
+def grow_stub(trees: int, leaves: int) -> Grown:
+    limits, world = Limits(simulations=STUB_SIMULATIONS), StubWorld()
+    search = Search(world, world, SearchConfig(limits=limits, candidates=BRANCHING, leaves=leaves), world)
+    grown = asyncio.run(search.run([Task(str(number), "") for number in range(trees)], range(trees)))
+    nodes = sum(1 for tree in grown for _ in tree.nodes())
+    return Grown(nodes, nodes, grown)
+
+
+def bytes_per_node(grow: Callable[[], Grown]) -> float:
+    """Memory that a search still holds when it is done."""
+    grow()
+    tracemalloc.start()
+    grown = grow()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return (used if grown.bytes is None else grown.bytes) / grown.held
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A search loop."""
+
+    name: str
+    tree_counts: tuple[int, ...]
+    """It is measured with so many trees; a loop that knows no waves, with one."""
+    grow: Callable[[int], Grown]
+
+
+def measure_core(rounds: int) -> None:
+    """Print the table of part core."""
+    cores = [
+        Core("treeagent, PUCT", TREE_COUNTS, lambda trees: grow_stub(trees, leaves=1)),
+        Core("treeagent, PUCT, 4 leaves in flight", TREE_COUNTS, lambda trees: grow_stub(trees, leaves=4)),
+    ]
+    for rollouts in (True, False):
+        how = "" if rollouts else ", rollouts left out"
+        cores += [
+            Core(f"LATS-style{how}", (1,), partial(_alone, lats_style, rollouts)),
+            Core(f"llm-reasoners-style{how}", (1,), partial(_alone, reasoners_style, rollouts)),
+        ]
+    compiled = {trees: run for trees in TREE_COUNTS if (run := mctx_search(STUB_SIMULATIONS, trees)) is not None}
+    if compiled:
+        cores.append(Core("mctx, compiled", TREE_COUNTS, lambda trees: compiled[trees]()))
+    speeds: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for core in cores:
+            for trees in core.tree_counts:
+                speeds[core.name, trees].append(simulations_per_second(core, trees))
+    median = {key: statistics.median(found) for key, found in speeds.items()}
+    rows = []
+    for core in cores:
+        cells = [
+            f"{median[core.name, trees]:,.0f}" if trees in core.tree_counts else "as 1 tree" for trees in TREE_COUNTS
+        ]
+        ratio = median[cores[0].name, 1] / median[core.name, 1]
+        made = core.grow(1).made / STUB_SIMULATIONS
+        size = bytes_per_node(partial(core.grow, 1))
+        rows.append([core.name, *cells, f"{ratio:.2f}", f"{made:.1f}", f"{size:,.0f}"])
+    if not compiled:
+        rows.append(["mctx", *["not installed"] * len(TREE_COUNTS), "", "", ""])
+    print(
+        f"\nSimulations a processor second, {STUB_SIMULATIONS} a tree, {BRANCHING} actions, instant policy and value\n"
+    )
+    counts = [f"{trees} trees" if trees > 1 else "1 tree" for trees in TREE_COUNTS]
+    print(table(["search", *counts, "treeagent / this, 1 tree", "nodes a simulation", "bytes a node"], rows))
+
+
+def simulations_per_second(core: Core, trees: int) -> float:
+    repeats = max(16 // trees, 1)  # one small tree is too short for the processor's clock
+    started = time.process_time()
+    for _ in range(repeats):
+        core.grow(trees)
+    return repeats * trees * STUB_SIMULATIONS / (time.process_time() - started)
+
+
+def _alone(loop: Callable[[int, bool], Grown], rollouts: bool, trees: int) -> Grown:
+    assert trees == 1
+    return loop(STUB_SIMULATIONS, rollouts)
+
+
+class AnyCall(ReAct):
+    """Reads any text as a call of the shop: random weights spell none, and no search would get beyond its root."""
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        luck = derive_seed(*token_ids)
+        words = ("linen shirt", "canvas lunch box", "striped shirt", "durable box", "washable", "theft proof", "small")
+        clicks = ("1", "2", "3", "next >", "buy now")
+        call = f"search[{words[luck % len(words)]}]" if luck & 256 else f"click[{clicks[luck % len(clicks)]}]"
+        return Action(text, call, "", tuple(token_ids), tuple(logprobs))
+
+
+@dataclass(slots=True)
+class Spent:
+    """What driving a model has cost, measured at the model's own door."""
+
+    encoded: int = 0
+    """Prompt tokens read, padding not counted."""
+    model_seconds: float = 0.0
+    """Of the processor, inside the model's forward pass."""
+    outside_seconds: float = 0.0
+    """Of the processor, in policy, value and dynamics, the model included."""
+    environment_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Timed:
+    """A policy, value and dynamics, timed."""
+
+    policy: Policy
+    value: Value
+    dynamics: Dynamics
+    spent: Spent
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        started = time.process_time()
+        proposals = await self.policy.propose(states, count, seeds)
+        self.spent.outside_seconds += time.process_time() - started
+        return proposals
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        started = time.process_time()
+        estimates = await self.value.estimate(states)
+        self.spent.outside_seconds += time.process_time() - started
+        return estimates
+
+    async def reset(self, task: Task) -> State:
+        return await self.dynamics.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        started = time.process_time()
+        transition = await self.dynamics.step(state, action)
+        took = time.process_time() - started
+        self.spent.outside_seconds += took
+        self.spent.environment_seconds += took
+        return transition
+
+
+@dataclass(frozen=True, slots=True)
+class Generating:
+    """Policy and value of a model that is driven through transformers' ``generate``, which reads the whole prompt for
+    every sequence it draws; V(s) is another pass over the whole prompt."""
+
+    model: "Qwen3ForCausalLM"
+    chat: "ChatFormat"
+    head: "ValueHead"
+    together: bool
+    """One call for all candidates of a state, or one for each."""
+    spent: Spent
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [self._draw(state, count, seed) for state, seed in zip(states, seeds, strict=True)]
+
+    def _draw(self, state: State, count: int, seed: int) -> Proposal:
+        import torch
+
+        prompt = self.chat.prompt_ids(state.messages)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            sizes = (count,) if self.together else (1,) * count
+            actions = tuple(action for size in sizes for action in self._generate(prompt, size))
+        return Proposal(self.chat.context_ids(state.messages), actions)
+
+    def _generate(self, prompt: tuple[int, ...], count: int) -> list[Action]:
+        import torch
+
+        self.spent.encoded += count * len(prompt)
+        model: Any = self.model  # transformers types ``generate`` for a class of its own
+        ids = torch.tensor([prompt])
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            num_return_sequences=count,
+            max_new_tokens=MAX_NEW_TOKENS,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        scores = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+        actions = []
+        for row, logprobs in zip(output.sequences[:, len(prompt) :].tolist(), scores.tolist(), strict=True):
+            length = row.index(self.chat.stop_id) + 1 if self.chat.stop_id in row else len(row)
+            actions.append(AnyCall().read(self.chat.decode(row[:length]), row[:length], logprobs[:length]))
+        return actions
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(self._judge(state), self.chat.context_ids(state.messages)) for state in states]
+
+    def _judge(self, state: State) -> float:
+        import torch
+
+        prompt = self.chat.prompt_ids(state.messages)
+        self.spent.encoded += len(prompt)
+        with torch.no_grad():
+            output = self.model(input_ids=torch.tensor([prompt]), output_hidden_states=True, logits_to_keep=1)
+            return float(self.head.value(output.hidden_states[-1][0, -1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Shopping:
+    """A random model, the shop, and the same shop that goes back by replay."""
+
+    model: "Qwen3ForCausalLM"
+    chat: "ChatFormat"
+    head: "ValueHead"
+    env: "ShopEnv"
+    replayed: "ShopEnv"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Of driving the model."""
+
+    name: str
+    trees: int
+    """Searched in a round."""
+    wave: int
+    """Of them grown together."""
+    leaves: int = 1
+    together: bool | None = None
+    """As in ``Generating``; None drives it by treeagent's generator."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """One way's rounds."""
+
+    seconds: list[float] = field(default_factory=list[float])
+    """Of the processor, a round."""
+    trees: list[Tree] = field(default_factory=list[Tree])
+    """The last round's."""
+    spent: Spent = field(default_factory=Spent)
+    """In the last round."""
+    replayed: int = 0
+
+    @property
+    def simulations(self) -> int:
+        return sum(tree.budget.simulations for tree in self.trees)
+
+    @property
+    def speed(self) -> float:
+        """Simulations a processor second."""
+        return self.simulations / statistics.median(self.seconds)
+
+
+def go_shopping(width: int, layers: int) -> Shopping:
+    from treeagent.collect import demonstrate
+    from treeagent.envs import EnvDynamics
+    from treeagent.envs.shop import ShopEnv, ShopOptions
+    from treeagent.generators.chat import ChatFormat
+    from treeagent.generators.config import ScratchConfig
+    from treeagent.generators.scratch import random_model, train_tokenizer
+    from treeagent.value_head import ValueHead
+
+    class ReplayedShop(ShopEnv):
+        snapshot_kind = "replay"
+
+    options = ShopOptions(labels="number")
+    env = ShopEnv(options)
+    player = env.demonstrator(0.5)
+    assert player is not None
+    shown = demonstrate(EnvDynamics(env, max_steps=10), player, env.tasks("train", 200), seed=0, grammar=ReAct())
+    texts = [message.content for tree in shown for node in tree.nodes() for message in node.state.messages[-2:]]
+    scratch = ScratchConfig(width=width, layers=layers)
+    chat = ChatFormat(train_tokenizer(texts, scratch))
+    model = random_model(chat.tokenizer, scratch, 0).eval()
+    return Shopping(model, chat, ValueHead(width), env, ReplayedShop(options))
+
+
+def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measured) -> None:
+    """One round."""
+    from treeagent.envs import EnvDynamics
+    from treeagent.generators.local import LocalGenerator
+    from treeagent.policy import HeadValue, LLMPolicy
+
+    spent, chat, head = Spent(), shopping.chat, shopping.head
+    generator: LocalGenerator | None = None
+    policy: LLMPolicy | Generating
+    if way.together is None:
+        generator = LocalGenerator(shopping.model)
+        policy = LLMPolicy(generator, chat, AnyCall(), max_new_tokens=MAX_NEW_TOKENS)
+        value: Value = HeadValue(generator, chat, head)
+    else:
+        policy = value = Generating(shopping.model, chat, head, way.together, spent)
+    dynamics = EnvDynamics(shopping.env if way.together is None else shopping.replayed, max_steps=MAX_STEPS)
+    timed = Timed(policy, value, dynamics, spent)
+    limits = Limits(simulations=simulations)
+    search = Search(timed, timed, SearchConfig(limits=limits, candidates=CANDIDATES, leaves=way.leaves), timed)
+    tasks = shopping.env.tasks("train", way.trees)
+    trees: list[Tree] = []
+    hooks = _time_model(shopping.model, spent)
+    started = time.process_time()
+    for first in range(0, way.trees, way.wave):
+        wave = tasks[first : first + way.wave]
+        trees += asyncio.run(search.run(wave, [derive_seed(task.id) for task in wave]))
+    measured.seconds.append(time.process_time() - started)
+    for hook in hooks:
+        hook.remove()
+    if failed := [tree.error for tree in trees if tree.error]:
+        raise RuntimeError(failed[0])
+    if generator is not None:
+        spent.encoded = generator.usage.encoded_tokens
+    measured.trees, measured.spent, measured.replayed = trees, spent, dynamics.forkable.replayed_steps
+
+
+def _time_model(model: "Qwen3ForCausalLM", spent: Spent) -> list[Any]:
+    started = 0.0
+
+    def begin(*_: object) -> None:
+        nonlocal started
+        started = time.process_time()
+
+    def finish(*_: object) -> None:
+        spent.model_seconds += time.process_time() - started
+
+    return [model.register_forward_pre_hook(begin), model.register_forward_hook(finish)]
+
+
+def tokens_to_read(tree: Tree) -> int:
+    """Prompt tokens of a tree that have to be read once: all but those that sampling has fed to the model already,
+    which are all of an action's but its last."""
+    return sum(len(node.context_ids) + (1 if path else 0) for path, node in tree.walk())
+
+
+WAYS = (
+    Way("`generate` for each candidate", trees=2, wave=1, together=False),
+    Way("`generate`, num_return_sequences = K", trees=4, wave=1, together=True),
+    Way("treeagent, 1 tree", trees=8, wave=1),
+    Way("treeagent, 1 tree, 4 leaves in flight", trees=8, wave=1, leaves=4),
+    Way("treeagent, 100 trees", trees=100, wave=100),
+)
+
+
+def measure_model(rounds: int, simulations: int = 16) -> None:
+    """Print the tables of part model."""
+    shopping = go_shopping(width=128, layers=4)
+    measured = {way.name: Measured() for way in WAYS}
+    for way in WAYS:
+        search_shop(shopping, way, 2, Measured())
+    for _ in range(rounds):
+        for way in WAYS:
+            search_shop(shopping, way, simulations, measured[way.name])
+    first, second = (measured[way.name] for way in WAYS[:2])
+    rows, shares = [], []
+    for way in WAYS:
+        found = measured[way.name]
+        candidates = sum(CANDIDATES * tree.budget.proposals for tree in found.trees)
+        tokens = sum(tree.budget.generated_tokens for tree in found.trees)
+        rows.append(
+            [
+                way.name,
+                f"{found.simulations}",
+                f"{tokens}",
+                f"{found.speed:.1f}",
+                f"{found.speed / first.speed:.1f}",
+                f"{found.speed / second.speed:.1f}",
+                f"{candidates / found.simulations:.2f}",
+                f"{tokens / candidates:.1f}",
+                f"{tokens / statistics.median(found.seconds):,.0f}",
+            ]
+        )
+        total, spent = found.seconds[-1], found.spent
+        parts = (
+            spent.model_seconds,
+            spent.outside_seconds - spent.model_seconds - spent.environment_seconds,
+            spent.environment_seconds,
+            total - spent.outside_seconds,
+        )
+        shares.append([way.name, *(f"{part / total:.1%}" for part in parts)])
+    size = sum(parameter.numel() for parameter in shopping.model.parameters())
+    print(
+        f"\nSimulations a processor second, {size / 1e6:.2f}M parameters, K = {CANDIDATES}, at most {MAX_NEW_TOKENS} "
+        f"new tokens, {simulations} simulations a tree, at most {MAX_STEPS} steps\n"
+    )
+    per_second = ["simulations a second", "/ `generate` each", "/ num_return_sequences"]
+    work = ["candidates a simulation", "tokens a candidate", "tokens a second"]
+    print(table(["way of driving the model", "simulations", "tokens generated", *per_second, *work], rows))
+    print("\nWhere the processor's time goes (the house target for the search's own core: under 2 %)\n")
+    print(table(["way of driving the model", "model", "tokens, cache, sampling", "environment", "search core"], shares))
+
+
+def measure_tokens(simulations: int = 16) -> None:
+    """Print the table of part tokens."""
+    shopping = go_shopping(width=32, layers=2)
+    rows = []
+    for way in WAYS:
+        measured = Measured()
+        search_shop(shopping, way, simulations, measured)
+        unique = sum(map(tokens_to_read, measured.trees))
+        nodes = sum(1 for tree in measured.trees for _ in tree.nodes())
+        paid = sum(tree.budget.environment_steps for tree in measured.trees)
+        rows.append(
+            [
+                way.name,
+                f"{measured.spent.encoded:,}",
+                f"{unique:,}",
+                f"{measured.spent.encoded / unique:.3f}",
+                f"{nodes - len(measured.trees)}",
+                f"{paid}",
+                f"{measured.replayed}",
+            ]
+        )
+    print(f"\nPrompt tokens read, {simulations} simulations a tree\n")
+    steps = ["transitions in the trees", "environment steps", "of them replayed"]
+    print(table(["way of driving the model", "encoded", "had to be read", "ratio", *steps], rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("core", "model", "tokens"))
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    if arguments.part != "core":
+        import torch
+
+        torch.set_num_threads(1)
+    print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    if arguments.part in (None, "core"):
+        measure_core(arguments.rounds)
+    if arguments.part in (None, "tokens"):
+        measure_tokens()
+    if arguments.part in (None, "model"):
+        measure_model(arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The same search as DeepMind's mctx: equal visits at every state, equal Q, equal improved policy and action.
+
+mctx expands a leaf with the priors of all its actions, which is what a policy does here that proposes every action. It
+goes on through ends, so exhausted subtrees are revisited, which is what ``skip_exhausted=False`` does here. See
+mctx_golden.py for the rest, and for what differs by design.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from mctx_golden import CASES_OF_A_SHAPE, GOLDEN, SHAPES, Case, Result, by_mctx, cases
+from toy_search import task
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.gumbel import best_root_edge, considered_visits, gumbel_noise, improved_policy
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.types import Action, Estimate, Message, Proposal, State, Task, Transition
+
+
+@dataclass(frozen=True)
+class World:
+    """A case's tables as policy, value and dynamics; a state's last message is its number."""
+
+    case: Case
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [Proposal((), tuple(self._actions(self.case["prior"][place(state)]))) for state in states]
+
+    def _actions(self, priors: Sequence[float]) -> Iterable[Action]:
+        for number, prior in enumerate(priors):
+            yield Action(str(number), str(number), "", (number,), (math.log(prior),))
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(self.case["value"][place(state)]) for state in states]
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "0"),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        here, taken = place(state), int(action.text)
+        after: int = self.case["next"][here][taken]
+        told = (*state.messages, Message("assistant", action.text), Message("user", str(after)))
+        return Transition(
+            State(state.task, told),
+            self.case["reward"][here][taken],
+            terminated=self.case["ends"][after] == "terminated",
+            truncated=self.case["ends"][after] == "truncated",
+        )
+
+
+def place(state: State) -> int:
+    return int(state.messages[-1].content)
+
+
+def by_treeagent(case: Case) -> Result:
+    limits, settings = Limits(simulations=case["simulations"]), case["settings"]
+    config = SearchConfig(limits=limits, selection=case["method"], candidates=1, skip_exhausted=False, **settings)
+    world = World(case)
+    [tree] = asyncio.run(Search(world, world, config, world).run([task()], [case["seed"]]))
+    result: Result = {
+        "visits": {
+            "".join(f"/{edge.action.text}" for edge in path): [edge.visits for edge in node.edges]
+            for path, node in tree.walk()
+            if node.visits
+        },
+        "values": [edge.value for edge in tree.root.edges],
+    }
+    if case["method"] == "gumbel":
+        result["weights"] = improved_policy(tree.root, config)
+        result["action"] = int(best_root_edge(tree, config).action.text)
+    return result
+
+
+def agrees(mine: Result, other: Result) -> bool:
+    """Numbers may differ by rounding: mctx keeps means, treeagent sums."""
+    return mine == {
+        key: value if key in ("visits", "action") else pytest.approx(value, rel=1e-9, abs=1e-9)
+        for key, value in other.items()
+    }
+
+
+def count_agreeing(pairs: Sequence[tuple[Case, Result]]) -> int:
+    agreeing = sum(agrees(by_treeagent(case), other) for case, other in pairs)
+    print(f"{agreeing} of {len(pairs)} cases agree")
+    return agreeing
+
+
+@pytest.mark.parametrize("method", ["puct", "gumbel"])
+def test_every_visit_and_value_is_that_of_mctx(method: str) -> None:
+    """80 PUCT and 40 Gumbel searches of worlds of ten states with rewards, ends, limits and discounts."""
+    golden = [row for row in json.loads(GOLDEN.read_text())["cases"] if row["method"] == method]
+    assert len(golden) == len(SHAPES) * CASES_OF_A_SHAPE * (2 if method == "puct" else 1)
+    assert count_agreeing([(row, row["mctx"]) for row in golden]) == len(golden)
+
+
+def test_numpy_draws_the_noise_that_mctx_was_given() -> None:
+    """If not, write the golden file anew."""
+    for row in json.loads(GOLDEN.read_text())["cases"]:
+        assert gumbel_noise(len(row["noise"]), 1.0, row["seed"]) == pytest.approx(row["noise"])
+
+
+def test_the_schedules_are_those_of_mctx() -> None:
+    schedules = json.loads(GOLDEN.read_text())["schedules"]
+    assert len(schedules) == 48
+    for considered, simulations, visits in schedules:
+        assert considered_visits(considered, simulations) == visits
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_mctx_itself_agrees() -> None:
+    pytest.importorskip("mctx")
+    played = [(case, by_mctx(case)) for case in cases()]
+    assert count_agreeing(played) == len(played)
