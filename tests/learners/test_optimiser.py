@@ -4,7 +4,7 @@ import copy
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Muon
+from torch.optim import AdamW, Muon, Optimizer
 
 from treeagent.learners.optimiser import MuonAdamW
 
@@ -35,7 +35,8 @@ def test_matrices_take_muons_step_and_the_rest_adamws() -> None:
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         other.grad = one.grad
     MuonAdamW(model, learning_rate=0.1, weight_decay=0.01).step()
-    Muon([plain.matrix.weight], lr=0.1, weight_decay=0.01, adjust_lr_fn="match_rms_adamw").step()
+    muon: Optimizer = Muon([plain.matrix.weight], lr=0.1, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+    muon.step()
     AdamW([plain.embedding.weight, plain.matrix.bias], lr=0.1, weight_decay=0.01).step()
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
         assert torch.equal(one, other), name

@@ -30,7 +30,7 @@ __all__ = [
     "make_env",
 ]
 
-BUILT_IN = {"shop": "treeagent.envs.shop:ShopEnv"}
+BUILT_IN = {"shop": "treeagent.envs.shop:ShopEnv", "textworld": "treeagent.envs.textworld:TextWorldEnv"}
 
 
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:

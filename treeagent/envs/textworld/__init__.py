@@ -1,0 +1,6 @@
+"""TextWorld: generated text adventures that a third party wrote, played with exact snapshots."""
+
+from treeagent.envs.textworld.env import TextWorldEnv
+from treeagent.envs.textworld.options import TextWorldOptions
+
+__all__ = ["TextWorldEnv", "TextWorldOptions"]

@@ -1,0 +1,299 @@
+"""Which games there are, and how they are generated, compiled and kept on disk."""
+
+import functools
+import os
+import random
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from treeagent.envs.textworld.options import Kind, Prose, TextWorldOptions
+from treeagent.envs.textworld.text import write_plainly
+from treeagent.seeds import derive_seed
+from treeagent.types import Refused, Split, Task
+
+STORY, GAME = "game.z8", "game.json"
+_FORMAT = 1
+"""Part of the cache's folder name: raise it when the same ``GameSpec`` gives another game."""
+_ATTEMPTS = 50
+"""Seeds tried for one game: some maps have no quest of the length asked for."""
+_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class GameSpec:
+    """Everything that a generated game depends on: the answer key that ``Task.data`` carries."""
+
+    kind: Kind
+    rooms: int
+    seed: int = 0
+    objects: int = 0
+    quest_length: int = 0
+    ingredients: int = 0
+    cut: bool = False
+    cook: bool = False
+    guided: bool = False
+    prose: Prose = "plain"
+
+    @property
+    def name(self) -> str:
+        """A file name; equal names are equal games."""
+        about = asdict(self)
+        seed, kind, prose = about.pop("seed"), about.pop("kind"), about.pop("prose")
+        words = (key if value is True else f"{key}{value}" for key, value in about.items() if value)
+        return "-".join((kind, prose, *words, str(seed)))
+
+
+LEVELS: Mapping[Kind, tuple[GameSpec, ...]] = {
+    "cooking": (
+        GameSpec("cooking", rooms=1, ingredients=1, cut=True),
+        GameSpec("cooking", rooms=1, ingredients=1, cut=True, cook=True),
+        GameSpec("cooking", rooms=9, ingredients=1),
+        GameSpec("cooking", rooms=6, ingredients=3, cut=True, cook=True),
+        GameSpec("cooking", rooms=12, ingredients=3, cut=True, cook=True),
+    ),
+    "coin_collector": tuple(GameSpec("coin_collector", rooms=2 * n, quest_length=n) for n in (3, 5, 8, 12, 20)),
+    "treasure_hunter": (
+        GameSpec("treasure_hunter", rooms=5, quest_length=3),
+        GameSpec("treasure_hunter", rooms=5, quest_length=5),
+        GameSpec("treasure_hunter", rooms=10, quest_length=5),
+        GameSpec("treasure_hunter", rooms=10, quest_length=8),
+        GameSpec("treasure_hunter", rooms=20, quest_length=8),
+    ),
+    "custom": (
+        GameSpec("custom", rooms=2, objects=4, quest_length=2),
+        GameSpec("custom", rooms=3, objects=6, quest_length=3),
+        GameSpec("custom", rooms=5, objects=8, quest_length=5),
+        GameSpec("custom", rooms=8, objects=12, quest_length=7),
+        GameSpec("custom", rooms=12, objects=20, quest_length=10),
+    ),
+}
+"""Games by kind and difficulty, from 1."""
+
+_FOREIGN: Mapping[Kind, tuple[str, ...]] = {
+    "cooking": ("objects", "quest_length", "guided"),
+    "coin_collector": ("objects",),
+    "treasure_hunter": ("objects",),
+    "custom": (),
+}
+
+PROMPTS: Mapping[Kind, str] = {
+    "cooking": "Follow the recipe in the cookbook, then eat the meal.",
+    "coin_collector": "Find the coin and take it.",
+    "treasure_hunter": "Find the treasure and take it.",
+    "custom": "Do what the game asks for.",
+}
+
+_GAME_SPEC: TypeAdapter[GameSpec] = TypeAdapter(GameSpec)
+
+
+def game_spec(options: TextWorldOptions) -> GameSpec:
+    """The games that ``options`` ask for; their seed is still to be set.
+
+    Raises:
+        Refused: an option that this kind of game does not have.
+    """
+    level = LEVELS[options.kind][options.difficulty - 1]
+    for key in _FOREIGN[options.kind]:
+        if value := getattr(options, key):
+            raise Refused(f"environment option {key}={value} means nothing to {options.kind} games: leave it out")
+    if options.kind == "cooking" and options.rooms not in (None, 1, 6, 9, 12):
+        raise Refused(f"environment option rooms={options.rooms} makes no cooking game: give 1, 6, 9 or 12")
+    return replace(
+        level,
+        rooms=options.rooms or level.rooms,
+        objects=options.objects or level.objects,
+        quest_length=options.quest_length or level.quest_length,
+        guided=options.guided,
+        prose=options.prose,
+    )
+
+
+def task_of(spec: GameSpec, split: Split, index: int) -> Task:
+    """Game ``index`` of a split. Splits share no seed."""
+    seeded = replace(spec, seed=len(_SPLITS) * index + _SPLITS.index(split))
+    data: dict[str, object] = _GAME_SPEC.dump_python(seeded, mode="json")
+    return Task(f"textworld-{seeded.name}", PROMPTS[spec.kind], split, seeded.seed, data)
+
+
+def spec_of(task: Task) -> GameSpec:
+    """The game in ``task.data``.
+
+    Raises:
+        Refused: the data is no game.
+    """
+    try:
+        return _GAME_SPEC.validate_python(dict(task.data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Refused(
+            f"task {task.id!r} holds no TextWorld game ({where}: {first['msg']}): take tasks from TextWorldEnv.tasks"
+        ) from error
+
+
+def cache_folder(given: str | None) -> Path:
+    """Where compiled games are kept: a folder for each version of TextWorld and of this module."""
+    from textworld.version import __version__
+
+    if given is not None:
+        base = Path(given).expanduser()
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "treeagent" / "textworld"
+    return base / f"{__version__}-{_FORMAT}"
+
+
+def compiled(spec: GameSpec, cache: Path) -> Path:
+    """The folder of a compiled game, which is made where the cache lacks it: one to three seconds.
+
+    A folder appears under its name with all its files at once, so a killed or a second process does no harm.
+
+    Raises:
+        Refused: no such game can be made, or the cache cannot be written.
+    """
+    folder = cache / spec.name
+    if folder.is_dir():
+        return folder
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(dir=cache, prefix=".making-")
+    except OSError as error:
+        raise Refused(
+            f"the cache of TextWorld games {cache} cannot be written ({error.strerror}): set environment option cache"
+        ) from error
+    with scratch as path:
+        made = Path(path) / "game"
+        _compile(spec, made)
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster
+                raise
+    return folder
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """TextWorld without what it does to the process: random state moves when it is imported and when it generates, and
+    Jericho warns of every game that was never published."""
+    python, legacy = random.getstate(), np.random.get_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Game .* is not fully supported", UserWarning)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+
+
+def _compile(spec: GameSpec, folder: Path) -> None:
+    from textworld import GameOptions
+    from textworld.generator import CouldNotCompileGameError, QuestGenerationError, compile_game
+
+    options = GameOptions()
+    options.path = str(folder / STORY)
+    try:
+        with contained():
+            game = _generate(spec)
+            if spec.prose == "plain":
+                write_plainly(game)
+                game.objective = _plain_objective(spec, game)
+            compile_game(game, options)
+    except (OSError, ValueError, QuestGenerationError, CouldNotCompileGameError) as error:
+        raise Refused(
+            f"TextWorld cannot make the game {spec.name} ({' '.join(str(error).split()):.200}): change environment "
+            "options rooms, objects or quest_length, or see that its compiler runs here"
+        ) from error
+    (folder / STORY).with_suffix(".ni").unlink()
+
+
+def _generate(spec: GameSpec) -> Any:
+    import textworld
+    from textworld import GameOptions
+    from textworld.generator import QuestGenerationError
+
+    for attempt in range(_ATTEMPTS):
+        options = GameOptions()
+        options.seeds = spec.seed if attempt == 0 else derive_seed("textworld", spec.seed, attempt) % 2**32
+        options.grammar.only_last_action = not spec.guided
+        textworld.g_rng.set_seed(options.seeds["grammar"])
+        try:
+            return _MAKERS[spec.kind](spec, options)
+        except QuestGenerationError as error:
+            last = error
+    raise last
+
+
+def _cooking(spec: GameSpec, options: Any) -> Any:
+    from textworld.challenges.tw_cooking import cooking
+
+    settings = {
+        "recipe": spec.ingredients,
+        "take": spec.ingredients,
+        "go": spec.rooms,
+        "open": True,
+        "cook": spec.cook,
+        "cut": spec.cut,
+        "drop": False,
+        "recipe_seed": 0,
+        "split": None,
+    }
+    return cooking.make(settings, options)
+
+
+def _coin_collector(spec: GameSpec, options: Any) -> Any:
+    from textworld.challenges.tw_coin_collector import coin_collector
+
+    options.kb = _knowledge(coin_collector.KB_PATH)
+    options.grammar.allowed_variables_numbering = True
+    options.nb_rooms, options.quest_length = spec.rooms, spec.quest_length
+    return coin_collector.make_game("simple", options)
+
+
+def _treasure_hunter(spec: GameSpec, options: Any) -> Any:
+    from textworld.challenges.tw_treasure_hunter import treasure_hunter
+
+    options.kb = _knowledge(treasure_hunter.KB_PATH)
+    options.nb_rooms, options.quest_length = spec.rooms, spec.quest_length
+    mode = "easy" if spec.rooms < 10 else "medium" if spec.rooms < 20 else "hard"
+    return treasure_hunter.make_game(mode, options)
+
+
+def _custom(spec: GameSpec, options: Any) -> Any:
+    from textworld.generator import make_game
+
+    options.nb_rooms, options.nb_objects, options.quest_length = spec.rooms, spec.objects, spec.quest_length
+    return make_game(options)
+
+
+_MAKERS: Mapping[Kind, Callable[[GameSpec, Any], Any]] = {
+    "cooking": _cooking,
+    "coin_collector": _coin_collector,
+    "treasure_hunter": _treasure_hunter,
+    "custom": _custom,
+}
+
+
+@functools.cache
+def _knowledge(path: str) -> Any:
+    """A challenge's rules of the world; reading them takes longer than making the game."""
+    from textworld.generator.data import KnowledgeBase
+
+    return KnowledgeBase.load(path)
+
+
+def _plain_objective(spec: GameSpec, game: Any) -> str:
+    if spec.guided:
+        return "; ".join(game.walkthrough)
+    if spec.kind in ("cooking", "coin_collector"):
+        return PROMPTS[spec.kind]
+    # Where the treasure lies is what the hunter has to find out.
+    goal: str = game.walkthrough[-1]
+    return goal.partition(" from ")[0] if spec.kind == "treasure_hunter" else goal

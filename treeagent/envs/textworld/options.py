@@ -1,0 +1,34 @@
+"""The settings of TextWorld's games."""
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+Kind = Literal["cooking", "coin_collector", "treasure_hunter", "custom"]
+Prose = Literal["plain", "house"]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class TextWorldOptions:
+    """Settings of ``TextWorldEnv``."""
+
+    kind: Kind = "cooking"
+    """TextWorld's challenge; ``custom`` is its general generator."""
+    difficulty: int = Field(default=2, ge=1, le=5)
+    """Row of ``games.LEVELS``; for cooking, 1 to 4 have the recipes, rooms and skills of levels 1 to 4 of Adhikari et
+    al. 2020 (GATA)."""
+    rooms: int | None = Field(default=None, ge=1)
+    """Rooms of the map in place of the difficulty's; cooking has 1, 6, 9 or 12."""
+    objects: int | None = Field(default=None, ge=1)
+    """Objects of a ``custom`` game in place of the difficulty's."""
+    quest_length: int | None = Field(default=None, ge=1)
+    """Commands of the shortest solution in place of the difficulty's; not for cooking."""
+    guided: bool = False
+    """The objective names every step of a solution instead of its last one; not for cooking, which has a recipe."""
+    prose: Prose = "plain"
+    """``house`` is TextWorld's own grammar. ``plain`` says the same of rooms and recipes in a quarter of the words."""
+    show_commands: bool = False
+    """List the admissible commands in every observation. They are most of its text, and name what is worth trying."""
+    cache: str | None = None
+    """Folder of compiled games, shared by processes; none is ``treeagent/textworld`` in the user's cache."""

@@ -1,0 +1,75 @@
+"""What a player reads: rooms in plain words at the source, and replies without banner, prompt and trace."""
+
+import re
+from typing import Any
+
+_TRACE = re.compile(r"\[([^\]]+)\]\n?")
+_SUCCEEDED = " - succeeded"
+_ROOM = re.compile(r"-= (.+?) =-")
+_SCORE = re.compile(r"Your score has just gone up by (\w+) points?\.")
+WON, LOST = "*** The End ***", "*** You lost! ***"
+_RECIPE = re.compile(r"Ingredients:\s*(?P<ingredients>.*?)\s*Directions:\s*(?P<directions>.*)", re.DOTALL)
+
+
+def write_plainly(game: Any) -> None:
+    """Describe the rooms and things of a ``textworld.Game`` in few words, before it is compiled.
+
+    The texts are Inform 7's, so the compiled game still says at each moment what is open and where things are.
+    """
+    for room in game.world.rooms:
+        game.infos[room.id].desc = _room(game, room)
+    for thing in game.world.objects:
+        game.infos[thing.id].desc = "Nothing special."
+    recipe = _RECIPE.search(str(game.metadata.get("recipe", "")))
+    if recipe is not None:
+        book = next(info for info in game.infos.values() if info.name == "cookbook")
+        book.desc = f"Ingredients: {_listed(recipe['ingredients'])}. Directions: {_listed(recipe['directions'])}."
+
+
+def split_trace(raw: str) -> tuple[str, tuple[str, ...]]:
+    """(what the player reads, the actions that succeeded, as Inform 7 names them) of the interpreter's output."""
+    tags: list[str] = _TRACE.findall(raw)
+    done = (tag.removesuffix(_SUCCEEDED) for tag in tags if tag.endswith(_SUCCEEDED))
+    # A rule's trace has brackets of its own: it is a part of an action.
+    return clean(_TRACE.sub("", raw)), tuple(action for action in done if "(" not in action)
+
+
+def clean(raw: str) -> str:
+    """One line a paragraph; no prompt or status line, and nothing after the end of the game."""
+    text = raw.rpartition("\n>")[0] or raw
+    for end in (WON, LOST):
+        before, found, _ = text.partition(end)
+        text = before + found
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return _SCORE.sub(r"Score up by \1.", _ROOM.sub(r"\1", "\n".join(line for line in lines if line)))
+
+
+def opening(raw: str) -> str:
+    """The first room of the interpreter's first output, without the banner and the objective before it."""
+    return clean(raw[raw.index("-= ") :])
+
+
+def _room(game: Any, room: Any) -> str:
+    kinds = game.kb.types
+    things = []
+    for thing in room.content:
+        name, this = game.infos[thing.id].name, thing.id
+        if kinds.is_descendant_of(thing.type, ["c"]):
+            inside = f"[if {this} is open and something is in {this}] with [a list of things in {this}][end if]"
+            things.append(f"{_state(this)} {name}{inside}")
+        elif kinds.is_descendant_of(thing.type, ["s"]):
+            things.append(f"{name}[if something is on {this}] with [a list of things on {this}][end if]")
+    exits = []
+    for direction in sorted(room.exits):
+        door = room.doors.get(direction)
+        exits.append(direction if door is None else f"{direction} by {_state(door.id)} {game.infos[door.id].name}")
+    here = f"Here: {'; '.join(things)}. " if things else ""
+    return f"{here}Exits: {', '.join(exits) or 'none'}."
+
+
+def _state(this: str) -> str:
+    return f"[if {this} is locked]locked[else if {this} is open]open[otherwise]closed[end if]"
+
+
+def _listed(lines: str) -> str:
+    return "; ".join(line.strip() for line in lines.splitlines() if line.strip())
