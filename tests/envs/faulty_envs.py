@@ -206,14 +206,16 @@ class WordsPolicy:
 
 
 def children(parent: int | None = None) -> list[int]:
-    """Processes that ``parent``, by default this process, has started and that still run."""
+    """Processes that ``parent``, by default this process, has started and that still run; without the one that
+    multiprocessing keeps for itself from its first use on."""
     found = list[int]()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
+            tracker = b"resource_tracker" in (stat.parent / "cmdline").read_bytes()
         except OSError:  # it has just ended
             continue
-        if int(its_parent) == (parent or os.getpid()) and state != "Z":
+        if int(its_parent) == (parent or os.getpid()) and state != "Z" and not tracker:
             found.append(int(stat.parent.name))
     return found
 
