@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.search.puct import ValueRange, edges_from, merge_key
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Value
@@ -213,6 +213,13 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
         edge.value_sum += (1 - process_weight) * outcome + process_weight * process if process_weight else outcome
         growth.value_range.include(edge.value)
     growth.tree.budget.simulations += 1
+
+
+def note_success(path: Sequence[Edge], growth: Growth, enough: float | None) -> None:
+    """The tree has succeeded if ``path`` ends for good with a return of ``enough``."""
+    leaf = path[-1].child
+    if enough is not None and leaf is not None and leaf.terminated:
+        growth.succeeded |= path_return(path, growth.tree.discount) >= enough
 
 
 def mark_exhausted(root: Node, path: Sequence[Edge]) -> None:

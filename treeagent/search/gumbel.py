@@ -56,17 +56,12 @@ def mixed_value(node: Node) -> float:
 def transformed_values(node: Node, config: SearchConfig) -> list[float]:
     """σ(q̂) of each edge, σ(q) = (c_visit + max_b N(b)) c_scale q; edges never visited take v_mix (equations 8, 10)."""
     fallback = mixed_value(node)
-    completed = [_with_critic(edge.value if edge.visits else fallback, edge, config) for edge in node.edges]
+    completed = [
+        edge.with_critic(edge.value if edge.visits else fallback, config.critic_weight) for edge in node.edges
+    ]
     low, high = min(completed), max(completed)
     scale = (config.gumbel_visit_offset + max(edge.visits for edge in node.edges)) * config.gumbel_value_scale
     return [scale * (value - low) / max(high - low, 1e-8) for value in completed]
-
-
-def _with_critic(value: float, edge: Edge, config: SearchConfig) -> float:
-    """α Q_search + (1 - α) Q_critic, where a critic was asked (Agent Q, equation 10)."""
-    if edge.critic is None:
-        return value
-    return (1 - config.critic_weight) * value + config.critic_weight * edge.critic
 
 
 def improved_policy(node: Node, config: SearchConfig) -> list[float]:

@@ -21,12 +21,13 @@ from treeagent.search.growth import (
     end,
     estimate_nodes,
     mark_exhausted,
+    note_success,
     plant,
     share_time,
     take_step,
 )
 from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import exploration_rate, first_play_value, puct_score, uct_score
 from treeagent.seeds import derive_seed
 from treeagent.types import Critic, Dynamics, Policy, Task, Value
@@ -213,9 +214,9 @@ class Search:
             q = values.normalise(lost / (edge.visits + edge.in_flight))
         else:
             q = values.normalise(edge.value) if edge.visits else untried
-        if edge.critic is None:
+        if edge.critic is None:  # not only for speed: normalising wants a value
             return q
-        return (1 - config.critic_weight) * q + config.critic_weight * values.normalise(edge.critic)
+        return edge.with_critic(q, config.critic_weight, values.normalise(edge.critic))
 
     def _gumbel_scores(self, growth: Growth, node: Node) -> dict[int, float]:
         if node is not growth.tree.root:
@@ -256,9 +257,7 @@ class Search:
             return
         child.exhausted |= self._is_pruned(child)
         backup(path, growth, self.config.process_weight)
-        enough = self.config.stop_at_return
-        if enough is not None and child.terminated and path_return(path, growth.tree.discount) >= enough:
-            growth.succeeded = True
+        note_success(path, growth, self.config.stop_at_return)
         # Where candidates are added later, only ends are exhausted.
         if self.config.skip_exhausted and self.config.widening is None:
             mark_exhausted(growth.tree.root, path)

@@ -53,6 +53,13 @@ class Edge:
         """Q(s,a) = W/N; 0 before the first visit, where selection uses the first-play value instead."""
         return self.value_sum / self.visits if self.visits else 0.0
 
+    def with_critic(self, value: float, weight: float, critic: float | None = None) -> float:
+        """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), ``weight`` being 1 - α and ``value`` Q_search;
+        ``value`` alone where no critic was asked. ``critic`` is its score on another scale, if ``value`` is on one."""
+        if self.critic is None:
+            return value
+        return (1 - weight) * value + weight * (self.critic if critic is None else critic)
+
     @property
     def thought(self) -> bool:
         """Half a turn, which takes no step of the dynamics, where think and action are nodes of their own."""

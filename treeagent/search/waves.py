@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, OnWave, backup, draw, end, estimate_nodes, plant, share_time, take_step
-from treeagent.search.node import Edge, Tree, path_return
+from treeagent.search.growth import (
+    Growth,
+    OnWave,
+    backup,
+    draw,
+    end,
+    estimate_nodes,
+    note_success,
+    plant,
+    share_time,
+    take_step,
+)
+from treeagent.search.node import Edge, Tree
 from treeagent.types import Critic, Dynamics, Policy, Task, Value
 
 Path = list[Edge]
@@ -123,9 +134,7 @@ class Waves(ABC):
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation."""
         backup(path, growth, self.config.process_weight)
-        leaf, enough = end(growth, path), self.config.stop_at_return
-        if enough is not None and leaf.terminated and path_return(path, growth.tree.discount) >= enough:
-            growth.succeeded = True
+        note_success(path, growth, self.config.stop_at_return)
 
     def rank(self, path: Path) -> tuple[float, float]:
         """How good a path looks: the return along it, closed by V(s) and mixed with process rewards and the critic's
@@ -140,8 +149,8 @@ class Waves(ABC):
         for edge in reversed(path):
             earned = (1 - weight) * (edge.reward or 0.0) + weight * edge.process
             worth = earned + (1.0 if edge.thought else config.discount) * worth
-            if edge is last and edge.critic is not None:
-                worth = (1 - config.critic_weight) * worth + config.critic_weight * edge.critic
+            if edge is last:
+                worth = edge.with_critic(worth, config.critic_weight)
         return worth, math.prod(edge.prior for edge in path)
 
 
