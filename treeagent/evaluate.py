@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.config import SearchConfig, SearchMethod
-from treeagent.search.decide import Decision, best_path
+from treeagent.search.decide import Decision, best_path, taken_path
 from treeagent.search.growth import Growth, end, plant, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -92,7 +92,10 @@ async def play(
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
-        plans = [best_path(tree, "visits" if mode == "lookahead" else config.decision) for tree in trees]
+        if mode == "lookahead":
+            plans = [taken_path(tree) for tree in trees]
+        else:
+            plans = [best_path(tree, config.decision, settings) for tree in trees]
     outcomes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)

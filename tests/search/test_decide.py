@@ -3,7 +3,8 @@
 import pytest
 from toy_search import act, begin, task
 
-from treeagent.search.decide import Decision, best_path
+from treeagent.search.config import SearchConfig
+from treeagent.search.decide import Decision, best_path, taken_path
 from treeagent.search.node import Edge, Node, Tree
 
 
@@ -80,3 +81,27 @@ def test_ties_of_visits_go_to_the_higher_value_then_to_the_higher_prior() -> Non
 
 def test_a_tree_that_was_never_searched_has_no_plan() -> None:
     assert best_path(tree(), "leaf") == best_path(tree(Edge(act("a"), 1.0)), "visits") == []
+
+
+def test_a_subtree_left_because_nothing_is_left_to_find_competes_with_the_most_visited() -> None:
+    grown = tree(edge("a", 9, 0.4), ends("b", 1, 0.9), edge("c", 3, 0.95))
+    assert grown.root.edges[1].child is not None
+    grown.root.edges[1].child.exhausted = True  # c is open: search would have come back if it were as good
+    assert names(best_path(grown, "visits")) == "b"
+    assert names(taken_path(grown)) == "a"
+
+
+def test_gumbel_takes_what_its_root_settled_on_and_then_the_improved_policy() -> None:
+    below = [ends("x", 1, 0.2), ends("y", 1, 0.8)]
+    grown = tree(edge("a", 2, 0.5, *below, prior=0.5), edge("b", 2, 0.1, prior=0.5))
+    # Without noise: log P is equal, so Q decides at the root; below it y, whose completed Q is higher.
+    assert names(best_path(grown, "gumbel", SearchConfig(gumbel_scale=0))) == "ay"
+
+
+def test_gumbel_weighs_priors_against_values() -> None:
+    # σ(q̂) spans (50 + 1) * 0.1 = 5.1 from worst to best; log(0.997 / 0.003) = 5.8 is more.
+    grown = tree(ends("a", 1, 0.0), ends("b", 1, 1.0))
+    grown.root.edges[0].prior, grown.root.edges[1].prior = 0.997, 0.003
+    assert names(best_path(grown, "gumbel", SearchConfig(gumbel_scale=0))) == "a"
+    grown.root.edges[0].prior, grown.root.edges[1].prior = 0.99, 0.01  # 4.6 is less
+    assert names(best_path(grown, "gumbel", SearchConfig(gumbel_scale=0))) == "b"

@@ -2,18 +2,21 @@
 
 from typing import Literal
 
+from treeagent.search.config import SearchConfig
+from treeagent.search.gumbel import best_root_edge, improved_policy, known
 from treeagent.search.node import Edge, Node, Tree, path_return
 
-Decision = Literal["visits", "value", "leaf"]
+Decision = Literal["visits", "value", "leaf", "gumbel"]
 
 
-def best_path(tree: Tree, decision: Decision = "leaf") -> list[Edge]:
+def best_path(tree: Tree, decision: Decision = "leaf", config: SearchConfig | None = None) -> list[Edge]:
     """The expanded edges to take from the root.
 
     ``visits`` follows the most visited child, ``value`` the one of highest Q, ``leaf`` goes to the ended node of
     highest return (in a deterministic dynamics that return is already in hand; where it is withheld, V stands for it),
-    or falls back to ``visits`` where no simulation reached an end. The path may stop at a node that has not ended: the
-    caller plays on from there.
+    or falls back to ``visits`` where no simulation reached an end. ``gumbel`` takes what a Gumbel search under
+    ``config`` has settled on at the root, and the action of highest improved policy below it. The path may stop at a
+    node that has not ended: the caller plays on from there.
     """
     if decision == "leaf":
         ended = [list(path) for path, node in tree.walk() if path and node.ended]
@@ -21,22 +24,40 @@ def best_path(tree: Tree, decision: Decision = "leaf") -> list[Edge]:
             return max(ended, key=lambda path: path_return(path, tree.discount))
     path: list[Edge] = []
     node: Node | None = tree.root
-    while node is not None:
-        tried = [edge for edge in node.edges if edge.visits and edge.child is not None]
-        if not tried:
-            break
-        path.append(max(tried, key=_rank[decision]))
+    while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
+        path.append(_choose(tree, node, decision, config or SearchConfig()))
+        node = path[-1].child
+    return path
+
+
+def taken_path(tree: Tree) -> list[Edge]:
+    """The steps that lookahead took while it grew the tree: it makes them the most visited ones."""
+    path: list[Edge] = []
+    node: Node | None = tree.root
+    while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
+        path.append(max((edge for edge in node.edges if edge.child is not None), key=by_visits))
         node = path[-1].child
     return path
 
 
 def by_visits(edge: Edge) -> tuple[float, float, float]:
-    """The order of ``visits``: ties go to the higher Q, then to the higher prior."""
+    """Ties go to the higher Q, then to the higher prior."""
     return edge.visits, edge.value, edge.prior
+
+
+def _choose(tree: Tree, node: Node, decision: Decision, config: SearchConfig) -> Edge:
+    if decision == "gumbel" and node is tree.root:
+        return best_root_edge(tree, config)
+    tried = [edge for edge in node.edges if edge.visits and edge.child is not None]
+    if decision == "gumbel":
+        improved = {id(edge): share for edge, share in zip(node.edges, improved_policy(node, config), strict=True)}
+        return max(tried, key=lambda edge: improved[id(edge)])
+    if decision == "value":
+        return max(tried, key=_by_value)
+    most = max(edge.visits for edge in tried)
+    # Search leaves a subtree in which nothing is left to find, however good it is: few visits say nothing there.
+    return max((edge for edge in tried if edge.visits == most or known(edge)), key=_by_value)
 
 
 def _by_value(edge: Edge) -> tuple[float, float, float]:
     return edge.value, edge.visits, edge.prior
-
-
-_rank = {"visits": by_visits, "leaf": by_visits, "value": _by_value}

@@ -56,9 +56,7 @@ def mixed_value(node: Node) -> float:
 def transformed_values(node: Node, config: SearchConfig) -> list[float]:
     """σ(q̂) of each edge, σ(q) = (c_visit + max_b N(b)) c_scale q; edges never visited take v_mix (equations 8, 10)."""
     fallback = mixed_value(node)
-    completed = [
-        edge.with_critic(edge.value if edge.visits else fallback, config.critic_weight) for edge in node.edges
-    ]
+    completed = [edge.with_critic(edge.value if edge.visits else fallback, config.critic_weight) for edge in node.edges]
     low, high = min(completed), max(completed)
     scale = (config.gumbel_visit_offset + max(edge.visits for edge in node.edges)) * config.gumbel_value_scale
     return [scale * (value - low) / max(high - low, 1e-8) for value in completed]
@@ -98,10 +96,10 @@ def best_root_edge(tree: Tree, config: SearchConfig) -> Edge:
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
     scores = root_scores(tree.root, gumbel_noise(len(edges), config.gumbel_scale, tree.seed), config)
-    rivals = [(score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or _known(edge)]
+    rivals = [(score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or known(edge)]
     return max(rivals, key=lambda rival: rival[0])[1]
 
 
-def _known(edge: Edge) -> bool:
+def known(edge: Edge) -> bool:
     """All beyond it was found; beyond a refused call nothing was looked for."""
     return edge.exhausted and edge.child is not None and not edge.child.invalid
