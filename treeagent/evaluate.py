@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.config import SearchConfig, SearchMethod
-from treeagent.search.decide import Decision, best_path, taken_path
+from treeagent.search.decide import Decision, best_path, most_visited_path
 from treeagent.search.growth import Growth, end, plant, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -37,6 +37,8 @@ class EvaluateConfig:
     """N of best-of-N, where it stands for ``search.limits.simulations``."""
     decision: Decision = "leaf"
     """How a search's tree becomes actions; those of lookahead are taken already."""
+    likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
+    """λ of ``leaf``: ends are ranked by V + λ log π(path), in reward units a nat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,9 @@ async def play(
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
         if mode == "lookahead":
-            plans = [taken_path(tree) for tree in trees]
+            plans = [most_visited_path(tree) for tree in trees]
         else:
-            plans = [best_path(tree, config.decision, settings) for tree in trees]
+            plans = [best_path(tree, config.decision, settings, config.likelihood_weight) for tree in trees]
     outcomes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)

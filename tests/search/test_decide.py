@@ -4,7 +4,7 @@ import pytest
 from toy_search import act, begin, task
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.decide import Decision, best_path, taken_path
+from treeagent.search.decide import Decision, best_path, most_visited_path
 from treeagent.search.node import Edge, Node, Tree
 
 
@@ -88,7 +88,7 @@ def test_a_subtree_left_because_nothing_is_left_to_find_competes_with_the_most_v
     assert grown.root.edges[1].child is not None
     grown.root.edges[1].child.exhausted = True  # c is open: search would have come back if it were as good
     assert names(best_path(grown, "visits")) == "b"
-    assert names(taken_path(grown)) == "a"
+    assert names(most_visited_path(grown)) == "a"
 
 
 def test_gumbel_takes_what_its_root_settled_on_and_then_the_improved_policy() -> None:
@@ -105,3 +105,12 @@ def test_gumbel_weighs_priors_against_values() -> None:
     assert names(best_path(grown, "gumbel", SearchConfig(gumbel_scale=0))) == "a"
     grown.root.edges[0].prior, grown.root.edges[1].prior = 0.99, 0.01  # 4.6 is less
     assert names(best_path(grown, "gumbel", SearchConfig(gumbel_scale=0))) == "b"
+
+
+def test_an_end_that_the_policy_finds_unlikely_loses_by_the_weight_of_its_likelihood() -> None:
+    # act() samples each action at log-probability -1: two steps against one.
+    grown = tree(ends("a", 1, 0.80), edge("b", 1, 0.85, ends("c", 1, 0.85)))
+    assert sum(each.action.logprob for each in grown.root.edges) == -2
+    assert names(best_path(grown, "leaf")) == "bc"
+    assert names(best_path(grown, "leaf", likelihood_weight=0.04)) == "bc"  # 0.85 - 0.08 against 0.80 - 0.04
+    assert names(best_path(grown, "leaf", likelihood_weight=0.06)) == "a"  # 0.85 - 0.12 against 0.80 - 0.06

@@ -10,7 +10,7 @@ from toy_search import HashValue, Maze, TablePolicy, task
 from written_world import InOrder, Written, said, statistics, where
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.decide import taken_path
+from treeagent.search.decide import most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.lookahead import Lookahead
 from treeagent.search.node import Edge, Node, Tree, path_return
@@ -32,8 +32,8 @@ TRAP = Written({"a": 0.9, "b": 0.1, "bb": 0.4}, ends={"aa": 0.0, "ab": 0.2, "ba"
 
 def test_one_step_ahead_walks_into_a_trap_that_two_steps_see() -> None:
     near, far = ahead(TRAP, 1), ahead(TRAP, 2)
-    assert said(taken_path(near)) == "ab"
-    assert said(taken_path(far)) == "bb"
+    assert said(most_visited_path(near)) == "ab"
+    assert said(most_visited_path(far)) == "bb"
     assert set(statistics(near)) == {"a", "b", "aa", "ab"}
     assert set(statistics(far)) == {"a", "b", "aa", "ab", "ba", "bb"}
 
@@ -58,7 +58,7 @@ def test_what_was_looked_at_is_not_paid_for_again() -> None:
     for taken, steps in ((1, 2 + 4 + 8), (2, 14 + 8), (3, 22 + 8)):
         tree = ahead(world, 3, 2 * taken)
         assert tree.budget.environment_steps == steps
-        assert said(taken_path(tree)).startswith("a" * taken)
+        assert said(most_visited_path(tree)).startswith("a" * taken)
 
 
 @pytest.mark.parametrize(("promised", "kept", "again"), [(0.9, 0.6, 1), (0.9, 0.5, 2), (0.2, 0.6, 0)])
@@ -70,7 +70,7 @@ def test_second_thoughts_are_what_is_taken(promised: float, kept: float, again: 
     """
     ends = {"aaa": 0.2, "aab": 0.1, "aba": kept, "abb": 0.3, "ba": 0.0, "bb": 0.0}
     tree = ahead(Written({"aa": promised, "ab": 0.45}, ends=ends), 2)
-    assert said(taken_path(tree)) == "aba"
+    assert said(most_visited_path(tree)) == "aba"
     found = statistics(tree)
     looks = 2 + 2 + 2  # of the candidates of the root, of a and of ab
     assert tree.budget.simulations == tree.root.visits == looks + again
@@ -82,7 +82,7 @@ def test_a_limit_ends_the_episode_early() -> None:
     world = Written({"a" * length: length / 10 for length in range(1, 9)})
     tree = ahead(world, 2, 3)  # the third look is the first of two from a
     assert tree.budget.simulations == 3
-    assert said(taken_path(tree)) == "aaa"
+    assert said(most_visited_path(tree)) == "aaa"
     assert statistics(tree)["aaa"] == (1, 0.3)
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_looked_at_after_an_error() -> None:
 def test_equals_go_to_the_likelier_path() -> None:
     policy = InOrder("ab", {"a": -2.0, "b": -0.1})
     config = SearchConfig(limits=Limits(simulations=2), candidates=2, lookahead_depth=2)
-    assert said(taken_path(grown(Lookahead(policy, Written(), config)))) == "bb"
+    assert said(most_visited_path(grown(Lookahead(policy, Written(), config)))) == "bb"
 
 
 def test_looks_side_by_side_lead_to_the_same_actions() -> None:
@@ -126,7 +126,7 @@ def test_the_most_visited_path_is_the_one_that_was_taken(depth: int, candidates:
         taken.append(max(node.edges, key=lambda edge: promise([*taken, edge], depth - 1)))
         node = child(taken[-1])
     assert node.ended
-    assert taken_path(tree) == taken
+    assert most_visited_path(tree) == taken
 
 
 def promise(path: list[Edge], left: int) -> float:
@@ -166,7 +166,7 @@ def test_replanning_in_a_model_from_what_really_happened() -> None:
         state = await world.reset(task())
         while True:
             [tree] = await Lookahead(InOrder("ab"), From(model, state), config, model).run([task()], [0])
-            path = taken_path(tree)
+            path = most_visited_path(tree)
             plans.append(said(path))
             transition = await world.step(state, path[0].action)
             if transition.terminated:

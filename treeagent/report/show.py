@@ -14,7 +14,7 @@ from rich.tree import Tree as Branch
 from treeagent.report.describe import Row, call_text, marks, observation, statistics
 from treeagent.report.table import narrow_table, results_table
 from treeagent.run import Run, RunError
-from treeagent.search.decide import best_path
+from treeagent.search.decide import most_visited_path
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import check_format, from_record
 from treeagent.store import read_as, shard_names
@@ -24,7 +24,7 @@ _REWARD_OF_SUCCESS = 1.0 - 1e-9
 
 def show_tree(tree: Tree, console: Console, *, depth: int | None = None) -> None:
     """Print a tree down to ``depth`` steps, its most visited path in colour."""
-    path = {id(edge) for edge in best_path(tree, "visits")}
+    path = {id(edge) for edge in most_visited_path(tree)}
     title = Text.assemble(("task ", "dim"), (tree.task.id, "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}")
     branch = Branch(Text.assemble(title, "\n", (tree.task.prompt.strip(), "italic")), guide_style="dim")
     _grow(branch, tree.root, path, depth)

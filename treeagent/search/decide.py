@@ -1,5 +1,6 @@
 """From a grown tree to the actions to take."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from treeagent.search.config import SearchConfig
@@ -9,19 +10,26 @@ from treeagent.search.node import Edge, Node, Tree, path_return
 Decision = Literal["visits", "value", "leaf", "gumbel"]
 
 
-def best_path(tree: Tree, decision: Decision = "leaf", config: SearchConfig | None = None) -> list[Edge]:
+def best_path(
+    tree: Tree, decision: Decision = "leaf", config: SearchConfig | None = None, likelihood_weight: float = 0.0
+) -> list[Edge]:
     """The expanded edges to take from the root.
 
     ``visits`` follows the most visited child, ``value`` the one of highest Q, ``leaf`` goes to the ended node of
-    highest return (in a deterministic dynamics that return is already in hand; where it is withheld, V stands for it),
-    or falls back to ``visits`` where no simulation reached an end. ``gumbel`` takes what a Gumbel search under
-    ``config`` has settled on at the root, and the action of highest improved policy below it. The path may stop at a
-    node that has not ended: the caller plays on from there.
+    highest G + λ log π(path) (in a deterministic dynamics the return G is already in hand; where it is withheld, V
+    stands for it), or falls back to ``visits`` where no simulation reached an end. ``gumbel`` takes what a Gumbel
+    search under ``config`` has settled on at the root, and the action of highest improved policy below it. The path may
+    stop at a node that has not ended: the caller plays on from there.
+
+    Args:
+        likelihood_weight: λ, reward units a nat. Of policies that may not stray from π by more than a bound on their
+            KL divergence, π exp(V/λ) is the best (Korbak et al. 2022, equation 3); this is its mode. It guards against
+            a value that believes what the agent says on a path which the agent itself finds unlikely.
     """
     if decision == "leaf":
         ended = [list(path) for path, node in tree.walk() if path and node.ended]
         if ended:
-            return max(ended, key=lambda path: path_return(path, tree.discount))
+            return max(ended, key=lambda path: path_return(path, tree.discount) + likelihood_weight * _likelihood(path))
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
@@ -30,8 +38,8 @@ def best_path(tree: Tree, decision: Decision = "leaf", config: SearchConfig | No
     return path
 
 
-def taken_path(tree: Tree) -> list[Edge]:
-    """The steps that lookahead took while it grew the tree: it makes them the most visited ones."""
+def most_visited_path(tree: Tree) -> list[Edge]:
+    """The most visited child at every step; where lookahead grew the tree, these are the steps that it took."""
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
@@ -57,6 +65,11 @@ def _choose(tree: Tree, node: Node, decision: Decision, config: SearchConfig) ->
     most = max(edge.visits for edge in tried)
     # Search leaves a subtree in which nothing is left to find, however good it is: few visits say nothing there.
     return max((edge for edge in tried if edge.visits == most or known(edge)), key=_by_value)
+
+
+def _likelihood(path: Sequence[Edge]) -> float:
+    """log π(path), in nats, as sampled."""
+    return sum(edge.action.logprob for edge in path)
 
 
 def _by_value(edge: Edge) -> tuple[float, float, float]:
