@@ -19,9 +19,10 @@ def demonstrate(
     dynamics: EnvDynamics, demonstrator: Demonstrator, tasks: Sequence[Task], *, seed: int, grammar: ReAct
 ) -> Iterator[Tree]:
     """One demonstration of each task. Actions carry text only: token ids come with a tokenizer, later."""
-    for task in tasks:
-        growth = asyncio.run(_episode(dynamics, demonstrator, task, derive_seed(seed, task.id), grammar))
-        yield growth.tree
+    with asyncio.Runner() as runner:
+        for task in tasks:
+            growth = runner.run(_episode(dynamics, demonstrator, task, derive_seed(seed, task.id), grammar))
+            yield growth.tree
 
 
 async def _episode(dynamics: EnvDynamics, demonstrator: Demonstrator, task: Task, seed: int, grammar: ReAct) -> Growth:

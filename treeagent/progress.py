@@ -8,6 +8,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 _PLAIN_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -24,9 +25,16 @@ class Progress(Protocol):
 
     def track(self, name: str, total: int) -> AbstractContextManager[Advance]: ...
 
+    def warn(self, sentence: str) -> None:
+        """What a user should know while the work goes on."""
+        ...
+
 
 class QuietProgress:
     """Says nothing."""
+
+    def warn(self, sentence: str) -> None:
+        pass
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
@@ -46,6 +54,9 @@ class RichProgress:
 
     def track(self, name: str, total: int) -> AbstractContextManager[Advance]:
         return self._bar(name, total) if self._console.is_terminal else self._lines(name, total)
+
+    def warn(self, sentence: str) -> None:
+        self._console.print(Text(sentence, style="yellow"), soft_wrap=True)
 
     @contextmanager
     def _bar(self, name: str, total: int) -> Iterator[Advance]:
@@ -77,7 +88,8 @@ class RichProgress:
 
         def tell() -> None:
             seconds = time.monotonic() - started
-            self._console.print(f"{name} {done}/{total} {seconds:.0f} s {live}".rstrip(), markup=False, highlight=False)
+            line = f"{name} {done}/{total} {seconds:.0f} s {live}".rstrip()
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
             nonlocal done, live, told

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from treeagent.envs.shop.catalogue import Product
 from treeagent.envs.shop.goals import Goal
 from treeagent.envs.shop.session import Session
+from treeagent.types import Refused
 
 if TYPE_CHECKING:
     from treeagent.envs.shop.env import ShopEnv
@@ -27,7 +28,7 @@ class ShopDemonstrator:
 
     def __init__(self, env: "ShopEnv", noise: float) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise ValueError(f"noise is {noise}: give a probability between 0 and 1")
+            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
         self._env = env
         self._noise = noise
 

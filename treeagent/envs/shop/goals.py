@@ -9,7 +9,7 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from treeagent.envs.shop.catalogue import Catalogue, Difficulty
-from treeagent.types import Split, Task
+from treeagent.types import Refused, Split, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def goal_of(task: Task) -> Goal:
         return _GOAL.validate_python(dict(task.data))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(
+        raise Refused(
             f"task {task.id!r} holds no shop goal ({'.'.join(map(str, first['loc']))}: {first['msg']}): "
             "take tasks from ShopEnv.tasks"
         ) from error
@@ -92,7 +92,7 @@ class GeneratedGoals:
             if bucket != self._buckets[split] or requirements in self._seen:
                 misses += 1
                 if misses > 5000:
-                    raise ValueError(
+                    raise Refused(
                         f"{split} goals {start} to {start + count} are asked for, but this store has about "
                         f"{len(drawn)}: raise ShopOptions.products"
                     )

@@ -4,6 +4,8 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from treeagent.types import Refused
+
 if TYPE_CHECKING:
     from treeagent.envs.textworld.env import TextWorldEnv
 
@@ -23,7 +25,7 @@ class TextWorldDemonstrator:
 
     def __init__(self, env: "TextWorldEnv", noise: float) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise ValueError(f"noise is {noise}: give a probability between 0 and 1")
+            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
         self._env = env
         self._noise = noise
 
