@@ -1,4 +1,4 @@
-"""Supervised targets: likelihood and value rows as pure views of trees."""
+"""Supervised targets: rows to imitate, of paths or of visit counts, and value rows, as pure views of trees."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,18 +22,26 @@ class TokenRow:
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()
     """The return from that state, in reward units; aligned with ``value_positions``."""
+    weight: float = 1.0
+    """Factor of this row's likelihood loss."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class TargetConfig:
-    """Which paths are imitated and what a state is worth."""
+    """What is imitated and what a state is worth."""
 
     min_return: float = 1.0
     """Least return of a path worth imitating."""
     paths_per_tree: Annotated[int, Field(gt=0)] = 1
     """Paths of highest return imitated in each tree."""
-    value: Literal["mean", "best"] = "best"
-    """V(s): visit-weighted mean of Q(s,a), or the highest return found below s (deterministic dynamics only)."""
+    policy_temperature: Annotated[float, Field(gt=0)] = 1.0
+    """τ of visit-count targets: below 1 the most visited action stands out more."""
+    value: Literal["mean", "best", "lambda"] = "best"
+    """V(s): visit-weighted mean of Q(s,a), the highest return found below s (deterministic dynamics only), or
+    λ-returns."""
+    lambda_: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """λ of λ-returns: 0 trusts the value function after one step, 1 never before the end, as befits chains, in which it
+    is not asked on the way."""
 
 
 def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
@@ -48,6 +56,21 @@ def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
         yield path_row(tree, path, value_targets=[path_return(path, tree.discount)] * (len(path) + 1))
 
 
+def policy_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
+    """The search's improved policy, π(a|s) = N(s,a)^(1/τ) / Σ_b N(s,b)^(1/τ) (Silver et al. 2017): one row for each
+    action tried where two or more were, weighted by π(a|s), with the action alone to imitate."""
+    for path, node in tree.walk():
+        tried = [edge for edge in node.edges if edge.visits]
+        if len(tried) < 2:
+            continue
+        prompt, most = tree.prompt_ids(path), max(edge.visits for edge in tried)
+        shares = [(edge.visits / most) ** (1 / config.policy_temperature) for edge in tried]
+        for edge, share in zip(tried, shares, strict=True):
+            said = edge.action.token_ids
+            mask = (False,) * len(prompt) + (True,) * len(said)
+            yield TokenRow(tree.task.id, (*prompt, *said), mask, weight=share / sum(shares))
+
+
 def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
     """Every state whose return search has seen, once, on root-to-leaf rows without likelihood loss."""
     told: set[int] = set()
@@ -59,7 +82,7 @@ def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
         targets = [
             None
             if id(visited) in told or not _is_read(visited)
-            else state_return(visited, arrival, config.value, tree.discount)
+            else state_return(visited, arrival, config, tree.discount)
             for visited, arrival in zip(nodes, arrivals, strict=True)
         ]
         told.update(map(id, nodes))
@@ -72,9 +95,7 @@ def _is_read(node: Node) -> bool:
     return bool(node.context_ids) or node.state.messages[-1].partial
 
 
-def state_return(
-    node: Node, arrival: Edge | None, kind: Literal["mean", "best"], discount: float = 1.0
-) -> float | None:
+def state_return(node: Node, arrival: Edge | None, config: TargetConfig, discount: float = 1.0) -> float | None:
     """What search found V(s) to be; the outcome itself at an end, None where nothing below was tried.
 
     The arrival's reward stands for a terminal state's value, since at evaluation the head must judge the outcome there.
@@ -84,9 +105,11 @@ def state_return(
     tried = [edge for edge in node.edges if edge.visits]
     if not tried:
         return None
-    if kind == "mean":
-        return sum(edge.value_sum for edge in tried) / sum(edge.visits for edge in tried)
-    return max(best_return(edge, discount) for edge in tried)
+    if config.value == "best":
+        return max(best_return(edge, discount) for edge in tried)
+    if config.value == "lambda":
+        return _visit_mean(tried, [lambda_return(edge, config.lambda_, discount) for edge in tried])
+    return sum(edge.value_sum for edge in tried) / sum(edge.visits for edge in tried)
 
 
 def best_return(edge: Edge, discount: float = 1.0) -> float:
@@ -95,7 +118,31 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
     if node is None:
         return reward
     below = [best_return(lower, discount) for lower in node.edges if lower.visits]
-    return reward + discount * (max(below) if below else node.leaf_value(edge.reward))
+    return reward + _discount(edge, discount) * (max(below) if below else node.leaf_value(edge.reward))
+
+
+def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
+    """G^λ(s,a) = r + γ [(1 - λ) V(s') + λ G^λ(s')], the visit-weighted mean over the actions tried at s' being G^λ(s')
+    (Sutton and Barto 2018, section 12.8); r + γ V(s') where none was, and nothing after a known end."""
+    reward, node = edge.reward or 0.0, edge.child
+    if node is None:
+        return reward
+    after = node.leaf_value(edge.reward)
+    tried = [lower for lower in node.edges if lower.visits]
+    if tried:
+        found = _visit_mean(tried, [lambda_return(lower, lambda_, discount) for lower in tried])
+        after = (1 - lambda_) * after + lambda_ * found
+    return reward + _discount(edge, discount) * after
+
+
+def _visit_mean(edges: Sequence[Edge], values: Sequence[float]) -> float:
+    total = sum(edge.visits * value for edge, value in zip(edges, values, strict=True))
+    return total / sum(edge.visits for edge in edges)
+
+
+def _discount(edge: Edge, discount: float) -> float:
+    """γ of a step; a thought takes none."""
+    return 1.0 if edge.thought else discount
 
 
 def path_row(

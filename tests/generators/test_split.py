@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from toy_llama import plain_hidden, plain_logprobs
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from treeagent.advantages import AdvantageConfig, advantage_rows, q_advantages
+from treeagent.advantages import AdvantageConfig, advantage_rows, advantages
 from treeagent.collect import demonstrate, tokenise
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
@@ -421,18 +421,22 @@ def test_pairs_of_thoughts_and_of_actions_hold_the_models_own_numbers() -> None:
     model = shopper().model
     config = PairConfig(min_margin=0.001, rule="all")
     pairs = [pair for tree in grown()[0] for pair in preference_pairs(tree, config)]
-    assert {begun(pair.chosen) for pair in pairs if begun(pair.chosen) == begun(pair.rejected)} == {True, False}
+    thoughts = {
+        each.action.token_ids for tree in grown()[0] for node in tree.nodes() for each in node.edges if each.thought
+    }
+    kinds = [(pair.chosen.token_ids in thoughts, pair.rejected.token_ids in thoughts) for pair in pairs]
+    assert {(True, True), (False, False)} <= set(kinds)
     for pair in pairs:
-        for action in (pair.chosen, pair.rejected):
-            expected = plain_logprobs(model, pair.context_ids, action.token_ids)
-            assert action.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        for side in (pair.chosen, pair.rejected):
+            expected = plain_logprobs(model, pair.context_ids, side.token_ids)
+            assert all(side.mask) and side.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 def test_advantage_rows_train_each_scored_token_once_with_its_own_log_probability() -> None:
     model = shopper().model
     kinds: set[bool] = set()
     for tree in grown()[0]:
-        scored = q_advantages(tree, AdvantageConfig())
+        scored = advantages([tree], AdvantageConfig())
         edges = {id(edge): edge for node in tree.nodes() for edge in node.edges}
         kinds |= {begun(edges[each].action) for each in scored}
         rows = list(advantage_rows(tree, scored))
@@ -451,10 +455,15 @@ def test_advantage_rows_train_each_scored_token_once_with_its_own_log_probabilit
 
 def test_pairs_and_advantages_of_a_split_tree_agree() -> None:
     for tree in grown()[0]:
-        scored = q_advantages(tree, AdvantageConfig())
-        by_action = {id(edge.action): scored.get(id(edge), 0.0) for node in tree.nodes() for edge in node.edges}
+        scored = advantages([tree], AdvantageConfig())
+        by_tokens = {
+            tree.prompt_ids(path) + edge.action.token_ids: scored.get(id(edge), 0.0)
+            for path, node in tree.walk()
+            for edge in node.edges
+        }
         for pair in preference_pairs(tree, PairConfig(min_margin=0.001)):
-            assert by_action[id(pair.chosen)] > 0 > by_action[id(pair.rejected)]
+            chosen, rejected = (pair.context_ids + side.token_ids for side in (pair.chosen, pair.rejected))
+            assert by_tokens[chosen] > 0 > by_tokens[rejected]
 
 
 def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:

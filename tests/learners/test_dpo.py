@@ -1,17 +1,78 @@
 import math
+import random
 from dataclasses import replace
 
 import pytest
 import torch
+from head_gradients import head_gradients
 from peft import LoraConfig, PeftModel, get_peft_model
-from tiny import logprobs, pairs, weights
+from tiny import logprobs, pairs, tokens, weights
 from torch.nn.functional import logsigmoid
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.learners.config import DPOConfig, PreferenceLoss
 from treeagent.learners.dpo import train_dpo
+from treeagent.pairs import Continuation, PreferencePair
 
 SIGMOID = DPOConfig(max_steps=1, batch_size=8, log_every=1, loss_type=("sigmoid",), loss_weights=(1.0,))
+
+
+def trajectory_pairs(model: LlamaForCausalLM, count: int, shift: float = 0.0) -> list[PreferencePair]:
+    """Actions with observations between and after them. The actions' stored log-probabilities are the model's own, the
+    chosen ones lowered by ``shift`` in sum; those of observations are nonsense."""
+    shuffler = random.Random(3)
+
+    def side(context: tuple[int, ...], lowered: float) -> Continuation:
+        parts = [(kept, shuffler.randrange(1, 5)) for kept in (True, False, True, False)]
+        mask = tuple(kept for kept, length in parts for _ in range(length))
+        ids = tokens(shuffler, len(mask))
+        own = logprobs(model, (*context, *ids))[len(context) - 1 :].tolist()
+        stored = [logprob - lowered / sum(mask) if kept else -7.0 for logprob, kept in zip(own, mask, strict=True)]
+        return Continuation("a\nb", ids, mask, tuple(stored))
+
+    contexts = [tokens(shuffler, shuffler.randrange(3, 12)) for _ in range(count)]
+    return [
+        PreferencePair(f"task-{number}", context, side(context, shift), side(context, 0.0), 1.0)
+        for number, context in enumerate(contexts)
+    ]
+
+
+@pytest.mark.parametrize("shift", [0.0, 4.0])
+def test_observations_count_neither_in_the_policy_s_nor_in_the_reference_s_sum(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, shift: float
+) -> None:
+    result = train_dpo(model, tokenizer, trajectory_pairs(model, 8, shift), replace(SIGMOID, beta=0.25))
+    assert result.metrics["rewards/margins"] == pytest.approx(shift / 4, abs=1e-4)
+    assert result.metrics["loss"] == pytest.approx(math.log1p(math.exp(-shift / 4)), abs=1e-5)
+
+
+def test_terms_by_length_count_sampled_tokens(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """The anchor is a mean over chosen tokens; the normalised sigmoid takes each side's margin per token."""
+    stored = trajectory_pairs(model, 8, 4.0)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    counts = torch.tensor([float(sum(pair.chosen.mask)) for pair in stored])
+    anchor = replace(SIGMOID, loss_type=("sft",))
+    likelihood = (sum(pair.chosen.logprob for pair in stored) + 4.0 * len(stored)) / counts.sum().item()
+    assert train_dpo(model, tokenizer, stored, anchor).metrics["loss"] == pytest.approx(-likelihood, rel=1e-5)
+    model.load_state_dict(start)
+    norm = replace(SIGMOID, loss_type=("sigmoid_norm",), beta=2.0)
+    expected = -logsigmoid(2.0 * 4.0 / counts).mean().item()
+    assert train_dpo(model, tokenizer, stored, norm).metrics["loss"] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss_type", [("sigmoid", "sft"), ("ipo", "sft")])
+def test_no_loss_reaches_an_observation(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, loss_type: tuple[PreferenceLoss, ...]
+) -> None:
+    stored = trajectory_pairs(model, 8)
+    with head_gradients(model) as gradients:
+        train_dpo(model, tokenizer, stored, replace(SIGMOID, loss_type=loss_type, loss_weights=(1.0, 0.5)))
+    assert len(gradients) == 16
+    for pair in stored:
+        for side in (pair.chosen, pair.rejected):
+            mask = (*[False] * (len(pair.context_ids) - 1), *side.mask, False)
+            found = gradients[(*pair.context_ids, *side.token_ids)]
+            assert [bool(gradient.any()) for gradient in found] == list(mask)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -103,5 +164,8 @@ def test_bad_pairs_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTok
     pair = pairs(model, 1)[0]
     with pytest.raises(ValueError, match="0 log-probabilities"):
         train_dpo(model, tokenizer, [replace(pair, chosen=replace(pair.chosen, logprobs=()))], SIGMOID)
+    with pytest.raises(ValueError, match="0 sampled tokens among 3"):
+        read = replace(pair.chosen, token_ids=(3, 4, 5), mask=(False,) * 3, logprobs=(0.0,) * 3)
+        train_dpo(model, tokenizer, [replace(pair, chosen=read)], SIGMOID)
     with pytest.raises(ValueError, match='only the "sigmoid" loss honours'):
         train_dpo(model, tokenizer, [replace(pair, smoothing=0.1)], replace(SIGMOID, loss_type=("ipo",)))

@@ -9,9 +9,8 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.advantages import AdvantageRow
-from treeagent.pairs import PreferencePair
+from treeagent.pairs import Continuation, PreferencePair
 from treeagent.targets import TokenRow
-from treeagent.types import Action
 
 VOCABULARY = 64
 HIDDEN = 32
@@ -74,10 +73,10 @@ def pairs(model: nn.Module, count: int, shift: float = 0.0, temperature: float =
     """Pairs whose stored log-probabilities are the model's own, the chosen ones lowered by ``shift`` in sum."""
     shuffler = random.Random(1)
 
-    def action(context: tuple[int, ...], lowered: float) -> Action:
+    def action(context: tuple[int, ...], lowered: float) -> Continuation:
         ids = tokens(shuffler, shuffler.randrange(2, 7))
         behaviour = logprobs(model, (*context, *ids), temperature)[len(context) - 1 :].tolist()
-        return Action("a", "a", token_ids=ids, logprobs=tuple(logprob - lowered / len(ids) for logprob in behaviour))
+        return Continuation("a", ids, (True,) * len(ids), tuple(logprob - lowered / len(ids) for logprob in behaviour))
 
     made = []
     for number in range(count):

@@ -12,7 +12,7 @@ from rich.console import Console
 from toy_search import AllPolicy, ConstantValue, Corridor, HashValue, Maze, TablePolicy, Treasure, digest, plain, task
 from written_world import InOrder
 
-from treeagent.advantages import AdvantageConfig, advantage_rows, q_advantages
+from treeagent.advantages import AdvantageConfig, advantage_rows, advantages
 from treeagent.pairs import PairConfig, preference_pairs
 from treeagent.report.show import show_tree
 from treeagent.search.config import SearchConfig, SearchMethod
@@ -321,7 +321,7 @@ def test_every_view_reads_the_tree(method: SearchMethod, decision: Decision) -> 
     assert path and all(edge.child is not None for edge in path)
     pairs = list(preference_pairs(tree, PairConfig(min_margin=0.01)))
     assert pairs and all(pair.margin > 0 for pair in pairs)
-    assert list(advantage_rows(tree, q_advantages(tree, AdvantageConfig())))
+    assert list(advantage_rows(tree, advantages([tree], AdvantageConfig())))
     assert list(imitation_rows(tree, TargetConfig(min_return=0.0)))
     targets = [target for row in value_rows(tree, TargetConfig()) for target in row.value_targets]
     assert targets and all(0.0 <= target <= 1.0 for target in targets)
@@ -345,3 +345,16 @@ def test_nothing_grows_beyond_a_refused_call_but_a_chain(method: SearchMethod) -
     refused = [node for node in tree.nodes() if node.invalid and not node.ended]
     assert refused
     assert any(node.edges for node in refused) == (method in CHAINS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_state_can_be_estimated_once(method: SearchMethod) -> None:
+    """As GAE wants; it changes nothing else that a chain does."""
+    settings = replace(limited(method, 24), estimate_all=True)
+    [tree] = searched(settings, TablePolicy(WORDS), Maze(0.4, 0.1), HashValue(), seeds=[3])
+    nodes = list(tree.nodes())
+    assert all(node.value != 0 for node in nodes)
+    assert tree.budget.estimates == len(nodes)
+    if method in ("best_of_n", "random_expand"):
+        [plainly] = searched(limited(method, 24), TablePolicy(WORDS), Maze(0.4, 0.1), HashValue(), seeds=[3])
+        assert len(list(plainly.nodes())) == len(nodes)

@@ -31,7 +31,7 @@ from toy_search import (
 from treeagent.envs.base import Env, StepResult
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.search.config import SearchConfig
-from treeagent.search.decide import best_path
+from treeagent.search.decide import most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree, path_return
@@ -128,10 +128,10 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, d
 @settings(deadline=None, max_examples=50)
 @given(configs, worlds, seeds)
 def test_a_decided_search_chooses_the_same(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """By visits; the tree is that of the whole search as it stood when nothing could change its choice."""
+    """By visits alone; the tree is that of the whole search as it stood when nothing could change its choice."""
     [whole] = search(config, world, [task()], [seed])
     [short] = search(replace(config, stop_when_decided=True), world, [task()], [seed])
-    assert best_path(short, "visits")[0].action == best_path(whole, "visits")[0].action
+    assert most_visited_path(short)[0].action == most_visited_path(whole)[0].action
     assert short.budget.simulations <= whole.budget.simulations
 
 

@@ -1,4 +1,4 @@
-"""Direct preference optimisation on sibling actions, the stored behaviour log-probabilities being the reference."""
+"""Direct preference optimisation on pairs from trees, the stored behaviour log-probabilities being the reference."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -27,7 +27,8 @@ def train_dpo(
     config: DPOConfig,
     **hooks: Unpack[Hooks],
 ) -> TrainResult:
-    """Prefer the chosen actions (Rafailov et al. 2023); changes ``model`` in place, keeps no reference model in memory.
+    """Prefer the chosen continuations (Rafailov et al. 2023); changes ``model`` in place, keeps no reference model in
+    memory. Log-probabilities are sums over the tokens that the policy sampled; observations between them count nowhere.
 
     With h = β [log π(chosen) - log μ(chosen) - log π(rejected) + log μ(rejected)], μ the behaviour policy, the sigmoid
     term of a pair with smoothing ε is -(1 - ε) log σ(h) - ε log σ(-h) = -log σ(h) + ε h (conservative DPO, Mitchell
@@ -37,8 +38,8 @@ def train_dpo(
         tokenizer: saved with checkpoints; nothing is tokenised.
 
     Raises:
-        ValueError: there are no pairs, an action comes without log-probabilities, or pairs are smoothed under a loss
-            without a sigmoid term.
+        ValueError: there are no pairs, a continuation comes without log-probabilities, or pairs are smoothed under a
+            loss without a sigmoid term.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     _check(pairs, config)
@@ -77,11 +78,11 @@ def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
             "no preference pairs (treeagent.pairs): collect more trees, or ask for fewer visits or a smaller margin"
         )
     for pair in pairs:
-        for action in (pair.chosen, pair.rejected):
-            if not action.token_ids or len(action.logprobs) != len(action.token_ids):
+        for side in (pair.chosen, pair.rejected):
+            if not any(side.mask) or len(side.logprobs) != len(side.token_ids):
                 raise Refused(
-                    f"action {action.text!r} of task {pair.task_id} has {len(action.token_ids)} token ids and "
-                    f"{len(action.logprobs)} log-probabilities: DPO needs one for each token, as sampled"
+                    f"{side.text!r} of task {pair.task_id} has {sum(side.mask)} sampled tokens among "
+                    f"{len(side.token_ids)}, and {len(side.logprobs)} log-probabilities: DPO needs one for each token"
                 )
     if "sigmoid" not in config.loss_type and any(pair.smoothing for pair in pairs):
         raise Refused(f'pairs carry label smoothing, which only the "sigmoid" loss honours, not {config.loss_type}')
@@ -90,8 +91,8 @@ def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
 def _collate(pairs: Sequence[PreferencePair], floor: float) -> dict[str, Tensor]:
     """Pairs to (2 * pairs, longest) tensors, chosen rows first as TRL wants them, and (pairs,) references."""
     sides = [(pair.context_ids, pair.chosen) for pair in pairs] + [(pair.context_ids, pair.rejected) for pair in pairs]
-    rows = [(*context, *action.token_ids) for context, action in sides]
-    completion = [[0] * len(context) + [1] * len(action.token_ids) for context, action in sides]
+    rows = [(*context, *side.token_ids) for context, side in sides]
+    completion = [[*[False] * len(context), *side.mask] for context, side in sides]
     return {
         "input_ids": pad(rows, torch.long),
         "attention_mask": pad([[1] * len(row) for row in rows], torch.long),

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
+from trl.trainer.utils import FusedCausalLMOutput
 
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, base_model, fit, lent, output_folder, training_arguments
@@ -34,8 +35,9 @@ def train_sft(
 ) -> TrainResult:
     """Imitate the masked tokens of rows; changes ``model`` and ``head`` in place.
 
-    The loss is the mean negative log-likelihood of a batch's masked tokens, in nats, plus ``config.value_weight`` times
-    the head's mean cross-entropy over the batch's value positions, where a head is given and rows carry positions.
+    The loss is the mean negative log-likelihood of a batch's masked tokens, in nats, each counted by its row's weight,
+    plus ``config.value_weight`` times the head's mean cross-entropy over the batch's value positions, where a head is
+    given and rows carry positions. Weights change the sum alone, not the number of tokens it is divided by.
 
     Args:
         tokenizer: saved with checkpoints; nothing is tokenised.
@@ -71,14 +73,15 @@ def train_sft(
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
-    """Rows to ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), and ``value_places`` (positions, 2: row
-    and column) with ``value_targets`` (positions)."""
+    """Rows to ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``weights`` (rows), ``value_places``
+    (positions, 2: row and column) and ``value_targets`` (positions)."""
     labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
     places = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
     return {
         "input_ids": pad([row.token_ids for row in rows], torch.long),
         "attention_mask": pad([[1] * len(row.token_ids) for row in rows], torch.long),
         "labels": pad(labels, torch.long, _IGNORED),
+        "weights": torch.tensor([row.weight for row in rows]),
         "value_places": torch.tensor(places, dtype=torch.long).reshape(-1, 2),
         "value_targets": torch.tensor([target for row in rows for target in row.value_targets]),
     }
@@ -100,6 +103,21 @@ def _last_hidden_state(model: Model) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
+@contextmanager
+def _weighted(model: nn.Module, weights: Tensor) -> Iterator[None]:
+    """The log-probabilities that TRL sums to its loss, times their row's weight (rows)."""
+
+    def weigh(module: nn.Module, arguments: Any, output: FusedCausalLMOutput) -> None:
+        assert output.log_probs is not None
+        output.log_probs = output.log_probs * weights[:, None]
+
+    handle = model.register_forward_hook(weigh)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 class _SFTTrainer(Learner, SFTTrainer):
     value_weight: float
 
@@ -111,7 +129,8 @@ class _SFTTrainer(Learner, SFTTrainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         places, targets = inputs.pop("value_places"), inputs.pop("value_targets")
-        with _last_hidden_state(self.model) as hidden_states:
+        weights = inputs.pop("weights")
+        with _last_hidden_state(self.model) as hidden_states, _weighted(model, weights):
             loss: Tensor = super().compute_loss(model, inputs, False, num_items_in_batch)  # type: ignore[no-untyped-call]
         if self.head is None or not len(targets):
             return loss

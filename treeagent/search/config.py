@@ -82,6 +82,8 @@ class SearchConfig:
     """Stop when a finished path returns so much."""
     beam_width: Annotated[int, Field(gt=0)] = 4
     """B, states that beam search keeps at each depth."""
+    estimate_all: bool = False
+    """For methods other than MCTS, which asks anyway: V(s) of every state, those on the way to a leaf as well."""
     initial_chains: Annotated[int, Field(gt=0)] = 2
     """M, chains that random expansion begins with."""
     expansions: Annotated[int, Field(gt=0)] = 2

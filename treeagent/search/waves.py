@@ -77,6 +77,8 @@ class Waves(ABC):
         """One tree a task, grown together; ``on_wave`` is told after every wave."""
         started = time.perf_counter()
         growths = await plant(self.dynamics, tasks, seeds, self.config)
+        if self.config.estimate_all:
+            await estimate_nodes(self.value, [(each, each.tree.root) for each in growths if not each.tree.error])
         share_time(growths, started)
         growers = [_Grower(growth, self.grow(growth), None) for growth in growths]
         for grower in growers:
@@ -105,9 +107,13 @@ class Waves(ABC):
     async def _step(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
         seconds = self.config.step_seconds
         await asyncio.gather(*(take_step(self.dynamics, growth, path, seconds) for growth, path in wanted))
+        if self.config.estimate_all:
+            stepped = [(growth, path[-1].child) for growth, path in wanted]
+            await estimate_nodes(self.value, [(growth, node) for growth, node in stepped if node is not None])
 
     async def _estimate(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
-        await estimate_nodes(self.value, [(growth, end(growth, path)) for growth, path in wanted])
+        if not self.config.estimate_all:  # else it is known already
+            await estimate_nodes(self.value, [(growth, end(growth, path)) for growth, path in wanted])
 
     def room(self, growth: Growth) -> int:
         """How many simulations the tree may start side by side: at most ``leaves``; none once it has failed,

@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.types import Action, Message, State, Task
 
 TASK = Task("hand-1", "do it")
@@ -37,9 +37,10 @@ def hand_tree() -> Tree:
     return Tree(TASK, 0, node((1, 2), a, b, c, edge("D", (14,), 0, 0.0, None), value=0.5))
 
 
-def random_tree(shuffler: random.Random) -> Tree:
-    """Up to three levels of up to three siblings, some of them untried; Q in steps of 1/10, so that there are ties."""
-    fresh = itertools.count(1)
+def random_tree(shuffler: random.Random, first: int = 1) -> Tree:
+    """Up to three levels of up to three siblings, some of them untried; Q in steps of 1/10, so that there are ties.
+    Token ids count up from ``first``."""
+    fresh = itertools.count(first)
 
     def ids(fewest: int) -> tuple[int, ...]:
         return tuple(itertools.islice(fresh, shuffler.randint(fewest, 3)))
@@ -60,6 +61,46 @@ def random_tree(shuffler: random.Random) -> Tree:
             yield edge(f"{depth}{place}", sampled, visits, visits * shuffler.randint(0, 10) / 10, child, reward)
 
     return Tree(TASK, 0, below(0))
+
+
+def random_group(shuffler: random.Random) -> list[Tree]:
+    """Up to three trees of one task, after one prompt."""
+    group = [random_tree(shuffler, 1 + 1000 * number) for number in range(shuffler.randint(1, 3))]
+    for tree in group:
+        tree.root.context_ids = (0,)
+    return group
+
+
+def criticised_tree(shuffler: random.Random) -> Tree:
+    """A critic has scored the candidates of most nodes, in steps of 1/10."""
+    tree = random_tree(shuffler)
+    for here in tree.nodes():
+        if shuffler.random() < 0.8:
+            for each in here.edges:
+                each.critic = shuffler.randint(0, 10) / 10
+    return tree
+
+
+def chain_group(shuffler: random.Random) -> list[Tree]:
+    """As chains leave them: N(s,a) counts the trajectories through an edge, W(s,a) sums their returns."""
+    group = random_group(shuffler)
+    for tree in group:
+        for each in edges(tree):
+            each.visits, each.value_sum = 0, 0.0
+        for path in leaf_paths(tree):
+            for place, each in enumerate(path):
+                each.visits += 1
+                each.value_sum += path_return(path[place:])
+    return group
+
+
+def leaf_paths(tree: Tree) -> list[tuple[Edge, ...]]:
+    return [path for path, here in tree.walk() if path and not any(each.child for each in here.edges)]
+
+
+def shuffle_siblings(tree: Tree, shuffler: random.Random) -> None:
+    for here in tree.nodes():
+        shuffler.shuffle(here.edges)
 
 
 def edges(tree: Tree) -> list[Edge]:

@@ -1,0 +1,33 @@
+"""Which positions a trainer's loss reaches through the language-model head."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+
+@contextmanager
+def head_gradients(model: LlamaForCausalLM) -> Iterator[dict[tuple[int, ...], list[Tensor]]]:
+    """For each row read inside, by its token ids without padding: the gradient of the loss by the last hidden state at
+    each of its positions. That state meets the head alone, so it has one exactly where the next token has loss."""
+    found: dict[tuple[int, ...], list[Tensor]] = {}
+
+    def collect(module: object, arguments: object, read: dict[str, Any], output: Any) -> None:
+        rows = [
+            tuple(ids[kept.bool()].tolist())
+            for ids, kept in zip(read["input_ids"], read["attention_mask"], strict=True)
+        ]
+
+        def keep(gradient: Tensor) -> None:
+            for row, positions in zip(rows, gradient, strict=True):
+                found[row] = list(positions[: len(row)])
+
+        output.last_hidden_state.register_hook(keep)
+
+    handle = model.model.register_forward_hook(collect, with_kwargs=True)
+    try:
+        yield found
+    finally:
+        handle.remove()

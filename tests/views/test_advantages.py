@@ -1,0 +1,334 @@
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+from typing import Literal, get_args
+
+import pytest
+from hand_trees import TASK, edge, edges, hand_tree, leaf_paths, node, random_group, random_tree, shuffle_siblings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
+from treeagent.search.node import Edge, Tree, path_return
+from treeagent.types import Refused, Task
+
+Kind = Literal["q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+COMPARING: tuple[Kind, ...] = ("q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo")
+randoms = st.randoms(use_true_random=False)
+groups = randoms.map(random_group)
+trees = randoms.map(random_tree)
+
+
+def of(kind: Kind) -> AdvantageConfig:
+    return AdvantageConfig(kind=kind)
+
+
+def by_name(trees: Tree | Sequence[Tree], config: AdvantageConfig) -> dict[str, float]:
+    group = [trees] if isinstance(trees, Tree) else trees
+    scored = advantages(group, config)
+    return {each.action.text: scored[id(each)] for tree in group for each in edges(tree) if id(each) in scored}
+
+
+def ends(*named: tuple[str, float]) -> Tree:
+    """Actions that end at once with these rewards."""
+    return Tree(TASK, 0, node((1,), *(end_of(name, reward) for name, reward in named)))
+
+
+def end_of(name: str, reward: float) -> Edge:
+    return edge(name, (50,), 1, reward, node((60,), end="terminated"), reward)
+
+
+def test_sibling_values_by_hand() -> None:
+    """Baseline at the root 3.5 / 7 = 1/2, below A 2 / 3; B1 has no sibling."""
+    scored = by_name(hand_tree(), AdvantageConfig())
+    assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A1": 1 / 3, "A2": -1 / 6})
+    often = by_name(hand_tree(), AdvantageConfig(min_visits=2))
+    assert often == pytest.approx({"A": 1 / 6, "B": -1 / 3})  # baseline 3.5 / 6
+    assert by_name(hand_tree(), AdvantageConfig(min_siblings=3)).keys() == {"A", "B", "C"}
+    assert by_name(hand_tree(), AdvantageConfig(min_siblings=4)) == {}
+
+
+def test_values_less_the_states_own_by_hand() -> None:
+    """V: root 1/2, after A 1, after B 0; a single action has something to be compared with."""
+    scored = by_name(hand_tree(), AdvantageConfig(baseline="value"))
+    assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A2": -1 / 2, "B1": 1 / 2})
+    assert by_name(hand_tree(), AdvantageConfig(baseline="value", min_visits=3)) == pytest.approx({"A": 1 / 4})
+
+
+def test_outcomes_by_hand() -> None:
+    """Returns: A1 1, A2 and B1 1/2 as estimated, C 0; mean 1/2, deviation sqrt(1/6). A leads to A1 and A2."""
+    z = sqrt(1.5)
+    assert by_name(hand_tree(), of("grpo")) == pytest.approx({"A": z / 2, "A1": z, "C": -z})
+    undivided = replace(of("grpo"), scale="none")
+    assert by_name(hand_tree(), undivided) == pytest.approx({"A": 1 / 4, "A1": 1 / 2, "C": -1 / 2})
+    assert by_name(hand_tree(), of("rloo")) == pytest.approx({"A": 1 / 3, "A1": 2 / 3, "C": -2 / 3})
+    assert by_name(hand_tree(), of("tree_grpo")) == pytest.approx({"A": z, "A1": 2 * z, "C": -2 * z})
+
+
+def test_outcomes_within_and_across_trees_by_hand() -> None:
+    """Two more returns of 1: mean 2/3, deviation sqrt(1/6) again; their own tree tells them not apart."""
+    group, s = [hand_tree(), ends(("X", 1.0), ("Y", 1.0))], sqrt(6)
+    both = {"A": s / 3, "A1": 5 * s / 6, "A2": -s / 6, "B": -s / 6, "B1": -s / 6, "C": -7 * s / 6, "X": s / 3}
+    assert by_name(group, of("tree_grpo")) == pytest.approx(both | {"Y": s / 3})
+    across = {"A": s / 12, "A1": s / 3, "A2": -s / 6, "B": -s / 6, "B1": -s / 6, "C": -2 * s / 3, "X": s / 3}
+    assert by_name(group, of("grpo")) == pytest.approx(across | {"Y": s / 3})
+
+
+def test_global_and_local_values_by_hand() -> None:
+    """Mean returns below: A 3/4 of two leaves, A1 1, A2, B and B1 1/2, C 0; the root 1/2, or 2/3 with two wins more."""
+    alone = {"A": 1 / 2 / sqrt(2), "A1": 3 / 4, "A2": -1 / 4, "C": -1.0}
+    assert by_name(hand_tree(), of("treerl")) == pytest.approx(alone)
+    joined = {"A": 1 / 6 / sqrt(2), "A1": 7 / 12, "A2": -5 / 12, "B": -1 / 3, "B1": -1 / 6, "C": -4 / 3}
+    group = [hand_tree(), ends(("X", 1.0), ("Y", 1.0))]
+    assert by_name(group, of("treerl")) == pytest.approx(joined | {"X": 2 / 3, "Y": 2 / 3})
+
+
+def test_anchor_states_by_hand() -> None:
+    """Without keys each state is its own anchor; then the states after A and B count as one, of returns 1, 1/2, 1/2."""
+    tree, z = hand_tree(), sqrt(1.5)
+    apart = {"A": z, "A1": z + sqrt(0.5), "A2": -sqrt(0.5), "C": -2 * z}
+    assert by_name(tree, of("gigpo")) == pytest.approx(apart)
+    assert by_name(tree, replace(of("gigpo"), step_weight=0.0)) == pytest.approx(by_name(tree, of("grpo")))
+    for each in tree.root.edges[:2]:
+        assert each.child is not None
+        each.child.state = replace(each.child.state, key="here")
+    merged = {"A": z, "A1": z + 2 / sqrt(3), "A2": -1 / sqrt(3), "B1": -1 / sqrt(3), "C": -2 * z}
+    assert by_name(tree, of("gigpo")) == pytest.approx(merged)
+
+
+def test_anchor_states_compare_what_comes_after_them() -> None:
+    """γ = 1/2: episodes a b of 1/2 and c d of 1/4, but from the state that both pass, 1 and 0."""
+    b, d = edge("b", (3,), 1, 1.0, node((4,), end="terminated"), 1.0), edge("d", (7,), 1, 0.0, node((8,)), 0.0)
+    tree = Tree(
+        TASK, 0, node((1,), edge("a", (2,), 1, 0.5, node((9,), b)), edge("c", (6,), 1, 0.25, node((9,), d), 0.25))
+    )
+    tree.discount = 0.5
+    for each in tree.root.edges:
+        assert each.child is not None
+        each.child.state = replace(each.child.state, key="here")
+    scored = by_name(tree, AdvantageConfig(kind="gigpo", scale="none", step_weight=2.0))
+    assert scored == pytest.approx({"a": 0.375, "b": 1.125, "c": -0.375, "d": -1.125})
+
+
+@pytest.mark.parametrize(
+    ("lambda_", "expected"),
+    [
+        (0.0, {"A": 1 / 2, "A2": -1 / 2, "B": -1 / 2, "B1": 1 / 2, "C": -1 / 2}),
+        (0.5, {"A": 3 / 8, "A2": -1 / 2, "B": -1 / 4, "B1": 1 / 2, "C": -1 / 2}),
+        (1.0, {"A": 1 / 4, "A2": -1 / 2, "B1": 1 / 2, "C": -1 / 2}),
+    ],
+)
+def test_generalised_advantages_by_hand(lambda_: float, expected: dict[str, float]) -> None:
+    """δ: A 1/2, A1 0, A2 -1/2, B -1/2, B1 1/2, C -1/2; A gets the mean of 1/2 + λ 0 and 1/2 - λ / 2."""
+    assert by_name(hand_tree(), AdvantageConfig(kind="gae", lambda_=lambda_)) == pytest.approx(expected)
+
+
+@given(trees, st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([0.0, 0.3, 1.0]))
+def test_generalised_advantages_are_what_the_value_function_did_not_foresee(
+    tree: Tree, discount: float, lambda_: float
+) -> None:
+    """λ = 1: the return less V(s). λ = 0: one step's reward and the next V, less V(s)."""
+    tree.discount = discount
+    scored = advantages([tree], AdvantageConfig(kind="gae", lambda_=lambda_))
+    foreseen: dict[int, list[float]] = {}
+    for path in leaf_paths(tree):
+        states = [tree.root, *(each.child for each in path)]
+        for place, each in enumerate(path):
+            state, after = states[place], states[place + 1]
+            assert state is not None and after is not None
+            errors = []
+            for step, here, there in zip(path[place:], states[place:], states[place + 1 :], strict=False):
+                assert here is not None and there is not None
+                follows = 0.0 if there.terminated else there.value
+                errors.append((step.reward or 0.0) + discount * follows - here.value)
+            told = sum((discount * lambda_) ** later * error for later, error in enumerate(errors))
+            if lambda_ == 1.0:
+                assert told == pytest.approx(path_return(path[place:], discount) - state.value)
+            foreseen.setdefault(id(each), []).append(told)
+    for owner, told_ in foreseen.items():
+        assert scored.get(owner, 0.0) == pytest.approx(sum(told_) / len(told_), abs=2e-9)
+
+
+def test_thoughts_are_not_discounted() -> None:
+    """γ = 1/2 of the one step that is taken: the thought and the action that follows it."""
+    action = edge("act", (3,), 1, 1.0, node((4,), end="truncated", value=1.0))
+    thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
+    thought.action = replace(thought.action, call="")
+    tree = Tree(TASK, 0, node((1,), thought), discount=0.5)
+    scored = by_name(tree, AdvantageConfig(kind="gae", lambda_=1.0))
+    assert scored == pytest.approx({"think": 0.5, "act": 0.25})
+
+
+@pytest.mark.parametrize("kind", COMPARING)
+def test_a_group_of_one_gets_nothing(kind: Kind) -> None:
+    tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 1.0, node((3,), end_of("b", 1.0)))))
+    assert advantages([tree], of(kind)) == {}
+    assert advantages([Tree(TASK, 0, node((1,)))], of(kind)) == {}
+    assert advantages([], of(kind)) == {}
+
+
+@pytest.mark.parametrize("kind", COMPARING)
+def test_siblings_of_equal_value_get_no_advantage(kind: Kind) -> None:
+    """Also where (0.1 + 0.1 + 0.1) / 3 is not 0.1 in binary."""
+    assert (0.1 + 0.1 + 0.1) / 3 != 0.1
+    tree = ends(("a", 0.1), ("b", 0.1), ("c", 0.1))
+    for scale in ("std", "none"):
+        scored = advantages([tree], replace(of(kind), scale=scale))
+        assert scored == {}
+        assert list(advantage_rows(tree, scored)) == []
+
+
+@given(trees, st.integers(1, 3), st.integers(2, 3))
+def test_advantages_weighted_by_visits_sum_to_zero(tree: Tree, min_visits: int, min_siblings: int) -> None:
+    scored = advantages([tree], AdvantageConfig(min_visits=min_visits, min_siblings=min_siblings))
+    for here in tree.nodes():
+        tried = [each for each in here.edges if each.visits >= min_visits]
+        assert sum(each.visits * scored.get(id(each), 0.0) for each in tried) == pytest.approx(0.0, abs=1e-7)
+        if len(tried) < min_siblings or len({round(each.value, 6) for each in tried}) == 1:
+            assert not any(id(each) in scored for each in here.edges)
+
+
+@given(groups, st.sampled_from(["grpo", "rloo", "tree_grpo"]), st.sampled_from(["std", "none"]))
+def test_outcomes_sum_to_zero_over_trajectories_and_are_averaged_over_the_leaves_of_an_edge(
+    group: list[Tree], kind: Kind, scale: Literal["std", "none"]
+) -> None:
+    scored = advantages(group, AdvantageConfig(kind=kind, scale=scale))
+    paths = [path for tree in group for path in leaf_paths(tree)]
+    last = {id(path[-1]): scored.get(id(path[-1]), 0.0) for path in paths}
+    assert sum(last.values()) == pytest.approx(0.0, abs=1e-6)
+    for each in (each for tree in group for each in edges(tree) if each.child is not None):
+        below = [last[id(path[-1])] for path in paths if any(step is each for step in path)]
+        assert scored.get(id(each), 0.0) == pytest.approx(sum(below) / len(below), abs=1e-8)
+
+
+@given(groups)
+def test_global_and_local_values_computed_the_slow_way(group: list[Tree]) -> None:
+    scored = advantages(group, of("treerl"))
+    every = [path for tree in group for path in leaf_paths(tree)]
+
+    def below(edge: Edge | None) -> list[float]:
+        return [path_return(path) for path in every if edge is None or any(step is edge for step in path)]
+
+    for path in every:
+        for above, each in zip([None, *path], path, strict=False):
+            root, parent, here = (sum(found) / len(found) for found in (below(None), below(above), below(each)))
+            expected = (here - root + here - parent) / sqrt(len(below(each)))
+            assert scored.get(id(each), 0.0) == pytest.approx(expected, abs=1e-8)
+
+
+@given(groups, randoms, st.sampled_from(KINDS))
+def test_the_order_of_siblings_changes_nothing(group: list[Tree], shuffler: random.Random, kind: Kind) -> None:
+    before = advantages(group, of(kind))
+    for tree in group:
+        shuffle_siblings(tree, shuffler)
+    after = advantages(group[::-1], of(kind))
+    for each in before.keys() | after.keys():
+        assert after.get(each, 0.0) == pytest.approx(before.get(each, 0.0), abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trajectories_that_hold_a_malformed_action_may_be_left_out(kind: Kind) -> None:
+    """A2 is malformed: A stays, for A1 goes through it too. C is malformed: nothing of it is trained."""
+    tree = hand_tree()
+    a, _, c, _ = tree.root.edges
+    assert a.child is not None
+    for each in (a.child.edges[1], c):
+        each.action = replace(each.action, error="no call")
+    everything = by_name(tree, of(kind))
+    assert by_name(tree, replace(of(kind), keep_invalid=False)) == {
+        name: advantage for name, advantage in everything.items() if name not in ("A2", "C")
+    }
+    assert "C" in everything and "A" in everything
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_edges_tried_less_often_are_left_out(kind: Kind) -> None:
+    scored = by_name(hand_tree(), replace(of(kind), min_visits=2))
+    assert scored.keys() <= {"A", "B", "A2"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tree_that_broke_off_is_data_up_to_there(kind: Kind) -> None:
+    """A chain whose step failed was never backed up: its first steps are no trajectory."""
+    whole, broken = ends(("X", 1.0), ("Y", 0.0)), ends(("X", 1.0), ("Y", 0.0))
+    failed = edge("unknown", (71,), 0, 0.0, None)
+    broken.root.edges.append(edge("begun", (70,), 0, 0.0, node((61,), failed)))
+    broken.error = "the step failed"
+    assert by_name(broken, of(kind)) == by_name(whole, of(kind))
+    assert "X" in by_name(broken, of(kind))
+
+
+@pytest.mark.parametrize("kind", ["grpo", "gigpo", "rloo", "tree_grpo", "treerl"])
+def test_an_end_whose_reward_is_withheld_counts_as_estimated(kind: Kind) -> None:
+    told = ends(("X", 0.9), ("Y", 0.1))
+    withheld = ends(("X", 0.9), ("Y", 0.1))
+    for each, estimate in zip(withheld.root.edges, (0.9, 0.1), strict=True):
+        assert each.child is not None
+        each.reward, each.child.value = None, estimate
+    assert by_name(withheld, of(kind)) == by_name(told, of(kind))
+
+
+def test_trees_of_several_tasks_are_refused() -> None:
+    strange = hand_tree()
+    strange.task = Task("hand-2", "do that")
+    with pytest.raises(Refused, match="trees of one task, not of hand-1, hand-2: call once for each task"):
+        advantages([hand_tree(), strange], AdvantageConfig())
+
+
+def test_advantage_rows_by_hand() -> None:
+    tree = hand_tree()
+    scored = advantages([tree], AdvantageConfig())
+    third, sixth = 1 / 3, -1 / 6
+    expected = [
+        ((10, 11, 20, 21, 30), "++--+", (0.25, 0.25, 0.0, 0.0, third), (-0.1, -0.11, 0.0, 0.0, -0.3)),
+        ((10, 11, 20, 21, 31, 32), "----++", (0.0, 0.0, 0.0, 0.0, sixth, sixth), (0.0, 0.0, 0.0, 0.0, -0.31, -0.32)),
+        ((12,), "+", (-0.25,), (-0.12,)),
+        ((13,), "+", (-0.5,), (-0.13,)),
+    ]
+    rows = list(advantage_rows(tree, scored))
+    assert len(rows) == len(expected)
+    for row, (ids, mask, told, logprobs) in zip(rows, expected, strict=True):
+        assert (row.task_id, row.prompt_ids, row.completion_ids) == ("hand-1", (1, 2), ids)
+        assert "".join("+" if kept else "-" for kept in row.mask) == mask
+        assert row.advantages == pytest.approx(told)
+        assert row.logprobs == pytest.approx(logprobs)
+
+
+def trained(row: AdvantageRow) -> list[int]:
+    return [token for token, kept in zip(row.completion_ids, row.mask, strict=True) if kept]
+
+
+@given(groups, st.integers(1, 2), st.sampled_from(KINDS))
+def test_every_scored_token_is_trained_once_and_no_observation_ever(
+    group: list[Tree], min_visits: int, kind: Kind
+) -> None:
+    scored = advantages(group, AdvantageConfig(kind=kind, min_visits=min_visits))
+    rows = [row for tree in group for row in advantage_rows(tree, scored)]
+    every = [each for tree in group for each in edges(tree)]
+    expected = Counter(token for each in every if id(each) in scored for token in each.action.token_ids)
+    assert Counter(token for row in rows for token in trained(row)) == expected
+    owners = {token: each for each in every for token in each.action.token_ids}
+    paths = [tree.prompt_ids(path) for tree in group for path, _ in tree.walk()]
+    for row in rows:
+        assert trained(row)
+        assert row.mask[-1]  # nothing is read in vain
+        whole = row.prompt_ids + row.completion_ids
+        assert any(path[: len(whole)] == whole for path in paths)
+        columns = zip(row.completion_ids, row.mask, row.advantages, row.logprobs, strict=True)
+        for token, kept, advantage, logprob in columns:
+            assert advantage == (scored[id(owners[token])] if kept else 0.0)
+            assert logprob == (-token / 100 if kept else 0.0)
+
+
+def test_the_random_trees_have_advantages_of_every_kind() -> None:
+    made = [random_group(random.Random(seed)) for seed in range(100)]
+    for kind in KINDS:
+        assert sum(len(advantages(group, of(kind))) for group in made) > 200
+    for tree in (tree for group in made for tree in group):
+        tokens = [*tree.root.context_ids]
+        for each in edges(tree):
+            tokens += [*each.action.token_ids, *(each.child.context_ids if each.child else ())]
+        assert len(tokens) == len(set(tokens))

@@ -1,0 +1,96 @@
+"""Pairs and advantages of the same trees: what one prefers the other must not punish."""
+
+from dataclasses import replace
+from itertools import compress
+from typing import Literal
+
+import pytest
+from hand_trees import chain_group, criticised_tree, edge, edges, leaf_paths, node, random_group
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.advantages import AdvantageConfig, advantages
+from treeagent.pairs import PairConfig, preference_pairs
+from treeagent.search.node import Edge, Tree
+from treeagent.types import Task
+
+ALL = PairConfig(rule="all", max_per_node=99, min_margin=0.05)
+WIDEST = PairConfig(min_margin=0.05)
+TRAJECTORY = PairConfig(rule="trajectory", min_margin=0.05)
+randoms = st.randoms(use_true_random=False)
+
+
+def by_tokens(trees: list[Tree], scored: dict[int, float]) -> dict[tuple[int, ...], float]:
+    """Token ids tell the edges of one group apart."""
+    return {each.action.token_ids: scored.get(id(each), 0.0) for tree in trees for each in edges(tree)}
+
+
+@given(randoms.map(criticised_tree), st.integers(1, 3), st.sampled_from(["siblings", "value"]))
+def test_search_values_differ_by_the_margin_of_a_pair(
+    tree: Tree, min_visits: int, baseline: Literal["siblings", "value"]
+) -> None:
+    scored = by_tokens([tree], advantages([tree], AdvantageConfig(baseline=baseline, min_visits=min_visits)))
+    for pair in preference_pairs(tree, replace(ALL, min_visits=min_visits)):
+        assert scored[pair.chosen.token_ids] - scored[pair.rejected.token_ids] == pytest.approx(pair.margin)
+
+
+@given(randoms.map(criticised_tree), st.integers(1, 3))
+def test_of_the_widest_pair_one_side_is_above_its_siblings_and_one_below(tree: Tree, min_visits: int) -> None:
+    scored = by_tokens([tree], advantages([tree], AdvantageConfig(min_visits=min_visits)))
+    for pair in preference_pairs(tree, replace(WIDEST, min_visits=min_visits)):
+        assert scored[pair.chosen.token_ids] > 0 > scored[pair.rejected.token_ids]
+
+
+@given(
+    randoms.map(chain_group),
+    st.sampled_from(["grpo", "rloo", "tree_grpo", "gigpo", "gae"]),
+    st.sampled_from(["std", "none"]),
+)
+def test_where_visits_count_trajectories_the_preferred_sibling_has_the_higher_advantage(
+    group: list[Tree], kind: Literal["grpo", "rloo", "tree_grpo", "gigpo", "gae"], scale: Literal["std", "none"]
+) -> None:
+    """There Q is the mean return of the leaves below, and each of these grows with it among siblings. Its sign need not
+    follow: below a good action both siblings may be better than the task's other trajectories."""
+    config = AdvantageConfig(kind=kind, scale=scale, lambda_=1.0)
+    scored = by_tokens(group, advantages(group, config))
+    for pair in preference_pairs(group, ALL):
+        assert scored[pair.chosen.token_ids] > scored[pair.rejected.token_ids]
+
+
+@given(randoms.map(chain_group))
+def test_at_the_root_outcomes_raise_the_best_action_and_lower_the_worst(group: list[Tree]) -> None:
+    for tree in group:
+        for kind in ("grpo", "rloo", "tree_grpo", "gigpo", "treerl"):
+            scored = by_tokens([tree], advantages([tree], AdvantageConfig(kind=kind)))
+            for pair in preference_pairs(tree, WIDEST):
+                if pair.context_ids == tree.root.context_ids:
+                    assert scored[pair.chosen.token_ids] > 0 > scored[pair.rejected.token_ids]
+
+
+def test_square_roots_of_leaves_may_turn_the_order_of_siblings() -> None:
+    """TreeRL's weight: V(root) 0.44; four leaves of 0.9 earn their action 2 · 0.46 / 2, one of 0.8 earns 2 · 0.36."""
+
+    def end(name: str, token: int, reward: float) -> Edge:
+        return edge(name, (token,), 1, reward, node((9,), end="terminated"), reward)
+
+    a = edge("a", (2,), 4, 3.6, node((3,), *(end(f"a{place}", 10 + place, 0.9) for place in range(4))))
+    losses = [end(f"c{place}", 20 + place, 0.0) for place in range(5)]
+    tree = Tree(Task("hand-1", "do it"), 0, node((1,), a, end("b", 4, 0.8), *losses))
+    assert ("a", "b") in {(pair.chosen.text, pair.rejected.text) for pair in preference_pairs(tree, ALL)}
+    scored = by_tokens([tree], advantages([tree], AdvantageConfig(kind="treerl")))
+    assert (scored[(2,)], scored[(4,)]) == pytest.approx((0.46, 0.72))
+
+
+@given(randoms.map(random_group), st.sampled_from(["grpo", "rloo"]))
+def test_the_better_trajectory_of_a_pair_has_the_higher_outcome_advantage(
+    group: list[Tree], kind: Literal["grpo", "rloo"]
+) -> None:
+    scored = by_tokens(group, advantages(group, AdvantageConfig(kind=kind)))
+    last = {said(path): path[-1].action.token_ids for tree in group for path in leaf_paths(tree)}
+    for pair in preference_pairs(group, TRAJECTORY):
+        chosen, rejected = (last[tuple(compress(side.token_ids, side.mask))] for side in (pair.chosen, pair.rejected))
+        assert scored[chosen] > scored[rejected]
+
+
+def said(path: tuple[Edge, ...]) -> tuple[int, ...]:
+    return tuple(token for each in path for token in each.action.token_ids)

@@ -1,0 +1,200 @@
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hand_trees import criticised_tree, edge, hand_tree, leaf_paths, node, random_group, random_tree
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
+from treeagent.search.node import Edge, Tree, path_return
+from treeagent.types import Refused, Task
+
+ALL = PairConfig(rule="all", max_per_node=99)
+TRAJECTORY = PairConfig(rule="trajectory")
+randoms = st.randoms(use_true_random=False)
+trees = randoms.map(random_tree)
+criticised_trees = randoms.map(criticised_tree)
+
+
+def names(tree: Tree, config: PairConfig) -> list[str]:
+    return [f"{pair.chosen.text}>{pair.rejected.text}" for pair in preference_pairs(tree, config)]
+
+
+def alone(each: Edge) -> Continuation:
+    action = each.action
+    return Continuation(action.text, action.token_ids, (True,) * len(action.token_ids), action.logprobs)
+
+
+def test_pairs_by_hand() -> None:
+    """ΔQ: A-C 3/4, A-B 1/2, B-C 1/4; below A: A1-A2 1/2."""
+    tree = hand_tree()
+    assert names(tree, ALL) == ["A>C", "A>B", "B>C", "A1>A2"]
+    assert names(tree, PairConfig()) == ["A>C", "A1>A2"]
+    assert names(tree, replace(ALL, min_margin=0.25)) == ["A>C", "A>B", "B>C", "A1>A2"]
+    assert names(tree, replace(ALL, min_margin=0.26)) == ["A>C", "A>B", "A1>A2"]
+    assert names(tree, replace(ALL, min_visits=2)) == ["A>B"]
+    assert names(tree, PairConfig(min_visits=2)) == ["A>B"]
+    assert names(tree, replace(ALL, max_per_node=2)) == ["A>C", "A>B", "A1>A2"]
+    assert names(tree, replace(ALL, max_per_node=1)) == ["A>C", "A1>A2"]
+    assert names(tree, replace(ALL, min_visits=5)) == []
+
+
+def test_a_pair_carries_its_prompt_and_both_actions() -> None:
+    tree = hand_tree()
+    a = tree.root.edges[0]
+    assert a.child is not None
+    a.child.origin = "imagined"
+    first, second = preference_pairs(tree, PairConfig())
+    assert first == PreferencePair("hand-1", (1, 2), alone(a), alone(tree.root.edges[2]), 0.75)
+    won, open_ = a.child.edges
+    context = (1, 2, 10, 11, 20, 21)
+    assert second == PreferencePair("hand-1", context, alone(won), alone(open_), 0.5, origin="imagined")
+
+
+def test_several_trees_give_the_pairs_of_each() -> None:
+    one, two = hand_tree(), hand_tree()
+    assert list(preference_pairs([one, two], ALL)) == [*preference_pairs(one, ALL), *preference_pairs(two, ALL)]
+
+
+def test_smoothing_by_visits() -> None:
+    """N_l / (N_w + N_l): 1/5, 2/6, 1/3, and 2/3 cut to a half."""
+    pairs = list(preference_pairs(hand_tree(), replace(ALL, smoothing="visits")))
+    assert [pair.smoothing for pair in pairs] == pytest.approx([1 / 5, 1 / 3, 1 / 3, 1 / 2])
+    assert {pair.smoothing for pair in preference_pairs(hand_tree(), ALL)} == {0.0}
+
+
+def test_pairs_of_mixed_values_by_hand() -> None:
+    """Half of the critic's word: A 3/8, B 5/8, C 1/4; nobody was asked below A, and D was not tried."""
+    tree = hand_tree()
+    for each, score in zip(tree.root.edges, (0.0, 1.0, 0.5, 1.0), strict=True):
+        each.critic = score
+    half = replace(ALL, critic_weight=0.5)
+    assert names(tree, half) == ["B>C", "B>A", "A1>A2"]
+    assert [pair.margin for pair in preference_pairs(tree, half)] == [0.375, 0.25, 0.5]
+    assert names(tree, replace(half, min_margin=0.1)) == ["B>C", "B>A", "A>C", "A1>A2"]
+    assert names(tree, replace(half, rule="best_vs_worst")) == ["B>C", "A1>A2"]
+    assert names(tree, replace(ALL, critic_weight=1.0)) == ["B>A", "B>C", "C>A", "A1>A2"]
+    assert names(tree, ALL) == names(hand_tree(), ALL)
+
+
+@given(
+    criticised_trees,
+    st.integers(1, 3),
+    st.sampled_from([0.05, 0.2, 0.5]),
+    st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+)
+def test_best_vs_worst_is_the_widest_of_all_pairs(
+    tree: Tree, min_visits: int, min_margin: float, critic_weight: float
+) -> None:
+    config = replace(ALL, min_visits=min_visits, min_margin=min_margin, critic_weight=critic_weight)
+    every = list(preference_pairs(tree, config))
+    widest = list(preference_pairs(tree, replace(config, max_per_node=1)))
+    extreme = list(preference_pairs(tree, replace(config, rule="best_vs_worst")))
+    assert [(pair.context_ids, pair.margin) for pair in extreme] == [(pair.context_ids, pair.margin) for pair in widest]
+
+    def q(each: Edge) -> float:
+        if each.critic is None:
+            return each.value
+        return (1 - critic_weight) * each.value + critic_weight * each.critic
+
+    # Computed the slow way: every ordered couple of siblings.
+    expected = Counter(
+        (one.action.text, two.action.text, tree.prompt_ids(path))
+        for path, here in tree.walk()
+        for one in here.edges
+        for two in here.edges
+        if min(one.visits, two.visits) >= min_visits and q(one) - q(two) >= min_margin
+    )
+    assert Counter((pair.chosen.text, pair.rejected.text, pair.context_ids) for pair in every) == expected
+
+
+def test_a_trajectory_pair_by_hand() -> None:
+    """Ends: the win through A (1), the limit through B (1/2), the loss C (0); A2 is open."""
+    tree = hand_tree()
+    [pair] = preference_pairs(tree, TRAJECTORY)
+    won = Continuation("A\nA1", (10, 11, 20, 21, 30), (True, True, False, False, True), (-0.1, -0.11, 0.0, 0.0, -0.3))
+    assert pair == PreferencePair("hand-1", (1, 2), won, alone(tree.root.edges[2]), 1.0)
+    assert pair.chosen.logprob == pytest.approx(-0.51)
+    assert len(list(preference_pairs(tree, replace(TRAJECTORY, min_margin=1.0)))) == 1
+    assert list(preference_pairs(tree, replace(TRAJECTORY, min_margin=1.01))) == []
+
+
+def test_a_trajectory_pair_crosses_trees_of_a_task_and_of_one_prompt() -> None:
+    def ends(prompt: int, *rewards: float) -> Tree:
+        end = [
+            edge(f"{prompt}-{reward}", (10 * prompt + place,), 1, reward, node((9,), end="terminated"), reward)
+            for place, reward in enumerate(rewards)
+        ]
+        return Tree(Task("hand-1", "do it"), 0, node((prompt,), *end))
+
+    high, low, other = ends(1, 0.9, 0.8), ends(1, 0.5, 0.4), ends(2, 0.7, 0.0)
+    [pair] = preference_pairs([low, other, high], TRAJECTORY)
+    assert (pair.chosen.text, pair.rejected.text, pair.context_ids) == ("1-0.9", "1-0.4", (1,))
+    assert pair.margin == pytest.approx(0.5)
+    assert low.root.edges[1].child is not None
+    low.root.edges[1].child.origin = "imagined"
+    assert [pair.origin for pair in preference_pairs([low, high], TRAJECTORY)] == ["imagined"]
+    assert list(preference_pairs([high], TRAJECTORY)) == []  # 0.1 apart
+    assert list(preference_pairs([], TRAJECTORY)) == []
+
+
+def test_of_equal_trajectories_the_shorter_makes_the_pair() -> None:
+    slow, quick = [], []
+    for place, pay in enumerate((1.0, 0.0)):
+        end = edge("then", (20 + place,), 1, pay, node((5,), end="terminated"), pay)
+        slow.append(edge(f"slow {pay}", (10 + place,), 1, pay, node((3,), end)))
+        quick.append(edge(f"quick {pay}", (30 + place,), 1, pay, node((7,), end="terminated"), pay))
+    for order in ([*slow, *quick], [*quick, *slow]):
+        [pair] = preference_pairs(Tree(Task("hand-1", "do it"), 0, node((1,), *order)), TRAJECTORY)
+        assert (pair.chosen.text, pair.rejected.text) == ("quick 1.0", "quick 0.0")
+
+
+def test_trajectories_of_several_tasks_are_refused() -> None:
+    strange = hand_tree()
+    strange.task = Task("hand-2", "do that")
+    with pytest.raises(Refused, match="paths of one task, not of hand-1, hand-2: call once for each task"):
+        list(preference_pairs([hand_tree(), strange], TRAJECTORY))
+
+
+def test_equal_trajectories_that_paid_differently_make_no_pair() -> None:
+    lucky, unlucky = (edge("a", (2,), 1, pay, node((3,), end="terminated"), pay) for pay in (1.0, 0.0))
+    tree = Tree(Task("hand-1", "do it"), 0, node((1,), lucky, unlucky))
+    assert list(preference_pairs(tree, TRAJECTORY)) == []
+
+
+@given(randoms.map(random_group))
+def test_trajectory_pairs_hold_the_extreme_ends_and_train_no_observation(group: list[Tree]) -> None:
+    ended = [path_return(path) for tree in group for path, here in tree.walk() if path and here.ended]
+    pairs = list(preference_pairs(group, TRAJECTORY))
+    assert len(pairs) == (bool(ended) and max(ended) - min(ended) >= TRAJECTORY.min_margin)
+    paths = {tree.prompt_ids(path): path for tree in group for path in leaf_paths(tree)}
+    for pair in pairs:
+        assert pair.margin == max(ended) - min(ended)
+        for side, total in ((pair.chosen, max(ended)), (pair.rejected, min(ended))):
+            whole = pair.context_ids + side.token_ids
+            followed = [path for ids, path in paths.items() if ids[: len(whole)] == whole]
+            assert any(path_return(path) == total for path in followed)
+            said = [token for each in followed[0] for token in each.action.token_ids]
+            assert [token for token, kept in zip(side.token_ids, side.mask, strict=True) if kept] == said
+            assert side.mask[-1]
+            assert side.logprob == pytest.approx(-sum(said) / 100)
+
+
+def test_a_turn_of_two_halves_reads_as_one() -> None:
+    """A thought, the action after it, and a turn after that."""
+    last = edge("next", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
+    half = edge("Action: go", (6,), 1, 1.0, node((7,), last))
+    thought = edge("Thought: hm\n", (4,), 1, 1.0, node((), half))
+    thought.action = replace(thought.action, call="")
+    tree = Tree(Task("hand-1", "do it"), 0, node((1,), thought, edge("no", (2,), 1, 0.0, node((3,), end="truncated"))))
+    [pair] = preference_pairs(tree, TRAJECTORY)
+    assert pair.chosen.text == "Thought: hm\nAction: go\nnext"
+    assert pair.chosen.token_ids == (4, 6, 7, 8)
+
+
+def test_the_random_trees_have_pairs() -> None:
+    made = [random_tree(random.Random(seed)) for seed in range(200)]
+    assert sum(len(list(preference_pairs(tree, ALL))) for tree in made) > 100
+    assert sum(len(list(preference_pairs(tree, TRAJECTORY))) for tree in made) > 40

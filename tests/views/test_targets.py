@@ -1,0 +1,224 @@
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from math import sqrt
+from typing import Literal, get_args
+
+import pytest
+from hand_trees import TASK, chain_group, edge, edges, hand_tree, leaf_paths, node, random_tree, shuffle_siblings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.search.node import Node, Tree, path_return
+from treeagent.targets import (
+    TargetConfig,
+    TokenRow,
+    imitation_rows,
+    lambda_return,
+    path_row,
+    policy_rows,
+    state_return,
+    value_rows,
+)
+
+Kind = Literal["mean", "best", "lambda"]
+MEAN = TargetConfig(value="mean")
+randoms = st.randoms(use_true_random=False)
+trees = randoms.map(random_tree)
+
+
+def test_imitation_by_hand() -> None:
+    [row] = imitation_rows(hand_tree(), TargetConfig())
+    ids = (1, 2, 10, 11, 20, 21, 30, 40)
+    mask = (False, False, True, True, False, False, True, False)
+    assert row == TokenRow("hand-1", ids, mask, (1, 5, 7), (1.0, 1.0, 1.0))
+    both = list(imitation_rows(hand_tree(), TargetConfig(min_return=0.0, paths_per_tree=2)))
+    assert [each.token_ids for each in both] == [ids, (1, 2, 13, 23)]
+    assert list(imitation_rows(hand_tree(), TargetConfig(min_return=1.1))) == []
+
+
+def test_imitation_prefers_the_shorter_of_equal_paths() -> None:
+    """A win of two steps, one of one step, another of one step; a limit of high value is no finished path."""
+    slow = edge("slow", (2,), 1, 1.0, node((3,), edge("then", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)))
+    quick = edge("quick", (6,), 1, 1.0, node((7,), end="terminated"), 1.0)
+    other = edge("other", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
+    limit = edge("limit", (10,), 1, 2.0, node((11,), value=2.0, end="truncated"))
+    tree = Tree(TASK, 0, node((1,), slow, quick, other, limit))
+    best = list(imitation_rows(tree, TargetConfig(paths_per_tree=3)))
+    assert [row.token_ids for row in best] == [(1, 6, 7), (1, 8, 9), (1, 2, 3, 4, 5)]
+
+
+@given(trees, st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 3))
+def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, count: int) -> None:
+    rows = list(imitation_rows(tree, TargetConfig(min_return=least, paths_per_tree=count)))
+    finished = [path for path, here in tree.walk() if path and here.terminated and path_return(path) >= least]
+    assert len(rows) == min(count, len(finished))
+    ranks = sorted((-path_return(path), len(path)) for path in finished)
+    by_tokens = {tree.prompt_ids(path): (-path_return(path), len(path)) for path in finished}
+    assert [by_tokens[row.token_ids] for row in rows] == ranks[: len(rows)]
+    said = {token for each in edges(tree) for token in each.action.token_ids}
+    for row in rows:
+        assert {token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept} == said & {*row.token_ids}
+        assert set(row.value_targets) == {-by_tokens[row.token_ids][0]}
+
+
+@pytest.mark.parametrize(
+    ("config", "root", "a", "b"),
+    [
+        (MEAN, 3.5 / 7, 2 / 3, 0.5),
+        (TargetConfig(value="best"), 1.0, 1.0, 0.5),
+        (TargetConfig(value="lambda", lambda_=0.0), 4 / 7, 2 / 3, 0.5),
+        (TargetConfig(value="lambda", lambda_=0.5), 23 / 42, 2 / 3, 0.5),
+        (TargetConfig(value="lambda", lambda_=1.0), 11 / 21, 2 / 3, 0.5),
+    ],
+)
+def test_value_targets_by_hand(config: TargetConfig, root: float, a: float, b: float) -> None:
+    """The open state and the limit have nothing below: their own estimates teach nothing.
+
+    V after A is 1, after B 0; G(A) = 1 - λ + λ 2/3 and G(B) = λ / 2, visited 4 and 2 times of 7.
+    """
+    through_a, through_b, through_c = value_rows(hand_tree(), config)
+    assert through_a.token_ids == (1, 2, 10, 11, 20, 21, 30, 40)
+    assert through_a.value_positions == (1, 5, 7)
+    assert through_a.value_targets == pytest.approx((root, a, 1.0))
+    assert through_b.token_ids[: through_b.value_positions[0] + 1] == (1, 2, 12, 22)
+    assert through_b.value_targets == pytest.approx((b,))
+    assert (through_c.token_ids, through_c.value_positions, through_c.value_targets) == ((1, 2, 13, 23), (3,), (0.0,))
+    assert not any(any(row.mask) for row in (through_a, through_b, through_c))
+
+
+def test_best_returns_add_the_rewards_on_the_way() -> None:
+    """Reward 0.25 on the way, then 0.5 at an end or V = 0.6 at a limit, or a withheld end judged 0.1."""
+    ends = edge("x", (4,), 1, 0.5, node((5,), value=0.9, end="terminated"), 0.5)
+    limit = edge("y", (6,), 1, 0.6, node((7,), value=0.6, end="truncated"))
+    withheld = edge("z", (8,), 1, 0.1, node((9,), value=0.1, end="terminated"), None)
+    tree = Tree(TASK, 0, node((1,), edge("a", (2,), 4, 1.0, node((3,), ends, limit, withheld), 0.25)))
+    first = tree.root.edges[0].child
+    assert first is not None
+    assert state_return(tree.root, None, TargetConfig()) == pytest.approx(0.85)
+    assert state_return(first, tree.root.edges[0], TargetConfig()) == pytest.approx(0.6)
+    assert state_return(tree.root, None, MEAN) == pytest.approx(0.25)
+    assert state_return(first, tree.root.edges[0], MEAN) == pytest.approx(0.4)
+    told = [target for row in value_rows(tree, TargetConfig()) for target in row.value_targets]
+    assert told == pytest.approx([0.85, 0.6, 0.5])  # nothing is known of the limit and of the withheld end
+
+
+def test_thoughts_are_not_discounted() -> None:
+    """γ = 1/2 of the one step that is taken: a reward of 1 is worth 1, and a later V of 1 a half."""
+    action = edge("act", (3,), 1, 1.0, node((4,), end="truncated", value=1.0))
+    thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
+    thought.action = replace(thought.action, call="")
+    root = node((1,), thought)
+    assert state_return(root, None, TargetConfig(), 0.5) == 0.5
+    assert state_return(root, None, TargetConfig(value="lambda", lambda_=1.0), 0.5) == 0.5
+    assert state_return(root, None, TargetConfig(value="lambda", lambda_=0.0), 0.5) == 0.25
+
+
+@given(randoms.map(chain_group), st.sampled_from([0.5, 1.0]))
+def test_lambda_returns_lie_between_the_next_value_and_the_whole_return(group: list[Tree], discount: float) -> None:
+    """λ = 1 averages the returns of the trajectories below, λ = 0 knows one step; linear between for one step more."""
+    for tree in group:
+        for path in leaf_paths(tree):
+            for place, each in enumerate(path):
+                assert each.child is not None
+                below = [
+                    path_return(other[place:], discount)
+                    for other in leaf_paths(tree)
+                    if len(other) > place and other[place] is each
+                ]
+                assert lambda_return(each, 1.0, discount) == pytest.approx(sum(below) / len(below))
+                near = (each.reward or 0.0) + discount * each.child.leaf_value(each.reward)
+                assert lambda_return(each, 0.0, discount) == pytest.approx(near)
+        for here in tree.nodes():
+            for each in here.edges:  # a value function that is right leaves nothing to correct
+                each.reward = 0.0 if each.child is not None and not each.child.ended else each.reward
+            here.value = 0.5
+        for each in edges(tree):
+            if each.child is not None and not any(here.terminated for here in _below(each.child)):
+                assert lambda_return(each, 0.7) == pytest.approx(0.5)
+
+
+def _below(here: Node) -> Iterator[Node]:
+    yield here
+    for each in here.edges:
+        if each.child is not None:
+            yield from _below(each.child)
+
+
+@given(trees, st.sampled_from(get_args(Kind)), randoms)
+def test_every_known_state_is_told_once_whatever_the_order_of_siblings(
+    tree: Tree, kind: Kind, shuffler: random.Random
+) -> None:
+    config = TargetConfig(value=kind)
+    expected = {}
+    for path, here in tree.walk():
+        target = state_return(here, path[-1] if path else None, config)
+        if target is not None:
+            expected[tree.prompt_ids(path)[-1]] = target
+    shuffle_siblings(tree, shuffler)
+    rows = list(value_rows(tree, config))
+    told = [
+        (row.token_ids[place], target)
+        for row in rows
+        for place, target in zip(row.value_positions, row.value_targets, strict=True)
+    ]
+    assert len(told) == len(expected)
+    assert dict(told) == pytest.approx(expected)
+    assert all(row.value_targets for row in rows)
+
+
+def test_policy_targets_by_hand() -> None:
+    """Visits 4, 2, 1 at the root, 1 and 2 below A; D was not tried, and B1 has no sibling."""
+    rows = list(policy_rows(hand_tree(), TargetConfig()))
+    below = (1, 2, 10, 11, 20, 21)
+    assert [row.token_ids for row in rows] == [
+        (1, 2, 10, 11),
+        (1, 2, 12),
+        (1, 2, 13),
+        (*below, 30),
+        (*below, 31, 32),
+    ]
+    assert ["".join("+" if kept else "-" for kept in row.mask) for row in rows] == [
+        "--++", "--+", "--+", "------+", "------++",
+    ]  # fmt: skip
+    assert [row.weight for row in rows] == pytest.approx([4 / 7, 2 / 7, 1 / 7, 1 / 3, 2 / 3])
+    sharper = policy_rows(hand_tree(), TargetConfig(policy_temperature=0.5))
+    assert [row.weight for row in sharper] == pytest.approx([16 / 21, 4 / 21, 1 / 21, 1 / 5, 4 / 5])
+    flatter = policy_rows(hand_tree(), TargetConfig(policy_temperature=2.0))
+    assert [row.weight for row in flatter][3:] == pytest.approx([1 / (1 + sqrt(2)), sqrt(2) / (1 + sqrt(2))])
+
+
+@given(trees, st.sampled_from([1e-3, 0.5, 1.0, 10.0]))
+def test_policy_targets_imitate_each_tried_action_once_and_sum_to_one(tree: Tree, temperature: float) -> None:
+    rows = list(policy_rows(tree, TargetConfig(policy_temperature=temperature)))
+    sums: dict[tuple[int, ...], float] = {}
+    trained: Counter[int] = Counter()
+    for row in rows:
+        prompt = row.mask.index(True)
+        assert all(row.mask[prompt:])
+        sums[row.token_ids[:prompt]] = sums.get(row.token_ids[:prompt], 0.0) + row.weight
+        trained.update(row.token_ids[prompt:])
+    assert all(total == pytest.approx(1.0) for total in sums.values())
+    compared = [here for here in tree.nodes() if sum(each.visits > 0 for each in here.edges) > 1]
+    assert len(sums) == len(compared)
+    expected = (token for here in compared for each in here.edges if each.visits for token in each.action.token_ids)
+    assert trained == Counter(expected)
+
+
+@given(trees)
+def test_path_rows_spell_the_tree(tree: Tree) -> None:
+    for path, _ in tree.walk():
+        row = path_row(tree, path, [0.5] * (len(path) + 1))
+        assert row.token_ids == tree.prompt_ids(path)
+        assert row.value_positions == tuple(len(tree.prompt_ids(path[:depth])) - 1 for depth in range(len(path) + 1))
+        assert sum(row.mask) == sum(len(each.action.token_ids) for each in path)
+        assert not any(path_row(tree, path, imitate=False).mask)
+
+
+def test_the_random_trees_have_targets() -> None:
+    made = [random_tree(random.Random(seed)) for seed in range(200)]
+    for kind in ("terminated", "truncated"):
+        assert sum(getattr(here, kind) for tree in made for here in tree.nodes()) > 50
+    assert sum(len(list(imitation_rows(tree, TargetConfig()))) for tree in made) > 20
+    assert sum(len(list(policy_rows(tree, TargetConfig()))) for tree in made) > 200
