@@ -65,8 +65,8 @@ def main() -> None:
             settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=_MANY))
             jobs = [
                 WaveJob(
-                    settings, run / "checkpoints" / arguments.policy, name, index, start,
-                    min(50, arguments.tasks - start), None, split="test", mode=mode,
+                    settings, run / "checkpoints" / arguments.policy, name, index,
+                    range(start, min(start + 50, arguments.tasks)), None, split="test", mode=mode,
                 )
                 for index, start in enumerate(range(0, arguments.tasks, 50))
             ]  # fmt: skip

@@ -18,7 +18,7 @@ from treeagent.types import Action, Message, State, Task
 
 TASK = Task("shop-1", "Buy a kettle.")
 ROW = {"policy": "dpo", "mode": "mcts", "success": 0.835, "reward": 0.9, "tasks": 200}
-COMMANDS = ("quickstart", "collect", "export", "train", "eval", "show")
+COMMANDS = ("quickstart", "collect", "export", "train", "update", "eval", "show")
 
 
 def treeagent(*arguments: str | Path) -> Result:
@@ -107,16 +107,11 @@ def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: 
 
 def test_training_without_trees_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    said = sentence("train", "dpo", tmp_path, "--out", tmp_path / "run")
+    said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run")
     assert said.startswith(f"{tmp_path / 'run'} holds no trees: make some with treeagent collect")
 
 
-def test_exporting_what_cannot_be_exported_is_one_sentence(tmp_path: Path, run: Path) -> None:
-    assert sentence("export", tmp_path, "pairs", "pairs.jsonl").startswith(f"{tmp_path} holds no trees")
-    assert sentence("export", run, "pairs", "pairs.csv").startswith("the format of pairs.csv is unknown: let it end in")
-
-
-@pytest.mark.parametrize("arguments", [("train", "ppo", "x", "--out", "y"), ("export", "r", "all", "f"), ("fly",)])
+@pytest.mark.parametrize("arguments", [("update", "ppo", "x", "--out", "y"), ("export", "r"), ("fly",)])
 def test_a_word_that_is_no_choice_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     assert treeagent(*arguments).exit_code == 2
 

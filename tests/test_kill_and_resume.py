@@ -1,4 +1,4 @@
-"""A quickstart killed at random moments ends with the same trees, weights and results as one that never was."""
+"""A run killed at random moments ends with the same trees, weights and results as one that never was."""
 
 import hashlib
 import json
@@ -12,17 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from treeagent.run import Run
 from treeagent.store import digest, read_records
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREEAGENT = Path(sys.executable).parent / "treeagent"
-KILLS = 12
+KILLS = 20
 # Checkpoints every few steps, so that a kill in the middle of training has something to resume from.
-SETTINGS = ["warm_start.sft.save_every=20", "update.rft.save_every=1", "update.dpo.save_every=1"]
+SETTINGS = ["warm_start.sft.save_every=20", "update.rft.save_every=1", "update.dpo.save_every=1", "workers=2"]
+ROUNDS = ["adapt.rounds=3", "adapt.replay=1", "adapt.effort=2.0", "collect.resample=1"]
 
 
-def command(out: Path) -> list[str | Path]:
-    return [TREEAGENT, "quickstart", "--config", CONFIG, "--out", out, "--resume", "workers=2", *SETTINGS]
+def command(name: str, out: Path) -> list[str | Path]:
+    more = ROUNDS if name == "train" else []
+    return [TREEAGENT, name, "--config", CONFIG, "--out", out, "--resume", *SETTINGS, *more]
 
 
 def outcome(run: Path) -> dict[str, object]:
@@ -32,8 +35,14 @@ def outcome(run: Path) -> dict[str, object]:
         str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted((run / "checkpoints").rglob("*.safetensors"))
     }
+    metrics = [
+        {key: value for key, value in row.items() if "seconds" not in key and "per_second" not in key}
+        for row in Run.open(run).metrics()
+        if row["stage"] in ("adapt", "warm_start", "value")
+    ]
     return {
         "trees": digest(read_records(run / "trees")),
+        "metrics": sorted(metrics, key=lambda row: (row["stage"], row["step"])),
         "weights": weights,
         "results": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],
     }
@@ -47,22 +56,27 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["quickstart", "train"])
+def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, name: str) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     started = time.monotonic()
-    subprocess.run(command(whole), check=True, env=environment, capture_output=True)
+    subprocess.run(command(name, whole), check=True, env=environment, capture_output=True)
     length = time.monotonic() - started
     rng, kills, finished = random.Random(0), 0, False
     while not finished and kills < KILLS:
         process = subprocess.Popen(
-            command(cut), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command(name, cut),
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
-            finished = process.wait(timeout=rng.uniform(0.1, 0.5) * length) == 0
+            finished = process.wait(timeout=rng.uniform(0.05, 0.4) * length) == 0
         except subprocess.TimeoutExpired:
             kill(process)
             kills += 1
-    subprocess.run(command(cut), check=True, env=environment, capture_output=True)
+    subprocess.run(command(name, cut), check=True, env=environment, capture_output=True)
     assert kills >= 3
     assert outcome(cut) == outcome(whole)

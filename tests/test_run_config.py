@@ -15,6 +15,7 @@ from treeagent.config import (
 )
 from treeagent.evaluate import EvaluateConfig
 from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
 
 
 def sentence(path: Path | None, *overrides: str) -> str:
@@ -145,3 +146,55 @@ def test_differences_are_named_by_dotted_keys() -> None:
     new = load_config(None, ["seed=1", "search.limits.simulations=99", "environment.options.size=3"])
     assert config_difference(old, new) == ["environment.options.size", "search.limits.simulations", "seed"]
     assert config_difference(new, new) == []
+
+
+def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "base.toml").write_text("seed = 3\n[search]\ncandidates = 6\nlimits = { simulations = 8 }\n")
+    child = tmp_path / "recipes" / "child.toml"
+    child.write_text('extends = "../base.toml"\n[search]\nlimits = { generated_tokens = 90 }\nc_init = 2.0\n')
+    config = load_config(child)
+    assert (config.seed, config.search.candidates, config.search.c_init) == (3, 6, 2.0)
+    assert config.search.limits == Limits(simulations=8, generated_tokens=90)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('extends = "gone.toml"', "gone.toml does not exist"),
+        ('extends = "self.toml"', "extends itself"),
+        ("extends = 3", "extends 3, which is no path"),
+    ],
+)
+def test_a_file_that_extends_nothing_usable_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "self.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        load_config(path)
+
+
+RECIPES = sorted((Path(__file__).parent.parent / "configs").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_every_recipe_is_read(path: Path) -> None:
+    assert load_config(path) != load_config(None)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if path.parent.name == "baselines"], ids=lambda path: path.stem
+)
+def test_every_baseline_may_spend_as_much_as_the_tree_search(path: Path) -> None:
+    """On a task, on all of them, and on evaluation."""
+    ours, theirs = load_config(path.parent.parent / "adapt.toml"), load_config(path)
+    for name in ("environment_steps", "generated_tokens"):
+        assert getattr(theirs.search.limits, name) == getattr(ours.search.limits, name)
+    assert (theirs.collect.tasks, theirs.adapt.rounds) == (ours.collect.tasks, ours.adapt.rounds)
+    assert (theirs.policy, theirs.warm_start, theirs.evaluate) == (ours.policy, ours.warm_start, ours.evaluate)
+
+
+def test_gae_wants_the_value_of_every_state() -> None:
+    settings = ["update.advantages.kind=gae", "search.method=best_of_n"]
+    with pytest.raises(ConfigError, match=r"set search\.estimate_all too"):
+        load_config(None, settings)
+    assert load_config(None, [*settings, "search.estimate_all=true"]).search.estimate_all

@@ -1,6 +1,7 @@
 """The command line. Knows which function of the loop serves which command, and how failures read to people."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -72,9 +73,11 @@ def quickstart(
     """
     with _run(config, overrides, seed, out, resume) as run:
         from treeagent import loop
+        from treeagent.jobs import kept_workers
         from treeagent.progress import RichProgress
 
-        _print_results(loop.quickstart(run.config, run, RichProgress()))
+        with kept_workers(run.config.workers):
+            _print_results(loop.quickstart(run.config, run, RichProgress()))
 
 
 @app.command()
@@ -103,34 +106,67 @@ def collect(
 @app.command()
 def export(
     run_folder: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The dataset's folder.")],
+    overrides: Overrides = None,
     view: Annotated[
-        Literal["pairs", "advantages", "sft", "values"],
-        typer.Argument(metavar="VIEW", help="pairs, advantages, sft or values."),
-    ],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the rows go.")],
-    format: Annotated[
-        Literal["jsonl", "parquet"] | None, typer.Option("--format", help="By default what FILE's name ends with.")
+        list[str] | None,
+        typer.Option(
+            metavar="VIEW", help="pairs, advantages, sft, values or transitions; give it again for more. Default: all."
+        ),
     ] = None,
+    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="Of the files.")] = "parquet",
 ) -> None:
-    """Write the rows that a trainer of your own wants: preference pairs, advantages, paths to imitate, state values.
+    """Write views of the trees as a Hugging Face dataset with one config a view, to train on elsewhere.
 
-    Reads RUN/trees, writes FILE.
+    Reads RUN/trees, writes DIR; the same command goes on where it was killed, and takes in trees collected since.
 
-    Example: treeagent export runs/shop pairs pairs.parquet
+    Example: treeagent export runs/shop --view pairs --view sft --out shop-trees update.pairs.min_margin=0.1
     """
+    from treeagent.config import load_config
+    from treeagent.export.dataset import export as write
+    from treeagent.export.views import VIEWS
+    from treeagent.progress import RichProgress
     from treeagent.run import Run
 
-    _require_trees(run_folder)
-    chosen = format or _format_of(file)
     run = Run.open(run_folder)
-    from treeagent.export import export as write
-
-    rows = write(run, view, file, chosen)
-    Console().print(f"{rows:,} rows in {file}", highlight=False, markup=False)
+    config = load_config(run_folder / "config.toml", overrides or ())
+    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or VIEWS)), format, out)
+    for name, count in rows.items():
+        Console().print(f"{count:,} rows in {out / name}", highlight=False, markup=False)
 
 
 @app.command()
 def train(
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CHECKPOINT]", help="Where to start; without one, from a warm start.", show_default=False
+        ),
+    ] = None,
+    out: Out = Path("runs/train"),
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    resume: Resume = False,
+) -> None:
+    """Search and adapt: rounds of tree search with the policy as it is and of learning from the trees.
+
+    Writes RUN/trees, RUN/checkpoints/round-N-METHOD, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
+
+    Example: treeagent train --config configs/quickstart.toml --out runs/adapt adapt.rounds=3
+    """
+    given, settings = _checkpoint_and_overrides(checkpoint, overrides)
+    with _run(config, settings, seed, out, resume) as run:
+        from treeagent.adapt import adapt
+        from treeagent.jobs import kept_workers
+        from treeagent.progress import RichProgress
+
+        with kept_workers(run.config.workers):
+            _print_results(adapt(run.config, run, RichProgress(), given))
+
+
+@app.command()
+def update(
     method: Annotated[
         Literal["rft", "dpo", "grpo"], typer.Argument(metavar="METHOD", help="rft, dpo or grpo.", show_default=False)
     ],
@@ -145,7 +181,7 @@ def train(
 
     Reads CHECKPOINT and RUN/trees, writes RUN/checkpoints/METHOD.
 
-    Example: treeagent train dpo runs/shop/checkpoints/base --out runs/shop
+    Example: treeagent update dpo runs/shop/checkpoints/base --out runs/shop
     """
     checkpoint_path = _checkpoint(checkpoint)
     _require_trees(out)
@@ -153,7 +189,7 @@ def train(
         from treeagent import loop
         from treeagent.progress import RichProgress
 
-        written = loop.train(run.config, run, RichProgress(), method, checkpoint_path)
+        [written] = loop.update(run.config, run, RichProgress(), checkpoint_path, [method])
         Console().print(f"checkpoint in {written}", highlight=False, markup=False)
 
 
@@ -219,10 +255,14 @@ def main() -> None:
     app()
 
 
-def _run(config: Path | None, overrides: Sequence[str] | None, seed: int | None, out: Path, resume: bool) -> "Run":
+@contextmanager
+def _run(
+    config: Path | None, overrides: Sequence[str] | None, seed: int | None, out: Path, resume: bool
+) -> "Iterator[Run]":
     from treeagent.config import load_config
     from treeagent.envs import make_env
     from treeagent.run import Run
+    from treeagent.tracking import tracked
 
     own = out / "config.toml"
     if config is None and resume and own.is_file():
@@ -230,7 +270,18 @@ def _run(config: Path | None, overrides: Sequence[str] | None, seed: int | None,
     settings = load_config(config, overrides or (), seed=seed)
     # Before the folder exists: an environment that cannot be made must leave nothing behind.
     make_env(settings.environment.name, settings.environment.options).close()
-    return Run.create(out, settings, resume=resume)
+    with Run.create(out, settings, resume=resume) as run, tracked(run):
+        yield run
+
+
+def _checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
+    """An optional CHECKPOINT before KEY=VALUE: what stands in its place may be the first of those."""
+    settings = list(overrides or ())
+    if checkpoint is None:
+        return None, settings
+    if "=" in checkpoint:
+        return None, [checkpoint, *settings]
+    return _checkpoint(checkpoint), settings
 
 
 def _checkpoint(name: str) -> Path:
@@ -258,17 +309,6 @@ def _require_trees(folder: Path) -> None:
 
     if not shards(folder / "trees"):
         raise RunError(f"{folder} holds no trees: make some with treeagent collect CHECKPOINT --out {folder}")
-
-
-def _format_of(file: Path) -> Literal["jsonl", "parquet"]:
-    from treeagent.run import RunError
-
-    match file.suffix:
-        case ".jsonl":
-            return "jsonl"
-        case ".parquet":
-            return "parquet"
-    raise RunError(f"the format of {file} is unknown: let it end in .jsonl or .parquet, or pass --format")
 
 
 def _print_results(rows: Sequence[dict[str, Any]]) -> None:

@@ -23,10 +23,12 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.pairs import PairConfig
 from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
 from treeagent.targets import TargetConfig
 
 _STRICT = ConfigDict(extra="forbid")
 Method = Literal["rft", "dpo", "grpo"]
+Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -89,6 +91,11 @@ class CollectConfig:
     """One tree each."""
     wave: Annotated[int, Field(gt=0)] = 100
     """Trees that share their model calls; a finished wave is what a resumed run keeps."""
+    limits: Limits | None = None
+    """What all trees of a collection may spend together: it ends with the wave that reaches a limit."""
+    resample: Annotated[int, Field(ge=0)] = 0
+    """Rounds in which trees whose returns are all equal are made up for by trees of further tasks (DAPO's dynamic
+    sampling)."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -115,6 +122,32 @@ class UpdateConfig:
     """The head's fit on search returns, after every change of the policy."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths used by that fit."""
+    keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of trees learned from, those whose returns differ most (StarPO-S)."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class AdaptConfig:
+    """Search-and-adapt: search with the policy as it is, learn from the trees, again."""
+
+    rounds: Annotated[int, Field(gt=0)] = 3
+    """Of search and update."""
+    methods: tuple[Method, ...] = ("dpo", "grpo")
+    """Updates of a round, one after the other on the same weights."""
+    replay: Annotated[int, Field(ge=0)] = 1
+    """Earlier rounds whose trees are learned from again; the log-probabilities stored with them are the reference."""
+    curriculum: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of a round's tasks that were searched before: those whose returns differed most when last searched."""
+    effort: Annotated[float, Field(ge=1)] = 1.0
+    """Factor of ``search.limits`` for tasks that were searched before without a success."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Rounds in a row without a better validation before the loop stops; 0 never stops."""
+
+    @model_validator(mode="after")
+    def _some_method(self) -> Self:
+        if not self.methods:
+            raise ValueError('methods is empty: name at least one of "rft", "dpo", "grpo"')
+        return self
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -132,11 +165,19 @@ class RunConfig:
     collect: CollectConfig = Field(default_factory=CollectConfig)
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    adapt: AdaptConfig = Field(default_factory=AdaptConfig)
+    trackers: tuple[Tracker, ...] = ()
+    """Where metrics go beside metrics.jsonl."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.update.pairs.critic_weight and not self.search.critic_weight:
             raise ValueError("update.pairs.critic_weight is set, but no critic is asked: set search.critic_weight too")
+        if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:
+            raise ValueError(
+                f"update.advantages.kind is 'gae', which wants V(s) of every state, but search.method "
+                f"{self.search.method!r} asks it of leaves only: set search.estimate_all too"
+            )
         return self
 
 
@@ -147,12 +188,13 @@ class ConfigError(ValueError):
 def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int | None = None) -> RunConfig:
     """The defaults, changed by a TOML file, then by overrides such as ``collect.tasks=32``, then by ``seed``.
 
-    An override's value is read as a TOML value, a bare word as a string.
+    A file may name another one that it ``extends``, by a path relative to itself. An override's value is read as a TOML
+    value, a bare word as a string.
 
     Raises:
         ConfigError: the file cannot be read, or a setting is unknown, of another type or out of range.
     """
-    settings = {} if path is None else _read_toml(path)
+    settings = {} if path is None else _read_settings(path)
     for override in overrides:
         _override(settings, override)
     if seed is not None:
@@ -174,9 +216,36 @@ def dump_config(config: RunConfig) -> str:
 
 def config_difference(old: RunConfig, new: RunConfig) -> list[str]:
     """The dotted keys whose values differ, sorted."""
-    before, after = (_flat(TypeAdapter(RunConfig).dump_python(config)) for config in (old, new))
+    before, after = flat_settings(old), flat_settings(new)
     absent = object()
     return sorted(key for key in before | after if before.get(key, absent) != after.get(key, absent))
+
+
+def flat_settings(config: RunConfig) -> dict[str, Any]:
+    """Every setting by its dotted key."""
+    return _flat(TypeAdapter(RunConfig).dump_python(config))
+
+
+def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's settings over those of the file that it extends."""
+    if path.resolve() in reading:
+        raise ConfigError(f"config file {path} extends itself: remove one of the extends between")
+    settings = _read_toml(path)
+    parent = settings.pop("extends", None)
+    if parent is None:
+        return settings
+    if not isinstance(parent, str):
+        raise ConfigError(f"config file {path} extends {parent!r}, which is no path: write it in quotes")
+    return _merged(_read_settings(path.parent / parent, (*reading, path.resolve())), settings)
+
+
+def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections joined, key by key."""
+    whole = dict(below)
+    for key, value in above.items():
+        old = whole.get(key)
+        whole[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return whole
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -265,7 +334,7 @@ def _unknown_key(parts: list[str]) -> str:
     for part in parts[:-1]:
         section = getattr(section, part)
     known = [field.name for field in fields(section)]
-    every = _flat(TypeAdapter(RunConfig).dump_python(RunConfig()))
+    every = flat_settings(RunConfig())
     where = ".".join(parts[:-1])
     near = [f"{where}.{name}" if where else name for name in difflib.get_close_matches(parts[-1], known, 1)]
     near += [key for key in every if key.split(".")[-1] == parts[-1]]

@@ -4,7 +4,9 @@ A job is a value and depends on nothing but itself, so results are the same what
 """
 
 import asyncio
+import math
 import multiprocessing
+import os
 import random
 import shutil
 import signal
@@ -20,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from treeagent.advantages import advantage_rows, q_advantages
+from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import Method, PolicyConfig, RunConfig
 from treeagent.critic import LMCritic
@@ -29,6 +31,7 @@ from treeagent.envs.base import Env
 from treeagent.evaluate import Actors, Mode, Outcome, execute, play
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
+from treeagent.health import return_spread
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.sft import train_sft
@@ -36,6 +39,7 @@ from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
 from treeagent.pairs import preference_pairs
 from treeagent.policy import HeadValue, LLMPolicy
+from treeagent.run import COLLECTED
 from treeagent.search.config import SearchConfig
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
@@ -46,11 +50,8 @@ from treeagent.split import SplitDynamics, SplitPolicy
 from treeagent.store import read_as, write_shard
 from treeagent.targets import TokenRow, imitation_rows, value_rows
 from treeagent.telemetry import Cost, Meter
-from treeagent.types import Dynamics, Policy, Split, Value
+from treeagent.types import Dynamics, Policy, Split, Task, Value
 from treeagent.value_head import ValueHead
-
-COLLECTED = "collect"
-"""Name of the shards of searched training trees."""
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -58,7 +59,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class WaveJob:
-    """Tasks ``start`` to ``start + count`` of a split under one checkpoint."""
+    """Tasks of a split under one checkpoint."""
 
     config: RunConfig
     checkpoint: Path
@@ -66,12 +67,17 @@ class WaveJob:
     name: str
     """Of the shards its trees go to; the policy's name for an evaluation."""
     index: int
-    start: int
-    count: int
+    tasks: Sequence[int]
+    """Their places in the split."""
     trees: Path | None
     """Where its trees go; None keeps none."""
     split: Split = "train"
     mode: Mode = "mcts"
+
+    @property
+    def shard(self) -> str:
+        """The file that a finished wave of searches leaves."""
+        return f"{self.name}-{self.index:05d}.jsonl.zst"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
     dynamics = play_on(env, config, job.name)
-    tasks = env.tasks(job.split, job.count, job.start)
+    tasks = tasks_at(env, job.split, job.tasks)
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
     meter, told = Meter(whole.generator, dynamics), time.monotonic()
 
@@ -110,6 +116,7 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
     value = leaf_value(actors.value, whole, turns, config)
     search = make_search(actors.sampling, turns, config.search, value, actors.critic)
     trees = asyncio.run(search.run(tasks, seeds, on_wave))
+    whole.generator.forget()  # no other wave shares its prefixes
     if job.trees is not None:
         write_shard(job.trees, job.name, job.index, map(to_record, trees))
     return meter.read(trees)
@@ -127,17 +134,30 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
             replace(actors, value=leaf_value(actors.value, whole, blind, config)),
             blind,
             in_turns(play_on(env, config, "evaluate"), config),
-            env.tasks(job.split, job.count, job.start),
+            tasks_at(env, job.split, job.tasks),
             job.mode,
             config.evaluate,
             config.search,
             derive_seed(config.seed, "evaluate"),
         )
     )
+    whole.generator.forget()
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
         write_shard(job.trees, f"evaluate-{job.name}-{job.mode}", job.index, map(to_record, trees))
     return outcomes, seconds
+
+
+def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
+    """The tasks at ``places`` of a split, neighbours fetched together."""
+    tasks: list[Task] = []
+    while len(tasks) < len(places):
+        start = len(tasks)
+        stop = start + 1
+        while stop < len(places) and places[stop] == places[stop - 1] + 1:
+            stop += 1
+        tasks += env.tasks(split, stop - start, places[start])
+    return tasks
 
 
 def environment(config: RunConfig) -> Env:
@@ -220,6 +240,8 @@ class TrainJob:
     checkpoint: Path
     method: Method
     trees: Path
+    names: Sequence[str]
+    """Of the shards in ``trees`` to learn from."""
     out: Path
     """Where the updated checkpoint goes."""
     scratch: Path
@@ -230,10 +252,10 @@ def train_policy(job: TrainJob, emit: Emit) -> dict[str, Any]:
     """Update, refit the value head to the changed hidden states, save. Returns what is worth remembering."""
     update, checkpoint = job.config.update, load_checkpoint(job.checkpoint)
     head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
-    trees = read_trees(job.trees)
+    trees = informative(read_trees(job.trees, job.names), update.keep_trees)
     hooks = Hooks(
-        on_metrics=lambda metrics: emit(Event(job.method, metrics=metrics)),
-        on_progress=lambda done, total: emit(Event(job.method, done=done, total=total)),
+        on_metrics=lambda metrics: emit(Event(job.out.name, metrics=metrics)),
+        on_progress=lambda done, total: emit(Event(job.out.name, done=done, total=total)),
         validate=greedy_success(checkpoint, job.config),
         checkpoint_dir=job.scratch,
     )
@@ -243,11 +265,11 @@ def train_policy(job: TrainJob, emit: Emit) -> dict[str, Any]:
             imitated = [row for tree in trees for row in imitation_rows(tree, update.targets)]
             result = train_sft(model, tokenizer, imitated, update.rft, **hooks)
         case "dpo":
-            pairs = [pair for tree in trees for pair in preference_pairs(tree, update.pairs)]
+            pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs)]
             dpo = replace(update.dpo, temperature=job.config.policy.temperature)
             result = train_dpo(model, tokenizer, pairs, dpo, **hooks)
         case "grpo":
-            scored = [row for tree in trees for row in advantage_rows(tree, q_advantages(tree, update.advantages))]
+            scored = list(scored_rows(trees, update.advantages))
             grpo = replace(update.grpo, temperature=job.config.policy.temperature)
             result = train_grpo(model, tokenizer, scored, grpo, **hooks)
     fitted = fit_value(model, head, sample_value_rows(trees, job.config), update.value)
@@ -263,9 +285,34 @@ def sample_value_rows(trees: Sequence[Tree], config: RunConfig) -> list[TokenRow
     return rows[: config.update.value_rows]
 
 
-def read_trees(folder: Path) -> list[Tree]:
-    """Every searched training tree of a run."""
-    return list(read_as(from_record, folder, COLLECTED))
+def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:
+    """The trees of each task, which some views compare with each other; tasks in the order of their first tree."""
+    groups: dict[str, list[Tree]] = {}
+    for tree in trees:
+        groups.setdefault(tree.task.id, []).append(tree)
+    return list(groups.values())
+
+
+def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[AdvantageRow]:
+    """The rows of every tree, its advantages taken among the trees of its task."""
+    for group in by_task(trees):
+        scored = advantages(group, config)
+        for tree in group:
+            yield from advantage_rows(tree, scored)
+
+
+def informative(trees: Sequence[Tree], share: float) -> list[Tree]:
+    """The ``share`` of trees whose returns differ most, in their order (StarPO-S, Wang et al. 2025)."""
+    if share == 1:
+        return list(trees)
+    wanted = math.ceil(share * len(trees))
+    ranked = sorted(range(len(trees)), key=lambda place: -return_spread(trees[place]))
+    return [trees[place] for place in sorted(ranked[:wanted])]
+
+
+def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> list[Tree]:
+    """The searched training trees of shards of these names."""
+    return [tree for name in names for tree in read_as(from_record, folder, name)]
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
@@ -296,26 +343,82 @@ def run_jobs(
                 result = work(job, on_event)
             yield job, result
         return
-    # spawn: a forked copy of a process that has run torch can hang in its thread pools, and would inherit our locks.
-    context = multiprocessing.get_context("spawn")
-    queue: multiprocessing.Queue[Event | None] = context.Queue()
-    listener = threading.Thread(target=_listen, args=(queue, on_event), daemon=True)
-    listener.start()
-    pool = ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(queue,)
-    )
+    pool = _kept if _kept is not None else _Pool(min(workers, len(jobs)))
     try:
-        futures = {pool.submit(_in_worker, work, job): job for job in jobs}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BaseException:
-        for process in list((pool._processes or {}).values()):  # an interrupted run must not wait for its jobs
-            process.terminate()
-        raise
+        yield from pool.run(work, jobs, on_event)
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        queue.put(None)
-        listener.join()
+        if pool is not _kept:
+            pool.close()
+
+
+@contextmanager
+def kept_workers(count: int) -> Iterator[None]:
+    """Inside, all calls of ``run_jobs`` with several workers share ``count`` of them, which take seconds to start."""
+    global _kept
+    _kept = None if count == 1 else _Pool(count)
+    try:
+        yield
+    finally:
+        if _kept is not None:
+            _kept.close()
+        _kept = None
+
+
+class _Pool:
+    """Worker processes and the way by which their events come here."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
+        self._context = multiprocessing.get_context("spawn")
+        self._queue: multiprocessing.Queue[Event | None] = self._context.Queue()
+        self._on_event: Emit = lambda event: None
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self._executor = self._start()
+
+    def run(
+        self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
+    ) -> Iterator[tuple[Job, Result]]:
+        self._on_event = on_event
+        try:
+            futures = {self._executor.submit(_in_worker, work, job): job for job in jobs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except GeneratorExit:  # the caller has enough
+            self._end()
+            self._executor = self._start()
+            raise
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._queue.put(None)
+        self._listener.join()
+
+    def _start(self) -> ProcessPoolExecutor:
+        executor = ProcessPoolExecutor(
+            self._count, mp_context=self._context, initializer=_start_worker, initargs=(self._queue,)
+        )
+        for _ in range(self._count):  # each starts a process, so that it is ready when the first jobs come
+            executor.submit(os.getpid)
+        return executor
+
+    def _end(self) -> None:
+        """Without waiting for what is running."""
+        for process in list((self._executor._processes or {}).values()):
+            process.terminate()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _listen(self) -> None:
+        while (event := self._queue.get()) is not None:
+            self._on_event(event)
+
+
+_kept: _Pool | None = None
+"""The workers that ``kept_workers`` shares."""
 
 
 @contextmanager
@@ -327,11 +430,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _listen(queue: "multiprocessing.Queue[Event | None]", on_event: Emit) -> None:
-    while (event := queue.get()) is not None:
-        on_event(event)
 
 
 _events: "multiprocessing.Queue[Event | None] | None" = None

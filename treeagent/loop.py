@@ -20,8 +20,8 @@ from treeagent.evaluate import Mode, Outcome, summarise
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.grammar import ReAct
+from treeagent.health import return_spread
 from treeagent.jobs import (
-    COLLECTED,
     Event,
     TrainJob,
     WaveJob,
@@ -39,7 +39,7 @@ from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
 from treeagent.progress import Advance, Progress
 from treeagent.report.html import write_report
-from treeagent.run import Run, RunError
+from treeagent.run import COLLECTED, Run, RunError
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
@@ -105,40 +105,103 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
     """Search training tasks, one tree each, a shard a wave; waves on disk are kept."""
-    if run.is_done("collect"):
+    search_waves(config, run, progress, waves(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
+
+
+def search_waves(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[WaveJob]) -> None:
+    """One stage of searching, named as its jobs are. Tasks of which nothing can be learned are made up for by further
+    ones, as ``collect.resample`` says."""
+    name, checkpoint = jobs[0].name, jobs[0].checkpoint
+    if run.is_done(name):
         return
-    stored = {path.name for path in shards(run.trees, COLLECTED)}
-    jobs = [
-        job
-        for job in _waves(config, run, checkpoint, COLLECTED, config.collect.tasks)
-        if f"{COLLECTED}-{job.index:05d}.jsonl.zst" not in stored
-    ]
-    costs: dict[int, Cost] = {}
-    finished: set[int] = set()
+    started = time.perf_counter()
+    spent = Cost()
+    places: list[list[int]] = []
+    for _ in range(1 + config.collect.resample):
+        cost, ended = _search(config, run, progress, jobs, spent)
+        spent.add(cost)
+        places += [list(job.tasks) for job in jobs if (run.trees / job.shard).exists()]
+        missing = _uninformative(jobs) if config.collect.resample else 0
+        if ended or not missing:
+            break
+        start = 1 + max(place for job in jobs for place in job.tasks)
+        jobs = waves(config, run, checkpoint, name, range(start, start + missing), first=jobs[-1].index + 1)
+    facts = {"tasks": sum(map(len, places)), "checkpoint": str(checkpoint), "waves": places}
+    run.finish(name, facts | spent.metrics(time.perf_counter() - started))
+
+
+def _search(
+    config: RunConfig, run: Run, progress: Progress, jobs: Sequence[WaveJob], before: Cost
+) -> tuple[Cost, bool]:
+    """What these waves cost, and whether a limit of the whole collection was reached. Which waves stay does not depend
+    on which were finished first: the limit counts them in order, and those beyond it are removed."""
+    name, limits = jobs[0].name, config.collect.limits
+    stored = {path.name for path in shards(run.trees, name)}
+    waiting = [job for job in jobs if job.shard not in stored]
+    finished = {job.index: _stored_cost(job) for job in jobs if job.shard in stored}
+    running: dict[int, Cost] = {}
     started = time.perf_counter()
 
     def spent() -> Cost:
         whole = Cost()
-        for cost in list(costs.values()):
+        for cost in [*list(running.values()), *list(finished.values())]:
             whole.add(cost)
         return whole
 
-    with progress.track("search", config.collect.tasks) as advance:
-        advance(config.collect.tasks - sum(job.count for job in jobs))
+    def last_wave() -> int | None:
+        """The index of the wave with which the limit is reached, as far as the waves before it are finished."""
+        budget = replace(before.budget)
+        for job in jobs if limits is not None else ():
+            if job.index not in finished:
+                return None
+            budget.add(finished[job.index].budget)
+            if limits is not None and limits.reached(budget):
+                return job.index
+        return None
+
+    last = last_wave()
+    with progress.track("search", sum(len(job.tasks) for job in jobs)) as advance:
+        advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
 
         def on_event(event: Event) -> None:
             if event.cost is not None and event.index not in finished:
-                costs[event.index] = event.cost
+                running[event.index] = event.cost
                 advance(0, spent().figures(time.perf_counter() - started))
 
-        for job, cost in run_jobs(search_wave, jobs, config.workers, on_event):
-            finished.add(job.index)
-            costs[job.index] = cost
+        for job, cost in run_jobs(search_wave, waiting if last is None else [], config.workers, on_event):
+            running.pop(job.index, None)
+            finished[job.index] = cost
             seconds = time.perf_counter() - started
-            advance(job.count, spent().figures(seconds))
-            run.log("collect", {"tasks": job.count, **spent().metrics(seconds)})
-    facts = {"tasks": config.collect.tasks, "checkpoint": str(checkpoint)}
-    run.finish("collect", facts | spent().metrics(time.perf_counter() - started))
+            advance(len(job.tasks), spent().figures(seconds))
+            run.log(name, {"tasks": len(job.tasks), **spent().metrics(seconds)})
+            last = last_wave()
+            if last is not None:
+                break
+    for job in jobs if last is not None else ():
+        if last is not None and job.index > last:
+            finished.pop(job.index, None)
+            (run.trees / job.shard).unlink(missing_ok=True)
+    running.clear()
+    return spent(), last is not None
+
+
+def _stored_cost(job: WaveJob) -> Cost:
+    """What a wave that is on disk has cost, as far as its trees tell."""
+    assert job.trees is not None
+    cost = Cost()
+    for tree in read_as(from_record, job.trees, job.name, job.index):
+        cost.add(Cost(trees=1, failed=int(bool(tree.error)), budget=tree.budget))
+    return cost
+
+
+def _uninformative(jobs: Sequence[WaveJob]) -> int:
+    """Trees of these waves whose returns are all equal."""
+    return sum(
+        return_spread(tree) <= 1e-9
+        for job in jobs
+        if job.trees is not None
+        for tree in read_as(from_record, job.trees, job.name, job.index)
+    )
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
@@ -164,20 +227,29 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
 
 def update(config: RunConfig, run: Run, progress: Progress, checkpoint: Path, methods: Sequence[Method]) -> list[Path]:
     """One updated checkpoint a method, each from ``checkpoint`` and the same trees."""
+    return learn(
+        config, run, progress, [(checkpoint, method, run.checkpoints / method) for method in methods], [COLLECTED]
+    )
+
+
+def learn(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    updates: Sequence[tuple[Path, Method, Path]],
+    names: Sequence[str],
+) -> list[Path]:
+    """Updates side by side, each from a checkpoint by a method to a new checkpoint; ``names`` are of the shards whose
+    trees they learn from."""
     jobs = [
-        TrainJob(config, checkpoint, method, run.trees, run.checkpoints / method, run.checkpoints / f".{method}")
-        for method in methods
-        if not run.is_done(method)
+        TrainJob(config, checkpoint, method, run.trees, names, out, out.with_name(f".{out.name}"))
+        for checkpoint, method, out in updates
+        if not run.is_done(out.name)
     ]
     with _tracking(run, progress) as on_event:
         for job, facts in run_jobs(train_policy, jobs, config.workers, on_event):
-            run.finish(job.method, facts)
-    return [run.checkpoints / method for method in methods]
-
-
-def train(config: RunConfig, run: Run, progress: Progress, method: Method, checkpoint: Path) -> Path:
-    """One update by one method."""
-    return update(config, run, progress, checkpoint, [method])[0]
+            run.finish(job.out.name, facts)
+    return [out for _, _, out in updates]
 
 
 def evaluate(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> list[Row]:
@@ -187,21 +259,25 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) 
 
 def compare(config: RunConfig, run: Run, progress: Progress, checkpoints: Sequence[Path]) -> list[Row]:
     """A row per (policy, mode), on the same held-out tasks; written to ``run.results``."""
-    wanted = [(checkpoint, mode) for checkpoint in checkpoints for mode in config.evaluate.modes]
+    return measure(config, run, progress, [(each, mode) for each in checkpoints for mode in config.evaluate.modes])
+
+
+def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]) -> list[Row]:
+    """A row for each checkpoint and mode that is wanted; written to ``run.results``."""
     jobs = [
         job
         for checkpoint, mode in wanted
         if not run.is_done(_evaluation(checkpoint, mode))
-        for job in _waves(config, run, checkpoint, checkpoint.name, config.evaluate.tasks, mode)
+        for job in waves(config, run, checkpoint, checkpoint.name, range(config.evaluate.tasks), mode)
     ]
     jobs.sort(key=lambda job: job.mode == "greedy")  # the longest first, so that no worker ends alone
     parts: dict[tuple[Path, Mode], list[tuple[WaveJob, list[Outcome], float]]] = defaultdict(list)
-    with progress.track("evaluate", sum(job.count for job in jobs)) as advance:
+    with progress.track("evaluate", sum(len(job.tasks) for job in jobs)) as advance:
         for job, (outcomes, seconds) in run_jobs(evaluate_wave, jobs, config.workers):
             done = parts[job.checkpoint, job.mode]
             done.append((job, outcomes, seconds))
-            advance(job.count, {"": f"{job.name} {job.mode}"})
-            if sum(part.count for part, _, _ in done) == config.evaluate.tasks:
+            advance(len(job.tasks), {"": f"{job.name} {job.mode}"})
+            if sum(len(part.tasks) for part, _, _ in done) == config.evaluate.tasks:
                 played = [outcome for _, outcomes, _ in sorted(done, key=_by_index) for outcome in outcomes]
                 row = summarise(job.name, job.mode, played, sum(seconds for _, _, seconds in done))
                 run.finish(_evaluation(job.checkpoint, job.mode), row)
@@ -288,15 +364,22 @@ def _advancing(items: Iterator[Tree], advance: Advance) -> Iterator[Tree]:
         yield item
 
 
-def _waves(
-    config: RunConfig, run: Run, checkpoint: Path, name: str, tasks: int, mode: Mode | None = None
-) -> Iterator[WaveJob]:
-    """Jobs over ``tasks`` tasks: of the test split to evaluate in ``mode``, of the training split to collect."""
+def waves(
+    config: RunConfig,
+    run: Run,
+    checkpoint: Path,
+    name: str,
+    tasks: Sequence[int],
+    mode: Mode | None = None,
+    first: int = 0,
+) -> list[WaveJob]:
+    """Jobs over tasks: of the test split to evaluate in ``mode``, of the training split to collect."""
     size = config.collect.wave
-    for index, start in enumerate(range(0, tasks, size)):
-        count = min(size, tasks - start)
-        job = WaveJob(config, checkpoint, name, index, start, count, run.trees)
-        yield job if mode is None else replace(job, split="test", mode=mode)
+    jobs = [
+        WaveJob(config, checkpoint, name, first + index, tasks[start : start + size], run.trees)
+        for index, start in enumerate(range(0, len(tasks), size))
+    ]
+    return jobs if mode is None else [replace(job, split="test", mode=mode) for job in jobs]
 
 
 def _evaluation(checkpoint: Path, mode: Mode) -> str:

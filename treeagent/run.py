@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +13,9 @@ import orjson
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
 from treeagent.store import StoreError, remove_leftovers, write_atomic
 
-_FREE = {"workers"}
+COLLECTED = "collect"
+"""Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
+_FREE = {"workers", "trackers"}
 """Settings that results do not depend on; a run may be resumed under others."""
 
 
@@ -30,6 +32,8 @@ class Run:
         self.config = config
         self._lock = lock
         self._steps: Counter[str] | None = None
+        self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
+        """Told of every row of metrics, too: stage, step and figures."""
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, resume: bool) -> Self:
@@ -129,7 +133,10 @@ class Run:
             self._steps = Counter(row["stage"] for row in self.metrics())
         step = metrics.get("step", self._steps[stage])
         self._steps[stage] += 1
-        row = {"stage": stage, "step": int(step)} | {key: value for key, value in metrics.items() if key != "step"}
+        figures = {key: value for key, value in metrics.items() if key != "step"}
+        if self.on_log is not None:
+            self.on_log(stage, int(step), figures)
+        row = {"stage": stage, "step": int(step)} | figures
         try:
             with (self.path / "metrics.jsonl").open("ab") as file:
                 file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))

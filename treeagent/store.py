@@ -62,12 +62,13 @@ def write_atomic(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def shards(folder: Path, name: str | None = None) -> list[Path]:
-    """Finished shards of ``name``, or of every name, by name and index; none where there is no folder."""
+def shards(folder: Path, name: str | None = None, index: int | None = None) -> list[Path]:
+    """Finished shards of ``name``, or of every name, by name and index, or the one of ``index``; none where there is
+    no folder."""
     if not folder.is_dir():
         return []
     found = [(match["name"], int(match["index"]), path) for path, match in _matches(folder)]
-    return [path for shard_name, _, path in sorted(found) if name in (None, shard_name)]
+    return [path for shard_name, place, path in sorted(found) if name in (None, shard_name) and index in (None, place)]
 
 
 def shard_names(folder: Path) -> list[str]:
@@ -84,13 +85,15 @@ def read_records(folder: Path, name: str | None = None) -> Iterator[dict[str, An
     return read_as(dict, folder, name)
 
 
-def read_as(parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None) -> Iterator[Read]:
+def read_as(
+    parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None, index: int | None = None
+) -> Iterator[Read]:
     """What ``parse`` makes of each of those records, so that trees are read by ``read_as(from_record, folder)``.
 
     Raises:
         CorruptShard: as there, or ``parse`` raised ``Refused``.
     """
-    for path in shards(folder, name):
+    for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):
             try:
                 record = orjson.loads(line)

@@ -1,0 +1,133 @@
+"""Search-and-adapt: which tasks come next, by hand; and small runs of the whole loop."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from treeagent.adapt import Searched, choose_tasks, scaled
+from treeagent.run import Run
+from treeagent.search.limits import Limits
+from treeagent.store import read_records, shard_names, shards
+
+CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
+TREEAGENT = Path(sys.executable).parent / "treeagent"
+SMALL = ["warm_start.episodes=300", "warm_start.sft.max_steps=40", "collect.tasks=8", "evaluate.tasks=4"]
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_the_first_round_takes_the_first_tasks() -> None:
+    assert choose_tasks({}, 4, 0.5) == ([0, 1, 2, 3], [], [])
+
+
+def test_tasks_of_widest_spread_are_searched_again_and_unsolved_ones_told_apart() -> None:
+    searched = {
+        0: Searched(0.1, True),
+        1: Searched(0.5, True),
+        2: Searched(0.0, False),  # all went equally: nothing to learn from it
+        3: Searched(0.4, False),
+    }
+    assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1], [3])
+    assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1], [])
+    assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [], [])
+    assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1], [3])  # no more than have a spread
+
+
+def test_limits_are_scaled() -> None:
+    assert scaled(Limits(simulations=8, seconds=1.5), 2.5) == Limits(simulations=20, seconds=3.75)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("adapt") / "run"
+    settings = [*SMALL, "workers=1", "adapt.rounds=2", "adapt.effort=2.0", "update.keep_trees=0.75"]
+    done = treeagent("train", "--config", CONFIG, "--out", out, *settings)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
+    assert shard_names(run / "trees")[:2] == ["collect-1", "collect-2"]
+    rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert rows[1]["environment_steps"] > rows[0]["environment_steps"] > 0
+    assert {"success", "reward_std", "entropy", "invalid", "repetition", "validation"} <= set(rows[0])
+    for number in (1, 2):
+        for method in ("dpo", "grpo"):
+            assert (run / "checkpoints" / f"round-{number}-{method}" / "config.json").is_file()
+
+
+def test_a_task_searched_again_is_chosen_by_what_the_first_round_found(run: Path) -> None:
+    first = {place for wave in Run.open(run).facts("collect-1")["waves"] for place in wave}
+    second = {place for wave in Run.open(run).facts("collect-2")["waves"] for place in wave}
+    assert first == set(range(8))
+    assert len(second) == 8
+    assert 4 <= len(second - first) <= 8  # half of them at most are old
+
+
+def test_the_first_and_the_best_policy_are_compared_in_every_mode(run: Path) -> None:
+    rows = json.loads((run / "results.json").read_text())
+    best = Run.open(run).facts("adapt")["best"]
+    measured = [(row["policy"], row["mode"]) for row in rows]
+    for mode in ("greedy", "best_of_n", "mcts"):
+        assert ("warm", mode) in measured and (best, mode) in measured
+    assert {policy for policy, mode in measured if mode == "greedy"} == {"warm", "round-1-grpo", "round-2-grpo"}
+
+
+def test_a_finished_loop_resumes_to_the_same_table(run: Path) -> None:
+    before = (run / "results.json").read_bytes()
+    done = treeagent("train", "--out", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert (run / "results.json").read_bytes() == before
+
+
+def test_a_collection_ends_with_the_wave_that_reaches_its_limit(run: Path, tmp_path: Path) -> None:
+    checkpoint = run / "checkpoints" / "warm"
+    spent = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        done = treeagent(
+            "collect", checkpoint, "--config", CONFIG, "--out", out, f"workers={workers}",
+            "collect.tasks=24", "collect.wave=4", "collect.limits.simulations=50",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        budgets = [record["budget"]["simulations"] for record in read_records(out / "trees", "collect")]
+        waves = [sum(budgets[start : start + 4]) for start in range(0, len(budgets), 4)]
+        assert sum(waves) >= 50 > sum(waves[:-1])
+        assert len(shards(out / "trees", "collect")) == len(waves) < 6
+        assert Run.open(out).facts("collect")["simulations"] == sum(waves)
+        spent.append(budgets)
+    assert spent[0] == spent[1]
+
+
+def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> None:
+    """DAPO's dynamic sampling: one candidate a state gives a single path, whose return differs from nothing."""
+    out = tmp_path / "run"
+    done = treeagent(
+        "collect", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1",
+        "collect.tasks=4", "collect.wave=4", "collect.resample=2", "search.candidates=1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert Run.open(out).facts("collect")["waves"] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["adapt.methods=[]"], "adapt: methods is empty"),
+        (["adapt.rounds=0"], "adapt.rounds is 0"),
+        (["adapt.rounds=100", "collect.tasks=2000"], "this store has about"),
+    ],
+)
+def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], says: str) -> None:
+    done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings)
+    assert done.returncode == 2
+    assert says in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr

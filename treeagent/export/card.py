@@ -1,0 +1,129 @@
+"""A dataset's README.md: the header by which the datasets library finds files and columns, and where rows come from."""
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import orjson
+import tomli_w
+from datasets import DatasetInfo, Features  # type: ignore[import-untyped]  # ships no types
+from datasets.info import DatasetInfosDict  # type: ignore[import-untyped]
+from huggingface_hub import DatasetCardData
+
+from treeagent.config import RunConfig, dump_config
+from treeagent.export.views import VIEWS
+from treeagent.run import COLLECTED, Run
+from treeagent.search.node import Budget
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of all trees exported."""
+
+    rows: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    """By view, then by split."""
+    budget: Budget = field(default_factory=Budget)
+    origins: Counter[str] = field(default_factory=Counter[str])
+    """Steps in the trees, by where they were taken: real or imagined."""
+    trees: int = 0
+
+
+def card(config: RunConfig, run: Run, totals: Totals, format: str, digest: str) -> str:
+    """The whole file; ``digest`` stands for trees and settings."""
+    facts = {
+        "run": run.path.resolve().name,
+        "seed": config.seed,
+        "environment": f"`{config.environment.name}`, options `{orjson.dumps(config.environment.options).decode()}`",
+        "policy": f"{_checkpoints(run)}, sampled at temperature {config.policy.temperature}",
+        "search": f"`{config.search.method}`, settings below",
+        "search trees": f"{totals.trees:,}",
+        "simulations": f"{totals.budget.simulations:,}",
+        "environment steps": f"{totals.budget.environment_steps:,}",
+        "generated tokens": f"{totals.budget.generated_tokens:,}",
+        "steps in the trees": f"{totals.origins['real']:,} real, {totals.origins['imagined']:,} imagined",
+        "made by": f"treeagent {version('treeagent')}",
+    }
+    counts = [
+        f"| {view} | {split} | {count:,} |" for view, splits in totals.rows.items() for split, count in splits.items()
+    ]
+    return _CARD.format(
+        header=_header(totals.rows, format, digest),
+        name=facts["run"],
+        counts="\n".join(counts),
+        facts="\n".join(f"| {name} | {fact} |" for name, fact in facts.items()),
+        settings=_settings(config, totals.rows),
+    )
+
+
+def _header(rows: Mapping[str, Iterable[str]], format: str, digest: str) -> str:
+    """YAML. It declares the columns, which for JSON the library would infer from the first rows, and holds the digest:
+    the library caches rows by the folder's last name and this header, and would take another export's for these."""
+    header = DatasetCardData(
+        pretty_name="Search trees of a language agent",
+        tags=["treeagent", "trl", "agent", "tree-search"],
+        configs=[
+            {
+                "config_name": view,
+                "description": f"From trees and settings {digest[:16]}",
+                "data_files": [{"split": split, "path": f"{view}/{split}-*.{format}"} for split in splits],
+            }
+            for view, splits in rows.items()
+        ],
+    )
+    features = {view: Features.from_arrow_schema(VIEWS[view].columns) for view in rows}
+    DatasetInfosDict({view: DatasetInfo(features=features[view]) for view in rows}).to_dataset_card_data(header)
+    return str(header)
+
+
+def _settings(config: RunConfig, views: Iterable[str]) -> str:
+    """TOML: of the search, and of what the views made of it."""
+    settings = tomllib.loads(dump_config(config))
+    sections = {VIEWS[view].section for view in views} - {""}
+    update = {section: settings["update"][section] for section in sorted(sections)}
+    return tomli_w.dumps({"search": settings["search"]} | ({"update": update} if update else {})).strip()
+
+
+def _checkpoints(run: Run) -> str:
+    """Who acted in the finished searches: hub names, or folders without the way to them, which is nobody's business."""
+    paths = [Path(facts["checkpoint"]) for stage, facts in run.stages().items() if stage.split("-")[0] == COLLECTED]
+    names = [path.name if path.is_absolute() else str(path) for path in paths]
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names)) or "not recorded"
+
+
+_CARD = """\
+---
+{header}
+---
+
+# Search trees of the run {name}, as training data
+
+| config | split | rows |
+|---|---|---|
+{counts}
+
+`sft` trains by TRL as it is, its ids never tokenised again, with the tokenizer of the policy:
+
+```python
+from datasets import load_dataset
+from trl import SFTConfig, SFTTrainer
+
+rows = load_dataset("THIS_FOLDER", "sft", split="train")
+SFTTrainer("MODEL", args=SFTConfig(max_length=None), train_dataset=rows).train()
+```
+
+`pairs` train by DPOTrainer on `prompt`, `chosen` and `rejected`, or on their ids with the stored reference
+log-probabilities as docs/export.md of treeagent shows.
+
+## Where the rows come from
+
+| | |
+|---|---|
+{facts}
+
+```toml
+{settings}
+```
+"""

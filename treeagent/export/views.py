@@ -1,0 +1,218 @@
+"""What each view of a tree looks like as rows of plain values, in TRL's formats where it has one."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow
+
+from treeagent.advantages import advantage_rows, advantages
+from treeagent.config import UpdateConfig
+from treeagent.pairs import preference_pairs
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.targets import imitation_rows, value_rows
+from treeagent.transitions import transitions
+from treeagent.types import Message, Refused
+
+Row = dict[str, Any]
+_IGNORED = -100
+"""The label of a token that carries no loss, to torch and TRL alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A config of the dataset."""
+
+    columns: pyarrow.Schema
+    rows: Callable[[Tree, UpdateConfig], Iterator[Row]]
+    section: str = ""
+    """Of ``update``: what the rows depend on, if anything."""
+    loosen: tuple[str, ...] = ()
+    """Settings in it that leave rows out."""
+
+
+def _pairs(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    for pair in preference_pairs(tree, config.pairs):
+        prompt = _said(tree, pair.context_ids)
+        if prompt[-1].partial:  # both sides go on with one turn: they are told from its beginning
+            prompt = prompt[:-1]
+        chosen, rejected = (
+            _said(tree, pair.context_ids + side.token_ids)[len(prompt) :] for side in (pair.chosen, pair.rejected)
+        )
+        yield {
+            "task_id": pair.task_id,
+            "prompt": _talk(prompt),
+            "chosen": _talk(chosen),
+            "rejected": _talk(rejected),
+            "ends_turn": not (chosen[-1].partial or rejected[-1].partial),
+            "prompt_ids": pair.context_ids,
+            "chosen_ids": pair.chosen.token_ids,
+            "rejected_ids": pair.rejected.token_ids,
+            "chosen_mask": pair.chosen.mask,
+            "rejected_mask": pair.rejected.mask,
+            "ref_chosen_logps": pair.chosen.logprob,
+            "ref_rejected_logps": pair.rejected.logprob,
+            "margin": pair.margin,
+            "smoothing": pair.smoothing,
+            "origin": pair.origin,
+        }
+
+
+def _advantages(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    for row in advantage_rows(tree, advantages([tree], config.advantages)):
+        yield {
+            "task_id": row.task_id,
+            "prompt_ids": row.prompt_ids,
+            "completion_ids": row.completion_ids,
+            "mask": row.mask,
+            "advantages": row.advantages,
+            "logprobs": row.logprobs,
+        }
+
+
+def _imitation(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    for row in imitation_rows(tree, config.targets):
+        messages = _said(tree, row.token_ids)
+        while messages[-1].role != "assistant":  # what came after the last action teaches nobody to act
+            messages = messages[:-1]
+        yield {
+            "task_id": row.task_id,
+            "messages": _talk(messages),
+            "input_ids": row.token_ids,
+            "labels": [token if kept else _IGNORED for token, kept in zip(row.token_ids, row.mask, strict=True)],
+        }
+
+
+def _values(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    for row in value_rows(tree, config.targets):
+        yield {
+            "task_id": row.task_id,
+            "input_ids": row.token_ids,
+            "value_positions": row.value_positions,
+            "value_targets": row.value_targets,
+        }
+
+
+def _transitions(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    for step in transitions(tree):
+        yield {
+            "task_id": step.task_id,
+            "origin": step.origin,
+            "depth": step.depth,
+            "history": _talk(step.history),
+            "action": step.action,
+            "observation": step.observation,
+            "reward": step.reward,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "invalid": step.invalid,
+        }
+
+
+def _said(tree: Tree, ids: tuple[int, ...]) -> tuple[Message, ...]:
+    """The conversation whose tokens these are; it ends at a state or with an action.
+
+    Raises:
+        Refused: no path of the tree has these tokens, as where its actions have none.
+    """
+    stack = [(tree.root, len(tree.root.context_ids))] if ids else []
+    while stack:
+        node, read = stack.pop()
+        if read == len(ids):
+            return node.state.messages
+        for edge in node.edges:
+            end = read + len(edge.action.token_ids)
+            if end == read or ids[read:end] != edge.action.token_ids:
+                continue
+            if end == len(ids):
+                return _told(node, edge)
+            if edge.child is not None and ids[end:][: len(edge.child.context_ids)] == edge.child.context_ids:
+                stack.append((edge.child, end + len(edge.child.context_ids)))
+    raise Refused(
+        f"no path of the tree of task {tree.task.id} has the tokens of its row: let a model sample its actions"
+    )
+
+
+def _told(node: Node, edge: Edge) -> tuple[Message, ...]:
+    """The conversation up to and with an action, which may go on with a turn."""
+    *earlier, last = node.state.messages
+    begun = last.content if last.partial else ""
+    said = Message("assistant", begun + edge.action.text, partial=edge.thought)
+    return (*earlier, said) if last.partial else (*earlier, last, said)
+
+
+def _talk(messages: Iterable[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def _schema(**columns: pyarrow.DataType) -> pyarrow.Schema:
+    return pyarrow.schema(columns.items())
+
+
+_text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
+_ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
+_messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
+
+VIEWS: Mapping[str, View] = {
+    "pairs": View(
+        _schema(
+            task_id=_text,
+            prompt=_messages,
+            chosen=_messages,
+            rejected=_messages,
+            ends_turn=_flag,
+            prompt_ids=_ids,
+            chosen_ids=_ids,
+            rejected_ids=_ids,
+            chosen_mask=_flags,
+            rejected_mask=_flags,
+            ref_chosen_logps=_real,
+            ref_rejected_logps=_real,
+            margin=_real,
+            smoothing=_real,
+            origin=_text,
+        ),
+        _pairs,
+        "pairs",
+        ("min_margin", "min_visits"),
+    ),
+    "advantages": View(
+        _schema(
+            task_id=_text,
+            prompt_ids=_ids,
+            completion_ids=_ids,
+            mask=_flags,
+            advantages=_reals,
+            logprobs=_reals,
+        ),
+        _advantages,
+        "advantages",
+        ("min_visits", "min_siblings"),
+    ),
+    "sft": View(
+        _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids),
+        _imitation,
+        "targets",
+        ("min_return",),
+    ),
+    "values": View(
+        _schema(task_id=_text, input_ids=_ids, value_positions=_ids, value_targets=_reals),
+        _values,
+        "targets",
+    ),
+    "transitions": View(
+        _schema(
+            task_id=_text,
+            origin=_text,
+            depth=pyarrow.int32(),
+            history=_messages,
+            action=_text,
+            observation=_text,
+            reward=_real,
+            terminated=_flag,
+            truncated=_flag,
+            invalid=_flag,
+        ),
+        _transitions,
+    ),
+}
