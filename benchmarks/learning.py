@@ -44,7 +44,8 @@ def run(recipe: str, seed: int, start: Path, out: Path) -> Learnt:
     folder = out / recipe / f"seed{seed}"
     if not (folder / "report.html").exists():
         config = CONFIGS / f"{recipe}.toml" if recipe == "adapt" else CONFIGS / "baselines" / f"{recipe}.toml"
-        command = ["train", start, "--config", config, "--out", folder, "--seed", seed, "--resume", "workers=1"]
+        command = ["train", start, "--config", config, "--out", folder, "--seed", seed, "--resume"]
+        command += ["workers=1", 'evaluate.modes=["greedy"]']
         treeagent = Path(sys.executable).parent / "treeagent"
         log = out / recipe / f"seed{seed}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
