@@ -1,9 +1,14 @@
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from tiny import advantage_rows, logprobs, weights
+from peft import LoraConfig, PeftModel, get_peft_model
+from tiny import advantage_rows, logprobs, make_model, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.advantages import AdvantageRow
@@ -94,6 +99,107 @@ def test_dr_grpo_divides_by_a_constant(model: LlamaForCausalLM, tokenizer: PreTr
     total = torch.cat([surrogate(*ratios(model, row)) for row in rows]).sum().item()
     config = replace(ONE_STEP, loss_type="dr_grpo", max_completion_tokens=50)
     assert train_grpo(model, tokenizer, rows, config).metrics["loss"] == pytest.approx(total / (8 * 50), abs=1e-6)
+
+
+def test_gspo_gives_all_tokens_of_a_row_one_ratio(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = advantage_rows(model, 8, stale=0.5)
+    terms = []
+    for ratio, advantage in (ratios(model, row) for row in rows):
+        terms.append(surrogate(ratio.log().mean().exp().expand_as(ratio), advantage).mean())
+    config = replace(ONE_STEP, loss_type="grpo", importance_sampling="sequence")
+    metrics = train_grpo(model, tokenizer, rows, config).metrics
+    assert metrics["loss"] == pytest.approx(torch.stack(terms).mean().item(), abs=1e-5)
+
+
+def test_cispo_weighs_the_likelihood_by_the_capped_ratio(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = advantage_rows(model, 8, stale=0.5)
+    terms = []
+    for row, (ratio, advantage) in ((row, ratios(model, row)) for row in rows):
+        likelihood = ratio.log() + torch.tensor(row.logprobs)[torch.tensor(row.mask)]
+        terms.append(-ratio.clamp(max=1.1) * advantage * likelihood)
+    metrics = train_grpo(model, tokenizer, rows, replace(ONE_STEP, loss_type="cispo", epsilon_high=1.1)).metrics
+    assert metrics["loss"] == pytest.approx(torch.cat(terms).mean().item(), abs=1e-4)
+    assert metrics["cispo_clip_ratio"] > 0
+
+
+# PEFT asks transformers by a name that transformers 5.23 deprecates.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
+@pytest.mark.parametrize("packed", [False, True])
+def test_adapters_alone_are_trained_on_the_same_loss(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, packed: bool
+) -> None:
+    rows, config = advantage_rows(model, 8, stale=0.5), replace(ONE_STEP, packed=packed)
+    adapted = get_peft_model(make_model(), LoraConfig(r=2, target_modules=["q_proj", "down_proj"]))
+    assert isinstance(adapted, PeftModel)
+    before = {name: each.detach().clone() for name, each in adapted.named_parameters()}
+    loss = train_grpo(adapted, tokenizer, rows, config).metrics["loss"]
+    assert loss == pytest.approx(train_grpo(model, tokenizer, rows, config).metrics["loss"], abs=1e-6)
+    changed = {name for name, each in adapted.named_parameters() if not torch.equal(each, before[name])}
+    assert changed == {name for name in before if "lora_B" in name}  # lora_A gets no gradient while B is 0
+
+
+# The setting's old name, which TRL 1.16 still reads, is deprecated in transformers 5.23.
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning:transformers|trl")
+@pytest.mark.parametrize("packed", [False, True])
+def test_recomputed_activations_make_the_same_step(tokenizer: PreTrainedTokenizerFast, packed: bool) -> None:
+    results = []
+    for recompute in (False, True):
+        config = replace(ONE_STEP, packed=packed, gradient_checkpointing=recompute)
+        results.append(
+            train_grpo(model := make_model(), tokenizer, advantage_rows(model, 8, stale=0.5), config).metrics
+        )
+    plain, recomputed = results
+    assert recomputed["loss"] == pytest.approx(plain["loss"], abs=1e-6)
+    assert recomputed["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
+
+
+PROCESS = """
+import sys
+import torch
+from pathlib import Path
+from tiny import advantage_rows, make_model, make_tokenizer, weights
+from treeagent.learners.config import GRPOConfig
+from treeagent.learners.grpo import train_grpo
+
+torch.set_num_threads(1)
+batch_size, rows, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+model = make_model()
+config = GRPOConfig(batch_size=batch_size, iterations=2, epochs=2, log_every=1, learning_rate=1e-3)
+result = train_grpo(
+    model, make_tokenizer(), advantage_rows(model, rows, stale=0.3), config, checkpoint_dir=folder / "checkpoints"
+)
+torch.save((result.steps, weights(model)), folder / "result.pt")
+"""
+
+
+# "multi_gpu" means processes that torch starts, on a CPU too; they talk by gloo there.
+LAUNCH = [
+    "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no",
+    "--main_process_port=0",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "steps"), [(8, 4), (7, 4)])
+def test_two_processes_make_the_steps_of_one_with_twice_the_batch(tmp_path: Path, rows: int, steps: int) -> None:
+    """Started as ``accelerate launch`` starts them; seven rows leave one process a row short."""
+    (tmp_path / "process.py").write_text(PROCESS)
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    results = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        several = ["-m", "accelerate.commands.launch", *LAUNCH] if processes == 2 else []
+        arguments = [str(tmp_path / "process.py"), str(8 // processes), str(rows), str(folder)]
+        subprocess.run([sys.executable, *several, *arguments], env=environment, check=True, timeout=250)
+        results.append(torch.load(folder / "result.pt"))
+    (steps_of_one, one), (steps_of_two, two) = results
+    assert steps_of_one == steps_of_two == steps
+    assert torch.allclose(two, one, rtol=0, atol=1e-5)
+    assert (one - weights(make_model())).abs().max() > 1e-3
 
 
 def test_kl_is_measured_against_behaviour_and_anchor_added(

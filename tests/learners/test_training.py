@@ -180,7 +180,8 @@ def test_divergence_stops_and_leaves_the_last_good_weights(
     rows, config = advantage_rows(model, 12), GRPOConfig(max_steps=5, batch_size=4)
     good = make_model()
     train_grpo(good, tokenizer, rows, replace(config, max_steps=1))
-    for number in list(Batches([len(row.prompt_ids) + len(row.completion_ids) for row in rows], 4, config.seed))[2]:
+    order = Batches([len(row.completion_ids) for row in rows], 4, config.seed, groups=[row.task_id for row in rows])
+    for number in list(order)[2]:
         rows[number] = replace(rows[number], advantages=(value,) * len(rows[number].mask))
     with pytest.raises(TrainingDiverged, match="at step 3"):
         train_grpo(model, tokenizer, rows, config)
@@ -252,6 +253,30 @@ def test_batches_hold_every_row_once_per_epoch(repeats: int) -> None:
     assert list(batches) == first
     batches.set_epoch(1)
     assert list(batches) != first
+
+
+def test_rows_of_a_group_share_a_batch() -> None:
+    groups = [f"tree-{row % 5}" for row in range(40)]
+    batches = Batches([1] * 40, 8, seed=3, groups=groups)
+    assert sorted(row for batch in batches for row in batch) == list(range(40))
+    assert all(len({groups[row] for row in batch}) == 1 for batch in batches)
+    first = list(batches)
+    assert list(batches) == first
+    batches.set_epoch(1)
+    assert list(batches) != first
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_processes_draw_as_many_batches_each(processes: int) -> None:
+    """Process p gets the p-th batch of every turn, each as many times in a row as is asked."""
+    batches = Batches([1] * 13, 2, seed=0, repeats=2)
+    batches.processes = processes
+    drawn = list(batches)
+    assert len(drawn) == len(batches) == 2 * processes * -(-7 // processes)
+    for process in range(processes):
+        own = drawn[process::processes]
+        assert own[::2] == own[1::2]
+    assert {row for batch in drawn for row in batch} == set(range(13))
 
 
 # PEFT asks transformers by a name that transformers 5.23 deprecates.

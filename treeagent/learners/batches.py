@@ -1,5 +1,6 @@
 """From rows to padded batches, in an order that a resumed training finds again."""
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -14,20 +15,32 @@ _POOL = 8
 
 
 class Batches(Sampler[list[int]]):
-    """Batches of rows of similar length, in an order that depends on the seed and the epoch alone."""
+    """Batches of rows that belong together, in an order that depends on the seed and the epoch alone."""
 
     drop_last = False  # accelerate asks
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, repeats: int = 1) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        seed: int,
+        repeats: int = 1,
+        *,
+        groups: Sequence[str] = (),
+    ) -> None:
         """Args:
-        lengths: tokens of each row.
+        lengths: tokens of each row; rows of similar length share a batch.
         batch_size: rows per batch; the last batch of an epoch's pool may be smaller.
-        repeats: times in a row that each batch is drawn.
+        repeats: times in a row that each process draws a batch.
+        groups: the group of each row, if given; then rows of one group share a batch, whatever their length.
         """
         self.lengths = lengths
-        self.batch_size = batch_size
+        self.size = batch_size  # by the name of batch_size, accelerate would drop turns that a smaller batch ends
         self.seed = seed
         self.repeats = repeats
+        self.groups = groups
+        self.processes = 1
+        """How many take turns at drawing; each gets as many batches, some of the first ones twice if need be."""
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -35,20 +48,34 @@ class Batches(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return math.ceil(len(self.lengths) / self.batch_size) * self.repeats
+        turns = math.ceil(math.ceil(len(self.lengths) / self.size) / self.processes)
+        return turns * self.processes * self.repeats
 
     def __iter__(self) -> Iterator[list[int]]:
         shuffler = random.Random(f"{self.seed}/{self.epoch}")
+        order = self._by_group(shuffler) if self.groups else self._by_length(shuffler)
+        batches = [order[start : start + self.size] for start in range(0, len(order), self.size)]
+        shuffler.shuffle(batches)
+        for start in range(0, len(batches), self.processes):
+            turn = list(itertools.islice(itertools.cycle(batches), start, start + self.processes))
+            for _ in range(self.repeats):
+                yield from turn
+
+    def _by_length(self, shuffler: random.Random) -> list[int]:
         order = list(range(len(self.lengths)))
         shuffler.shuffle(order)
-        pool = self.batch_size * _POOL
+        pool = self.size * _POOL
         for start in range(0, len(order), pool):
             order[start : start + pool] = sorted(order[start : start + pool], key=lambda row: self.lengths[row])
-        batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
-        shuffler.shuffle(batches)
-        for batch in batches:
-            for _ in range(self.repeats):
-                yield batch
+        return order
+
+    def _by_group(self, shuffler: random.Random) -> list[int]:
+        members: dict[str, list[int]] = {}
+        for row, group in enumerate(self.groups):
+            members.setdefault(group, []).append(row)
+        names = list(members)
+        shuffler.shuffle(names)
+        return [row for name in names for row in members[name]]
 
 
 def row_numbers(count: int) -> Dataset:

@@ -49,6 +49,7 @@ def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, fold
         "seed": config.seed,
         "use_cpu": model.device.type == "cpu",  # training happens where the model is
         "dataloader_pin_memory": False,
+        "accelerator_config": {"even_batches": False},  # ``Batches`` sees to it
         "remove_unused_columns": False,
         "report_to": "none",
         "disable_tqdm": True,
@@ -197,6 +198,7 @@ def fit(
     start = time.perf_counter()
     model = trainer.model
     trainer.batches, trainer.optimiser = batches, config.optimiser
+    batches.processes = trainer.accelerator.num_processes
     trainer.watch = watch = Watch(model, config, hooks)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)

@@ -123,6 +123,11 @@ class GRPOConfig(OptimiserConfig):
     """The constant that "dr_grpo" divides by, in tokens per row; by default the longest row's completion."""
     batch_size: Annotated[int, Field(ge=2)] = 32
     """Rows per forward pass; TRL wants two or more."""
+    packed: bool = True
+    """Compute what rows of a batch begin with in common once, and draw the rows of a task into one batch. The loss of a
+    batch is the same."""
+    pack_tokens: Count = 2048
+    """Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
 
     @model_validator(mode="after")
     def _cap_is_a_ratio(self) -> Self:

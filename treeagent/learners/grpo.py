@@ -8,14 +8,17 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.grpo_config import GRPOConfig as GRPOArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import split_tensor_dict
 
 from treeagent.advantages import AdvantageRow
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
 from treeagent.learners.config import GRPOConfig
+from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import Refused
 
@@ -37,7 +40,8 @@ def train_grpo(
         tokenizer: saved with checkpoints; nothing is tokenised.
 
     Raises:
-        ValueError: there are no rows, none trains a token, or a row starts without a prompt.
+        ValueError: there are no rows, none trains a token, a row starts without a prompt, or the model cannot train
+            packed rows as ``config`` asks.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     given = len(rows)
@@ -50,6 +54,8 @@ def train_grpo(
     for row in rows:
         if not row.prompt_ids:
             raise Refused(f"a row of task {row.task_id} has no prompt: its first token has no probability to train")
+    if config.packed:
+        refuse_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)
     with lent(model), output_folder(hooks) as folder:
         trainer = _GRPOTrainer(
@@ -73,6 +79,7 @@ def train_grpo(
         )
         trainer.rows = rows
         trainer.anchor = config.anchor
+        trainer.pack_tokens = config.pack_tokens if config.packed else None
         trainer.beta = config.beta  # given to the constructor, TRL would load a reference model
         # TRL draws `accumulation` batches at once, and draws them anew for every forward pass.
         batches = Batches(
@@ -80,6 +87,7 @@ def train_grpo(
             config.batch_size * config.accumulation,
             config.seed,
             repeats=config.iterations * config.accumulation,
+            groups=[row.task_id for row in rows] if config.packed else (),
         )
         return fit(trainer, config, rows, batches, hooks)
 
@@ -121,11 +129,25 @@ def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
 class _GRPOTrainer(Learner, GRPOTrainer):
     rows: Sequence[AdvantageRow]
     anchor: float
+    pack_tokens: int | None
+    """``None`` packs nothing."""
+    _buffered_inputs: Any  # TRL's, which it declares as None alone
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Tensor]:
+        """TRL's buffer, less its shuffling, which would part rows that share a prefix."""
+        parts = self.args.steps_per_generation
+        if self._buffered_inputs is None or self._step % (parts * self.num_iterations) == 0:
+            whole = self._generate_and_score_completions(generation_batch)
+            self._buffered_inputs = split_tensor_dict({**whole}, parts)
+        inputs: dict[str, Tensor] = self._buffered_inputs[self._step % parts]
+        return inputs
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
         rows = [self.rows[item["row"]] for item in inputs]
-        # TRL splits what it drew into equal parts and drops the rest: fill up with rows that train nothing.
-        while len(rows) % self.args.steps_per_generation:
+        # TRL splits what it drew into equal parts, drops the rest, and gathers as many rows from every process: fill up
+        # with rows that train nothing.
+        most = int(self.accelerator.gather(torch.tensor([len(rows)], device=self.accelerator.device)).max())
+        while len(rows) < most or len(rows) % self.args.steps_per_generation:
             rows.append(AdvantageRow(rows[0].task_id, rows[0].prompt_ids, (), (), (), ()))
         batch = {name: tensor.to(self.accelerator.device) for name, tensor in _collate(rows).items()}
         batch["num_items_in_batch"] = self.accelerator.gather(batch["tool_mask"].sum()).sum()
@@ -155,12 +177,35 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         TRL would score untrained tokens as well: wasted, and a KL term of exp(0 - log π) overflows at an observation
         that the policy finds unlikely.
         """
-        labels = torch.full_like(input_ids, -100)
-        labels[:, -logits_to_keep:] = input_ids[:, -logits_to_keep:].where(self._trained, -100)
+        trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep - 1, 0))  # of all but first tokens
         router = {"output_router_logits": True} if compute_aux_loss else {}
         with self.accelerator.autocast():
-            outputs = model(
-                input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **router
+            if self.pack_tokens is None:
+                labels = functional.pad(input_ids[:, 1:].where(trained, -100), (1, 0), value=-100)
+                outputs = model(
+                    input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **router
+                )
+                logps, entropies = outputs.log_probs, outputs.entropy
+            else:
+                outputs = self._packed_forward(model, input_ids, attention_mask, trained, self.pack_tokens)
+                nothing = torch.zeros(trained.shape, device=trained.device)
+                logps, entropies = (nothing.masked_scatter(trained, x[0]) for x in (outputs.log_probs, outputs.entropy))
+        self._logps = logps[:, -logits_to_keep:]
+        return self._logps, entropies[:, -logits_to_keep:], outputs.aux_loss
+
+    def _packed_forward(
+        self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, trained: Tensor, most_tokens: int
+    ) -> Any:
+        """TRL's ``FusedCausalLMOutput`` (1, trained tokens) in the order of ``trained``, (rows, tokens - 1)."""
+        lengths = attention_mask.sum(1).tolist()
+        rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
+        packed = pack(rows, most_tokens, self.model.config.get_text_config().hidden_size)
+        places = packed.places[trained[:, : packed.places.shape[1]].cpu()]
+        with states_at(self.model, places.to(input_ids.device)):
+            return model(
+                input_ids=packed.input_ids.to(input_ids.device),
+                position_ids=packed.position_ids.to(input_ids.device),
+                attention_mask=packed.attention_mask.to(input_ids.device),
+                shift_labels=input_ids[:, 1:][trained][None],
+                fused_lm_head=True,
             )
-        self._logps = outputs.log_probs[:, -logits_to_keep:]
-        return self._logps, outputs.entropy[:, -logits_to_keep:], outputs.aux_loss

@@ -1,0 +1,166 @@
+"""What shared-prefix training gains: forward and backward of the rows of trees, one by one and packed.
+
+    .venv/bin/python benchmarks/packed.py
+
+A Llama of 10 million random weights on one thread. Repeats take turns, so that a busy machine tells the same of both;
+seconds are the processor's, medians. Memory is what a step adds to a process that holds the model and its gradient.
+"""
+
+import argparse
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from treeagent.learners.batches import pad
+from treeagent.learners.packed import pack, states_at
+
+VOCABULARY = 2048
+PACK_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A batch of rows; the last tokens of each are trained."""
+
+    name: str
+    ids: list[list[int]]
+    trained: list[int]
+    """How many tokens at the end of each row."""
+
+
+def siblings(name: str, trees: int, prefix: int, count: int, action: int) -> Rows:
+    """Trees whose root has ``count`` actions."""
+    shuffler = random.Random(0)
+    ids = []
+    for _ in range(trees):
+        prompt = words(shuffler, prefix)
+        ids += [[*prompt, *words(shuffler, action)] for _ in range(count)]
+    return Rows(name, ids, [action] * len(ids))
+
+
+def grown(name: str, trees: int, prompt: int, depth: int, width: int, action: int, observation: int) -> Rows:
+    """Trees as search grows them: ``width`` actions at each of ``depth`` states along one path, a row for each."""
+    shuffler = random.Random(0)
+    ids = []
+    for _ in range(trees):
+        path = words(shuffler, prompt)
+        for _ in range(depth):
+            actions = [words(shuffler, action) for _ in range(width)]
+            ids += [[*path, *each] for each in actions]
+            path = [*path, *actions[0], *words(shuffler, observation)]
+    return Rows(name, ids, [action] * len(ids))
+
+
+def words(shuffler: random.Random, count: int) -> list[int]:
+    return [shuffler.randrange(VOCABULARY) for _ in range(count)]
+
+
+CASES = (
+    siblings("8 siblings of 64 behind 512", trees=1, prefix=512, count=8, action=64),
+    siblings("8 siblings of 8 behind 130, 4 trees", trees=4, prefix=130, count=8, action=8),
+    grown("as the quickstart grows them", trees=2, prompt=18, depth=6, width=2, action=8, observation=14),
+)
+
+
+def make_model() -> LlamaForCausalLM:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=320,
+            intermediate_size=864,
+            num_hidden_layers=7,
+            num_attention_heads=5,
+            num_key_value_heads=5,
+        )
+    )
+
+
+def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
+    """The gradient of the mean log-probability of the trained tokens, in one vector."""
+    model.zero_grad()
+    ids = pad(rows.ids, torch.long)
+    lengths = torch.tensor([len(row) for row in rows.ids])[:, None]
+    columns = torch.arange(1, ids.shape[1])
+    trained = (columns < lengths) & (columns >= lengths - torch.tensor(rows.trained)[:, None])
+    if packed:
+        packs = pack(rows.ids, PACK_TOKENS, model.config.hidden_size)
+        places = packs.places
+        inputs = {
+            "input_ids": packs.input_ids,
+            "position_ids": packs.position_ids,
+            "attention_mask": packs.attention_mask,
+        }
+    else:
+        places = torch.arange(ids.numel()).view(ids.shape)[:, :-1]
+        inputs = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths).long()}
+    with states_at(model, places[trained]):
+        logits = model(**inputs, use_cache=False).logits[0]
+    functional.cross_entropy(logits, ids[:, 1:][trained]).backward()  # type: ignore[no-untyped-call]  # torch leaves it
+    return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+
+
+def measure(rows: Rows, repeats: int) -> None:
+    """Print one line of the table."""
+    model = make_model()
+    separate, together = train(model, rows, packed=False), train(model, rows, packed=True)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(repeats):
+        for packed in (False, True):
+            start = time.process_time()
+            train(model, rows, packed)
+            seconds[packed].append(time.process_time() - start)
+    one, other = statistics.median(seconds[False]), statistics.median(seconds[True])
+    ratios = [slow / fast for slow, fast in zip(seconds[False], seconds[True], strict=True)]
+    memory = [peak(rows, packed) for packed in (False, True)]
+    print(
+        f"{rows.name:36} {one * 1e3:7.0f} {other * 1e3:7.0f} {statistics.median(ratios):6.2f} "
+        f"({min(ratios):.2f}-{max(ratios):.2f}) {memory[0]:6.0f} {memory[1]:6.0f} "
+        f"{(together - separate).norm() / separate.norm():10.1e}",
+        flush=True,
+    )
+
+
+def peak(rows: Rows, packed: bool) -> float:
+    """MiB that forward and backward add, in a fresh process: a process's peak never falls."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_peak, rows, packed).result()
+
+
+def _peak(rows: Rows, packed: bool) -> float:
+    model = make_model()
+    train(model, Rows("", [[1, 2]], [1]), packed)
+    before = resident_peak()
+    train(model, rows, packed)
+    return resident_peak() - before
+
+
+def resident_peak() -> float:
+    """MiB, as Linux counts them for this program alone."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
+
+
+def main(cases: Sequence[Rows], repeats: int) -> None:
+    size = sum(each.numel() for each in make_model().parameters())
+    print(f"Llama of {size / 1e6:.1f} million weights, {repeats} repeats of forward and backward")
+    print(f"{'rows':36} {'ms':>7} {'packed':>7} {'ratio':>6} {'(range)':>11} {'MiB':>6} {'packed':>6} {'gradient':>10}")
+    for rows in cases:
+        measure(rows, repeats)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=7)
+    main(CASES, parser.parse_args().repeats)

@@ -1,0 +1,308 @@
+"""Rows of a tree in one forward and backward pass: nothing but the time may differ."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import VOCABULARY, advantage_rows, logprobs, make_model, tokens
+from torch import Tensor, nn
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaForCausalLM,
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from treeagent.advantages import AdvantageRow
+from treeagent.learners.config import GRPOConfig, PolicyLoss
+from treeagent.learners.grpo import train_grpo
+from treeagent.learners.packed import Packed, pack, refuse_unpackable, states_at
+
+LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+
+
+def qwen3() -> PreTrainedModel:
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+        )
+    )
+
+
+def gpt2(positions: int = 64) -> PreTrainedModel:
+    """Learned absolute positions, no dropout, and no step that falls back to float32."""
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY,
+            n_positions=positions,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            bos_token_id=None,
+            eos_token_id=1,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+    )
+
+
+def forest() -> list[tuple[int, ...]]:
+    """Rows that part in the middle of a step, a row that another one begins with, a row twice, and a second tree."""
+    shuffler = random.Random(0)
+    prompt, step, other = tokens(shuffler, 9), tokens(shuffler, 4), tokens(shuffler, 5)
+    return [
+        (*prompt, *step, *tokens(shuffler, 3)),
+        (*other, *tokens(shuffler, 3)),
+        (*prompt, *step, *tokens(shuffler, 6)),
+        (*prompt, *step),
+        (*prompt, *step[:2], *tokens(shuffler, 4)),
+        (*prompt, *step),
+        (*other, *tokens(shuffler, 2)),
+        other[:1],
+    ]
+
+
+def separate_scores(model: PreTrainedModel, rows: Sequence[Sequence[int]]) -> Tensor:
+    """log π of every token of every row but its first, a forward pass for each row."""
+    scores = []
+    for row in rows:
+        ids = torch.tensor([list(row)])
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+        scores.append(logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0])
+    return torch.cat(scores)
+
+
+def packed_scores(model: PreTrainedModel, rows: Sequence[Sequence[int]], packed: Packed) -> Tensor:
+    lengths = torch.tensor([len(row) - 1 for row in rows])
+    labels = torch.tensor([token for row in rows for token in row[1:]])
+    with states_at(model, packed.places[torch.arange(packed.places.shape[1]) < lengths[:, None]]):
+        logits = model(
+            input_ids=packed.input_ids,
+            position_ids=packed.position_ids,
+            attention_mask=packed.attention_mask.to(model.dtype),
+            use_cache=False,
+        ).logits[0]
+    scores: Tensor = logits.log_softmax(-1).gather(1, labels[:, None])[:, 0]
+    return scores
+
+
+def gradient(model: PreTrainedModel, scores: Tensor) -> Tensor:
+    """Of a random weighting of the scores, all parameters in one vector."""
+    weights = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)).to(scores.dtype)
+    gradients = torch.autograd.grad((scores * weights).sum(), list(model.parameters()))
+    return torch.cat([each.flatten() for each in gradients])
+
+
+@pytest.mark.parametrize("most_tokens", [1, 30, 1000])
+@pytest.mark.parametrize(
+    ("make", "dtype", "tolerance"),
+    [
+        (gpt2, torch.float64, 1e-10),
+        (gpt2, torch.float32, 1e-6),
+        (make_model, torch.float32, 1e-6),
+        (qwen3, torch.float32, 1e-6),
+    ],
+)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_gradients_are_those_of_separate_rows(
+    make: Callable[[], PreTrainedModel], dtype: torch.dtype, tolerance: float, attention: str, most_tokens: int
+) -> None:
+    torch.manual_seed(0)
+    model, rows = make(), forest()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.set_attn_implementation(attention)
+    refuse_unpackable(model)
+    packed = pack(rows, most_tokens, hidden_size=32)
+    separate, together = separate_scores(model, rows), packed_scores(model, rows, packed)
+    assert torch.allclose(together, separate, rtol=0, atol=max(tolerance, 1e-10) * 10)
+    expected, found = gradient(model, separate), gradient(model, together)
+    assert (found - expected).norm() <= tolerance * expected.norm()
+
+
+def test_each_shared_token_is_computed_once() -> None:
+    rows = [(1, 2, 3, 4, 9), (1, 2, 3, 5, 9), (1, 2, 9), (1, 2, 3, 4, 8)]
+    packed = pack(rows, 100, hidden_size=32)
+    assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]  # last tokens are only predicted
+    assert packed.position_ids.tolist() == [[0, 1, 2, 3, 3]]
+    assert packed.places.tolist() == [[0, 1, 2, 3], [0, 1, 2, 4], [0, 1, 0, 0], [0, 1, 2, 3]]
+    assert (packed.attention_mask[0, 0] == 0).int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 0],
+        [1, 1, 1, 0, 1],
+    ]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=8), min_size=1, max_size=12).filter(
+        lambda rows: max(map(len, rows)) > 1
+    ),
+    st.integers(1, 40),
+)
+def test_a_token_sees_its_own_row_up_to_itself_and_nothing_else(rows: list[list[int]], most_tokens: int) -> None:
+    packed = pack(rows, most_tokens, hidden_size=32)
+    count, width = packed.input_ids.shape
+    assert width <= max(most_tokens, max(map(len, rows)))
+    ids, positions = packed.input_ids.flatten(), packed.position_ids.flatten()
+    for row, places in zip(rows, packed.places.tolist(), strict=True):
+        path = places[: len(row) - 1]
+        assert ids[path].tolist() == row[:-1]
+        assert positions[path].tolist() == list(range(len(row) - 1))
+        for depth, place in enumerate(path):
+            number, column = divmod(place, width)
+            seen = (packed.attention_mask[number, 0, column] == 0).nonzero().flatten() + number * width
+            assert sorted(path[: depth + 1]) == seen.tolist()
+    assert count * width <= len(rows) * max(max(map(len, rows)), most_tokens)
+
+
+def tree_rows(model: nn.Module) -> list[AdvantageRow]:
+    """Three trees of four rows: a shared step trained in the first, an observation, a step of each row's own."""
+    shuffler, rows = random.Random(3), []
+    for number in range(3):
+        prompt, shared, seen = tokens(shuffler, 5 + number), tokens(shuffler, 3), tokens(shuffler, 2)
+        for branch in range(4):
+            own = tokens(shuffler, 2 + branch)
+            completion = (*shared, *seen, *own)
+            mask = (branch == 0,) * 3 + (False,) * 2 + (True,) * len(own)
+            behaviour = logprobs(model, (*prompt, *completion))[len(prompt) - 1 :].tolist()
+            rows.append(
+                AdvantageRow(
+                    f"task-{number}",
+                    prompt,
+                    completion,
+                    mask,
+                    tuple(shuffler.gauss(0, 1) if kept else 0.0 for kept in mask),
+                    tuple(
+                        b + 0.3 * shuffler.gauss(0, 1) if kept else 0.0 for b, kept in zip(behaviour, mask, strict=True)
+                    ),
+                )
+            )
+    return rows
+
+
+def _keep_gradient(seen: dict[str, Tensor], name: str, parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    seen[name] = parameter.grad.clone()
+
+
+def trained(
+    tokenizer: PreTrainedTokenizerFast, config: GRPOConfig, rows: Sequence[AdvantageRow] | None = None
+) -> tuple[float, Tensor]:
+    """The loss of one step, and its gradient."""
+    model = make_model()
+    seen: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        keep = partial(_keep_gradient, seen, name)
+        parameter.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]  # torch leaves it
+    result = train_grpo(model, tokenizer, rows or tree_rows(model), replace(config, max_steps=1, log_every=1))
+    return result.metrics["loss"], torch.cat([each.flatten() for each in seen.values()])
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "importance_sampling"), [*((loss, "token") for loss in LOSSES), ("grpo", "sequence")]
+)
+def test_every_loss_is_the_same_packed_and_not(
+    tokenizer: PreTrainedTokenizerFast, loss_type: PolicyLoss, importance_sampling: Literal["token", "sequence"]
+) -> None:
+    config = GRPOConfig(
+        batch_size=12,
+        loss_type=loss_type,
+        importance_sampling=importance_sampling,
+        beta=0.1,
+        entropy=0.1,
+        anchor=0.1,
+        temperature=0.7,
+    )
+    loss, expected = trained(tokenizer, replace(config, packed=False))
+    packed_loss, found = trained(tokenizer, replace(config, packed=True))
+    assert packed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
+    assert (found - expected).norm() <= 2e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("pack_tokens", [1, 64])
+def test_accumulated_and_bounded_packs_make_the_same_step(tokenizer: PreTrainedTokenizerFast, pack_tokens: int) -> None:
+    """Two rows of ten train nothing: they fill up the last of four batches."""
+    rows = tree_rows(make_model())[:10]
+    loss, expected = trained(tokenizer, GRPOConfig(batch_size=10, packed=False), rows)
+    config = GRPOConfig(batch_size=3, accumulation=4, pack_tokens=pack_tokens)
+    packed_loss, found = trained(tokenizer, config, rows)
+    assert packed_loss == pytest.approx(loss, rel=1e-5)
+    assert (found - expected).norm() <= 2e-6 * expected.norm()
+
+
+def test_a_batch_is_drawn_from_few_trees(tokenizer: PreTrainedTokenizerFast) -> None:
+    """One pass over shuffled rows, unpacked and packed, that forwards the fewer tokens the more rows share."""
+    rows = tree_rows(make_model())
+    random.Random(0).shuffle(rows)
+    counts = []
+    for packed in (False, True):
+        model, forwarded = make_model(), list[int]()
+        model.model.register_forward_pre_hook(
+            lambda module, arguments, named, seen=forwarded: seen.append(named["input_ids"].numel()),
+            with_kwargs=True,
+        )
+        train_grpo(model, tokenizer, rows, GRPOConfig(batch_size=4, packed=packed))
+        counts.append(sum(forwarded))
+    once = sum(5 + number + 3 + 2 + 1 + 2 + 3 + 4 for number in range(3))
+    assert counts[0] > 2 * once
+    assert counts[1] < 1.25 * once
+
+
+def test_models_whose_tokens_see_more_than_their_ancestors_are_refused(model: LlamaForCausalLM) -> None:
+    mistral = MistralForCausalLM(
+        MistralConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            sliding_window=8,
+        )
+    )
+    mamba = Mamba2ForCausalLM(
+        Mamba2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_heads=8,
+            head_dim=8,
+            state_size=8,
+            n_groups=1,
+        )
+    )
+    bloom = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=1, n_head=2))
+    refuse_unpackable(model)
+    for refused, reason in (
+        (mistral, "do not see the whole row .sliding_window."),
+        (mamba, "carries a recurrent state"),
+        (bloom, "takes no position_ids"),
+    ):
+        with pytest.raises(ValueError, match=f"packed=True cannot train {type(refused).__name__}: it .*{reason}"):
+            refuse_unpackable(refused)
+    with pytest.raises(ValueError, match="cannot train MistralForCausalLM"):
+        train_grpo(mistral, None, advantage_rows(model, 2), GRPOConfig())  # type: ignore[arg-type]  # refused before
