@@ -151,6 +151,34 @@ class AdaptConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class WorldConfig:
+    """The world model: what it is, what it learns from and how it is audited."""
+
+    model: str | None = None
+    """A local folder or hub name to fine-tune; none trains one from scratch."""
+    scratch: ScratchConfig = Field(default_factory=ScratchConfig)
+    """Sizes of the one from scratch."""
+    reasoning: bool = True
+    """It reasons before it answers; its reasoning is learnt from traces written by rule."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """k, similar steps that it is shown."""
+    max_tokens: Annotated[int, Field(gt=0)] = 512
+    """Longer training rows are left out."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 128
+    """Longest answer."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Of its answers; 0 is greedy."""
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the tasks that it is audited on and never learns from."""
+    audit_steps: Annotated[int, Field(gt=0)] = 1000
+    """Most steps of an audit."""
+    free: tuple[str, ...] = ("search",)
+    """Types of action whose answers the history cannot tell, so that only consistency is asked of them."""
+    sft: SFTConfig = Field(default_factory=SFTConfig)
+    """The fit."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class RunConfig:
     """Everything that determines a run."""
 
@@ -166,6 +194,7 @@ class RunConfig:
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     adapt: AdaptConfig = Field(default_factory=AdaptConfig)
+    world: WorldConfig = Field(default_factory=WorldConfig)
     trackers: tuple[Tracker, ...] = ()
     """Where metrics go beside metrics.jsonl."""
 

@@ -80,7 +80,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         told = list(map(_imitation(checkpoint), chain(first, demonstrations)))
     rows = [row for row in told if row is not None and len(row.token_ids) <= settings.max_tokens]
     scratch = run.checkpoints / ".warm_start"
-    with _tracking(run, progress) as on_event:
+    with tracking(run, progress) as on_event:
         hooks = Hooks(
             on_metrics=lambda metrics: on_event(Event("warm_start", metrics=metrics)),
             on_progress=lambda done, total: on_event(Event("warm_start", done=done, total=total)),
@@ -211,7 +211,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
         return out
     checkpoint = load_checkpoint(warm)
     head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
-    with _tracking(run, progress) as on_event:
+    with tracking(run, progress) as on_event:
         fitted = fit_value(
             checkpoint.model,
             head,
@@ -246,7 +246,7 @@ def learn(
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
-    with _tracking(run, progress) as on_event:
+    with tracking(run, progress) as on_event:
         for job, facts in run_jobs(train_policy, jobs, config.workers, on_event):
             run.finish(job.out.name, facts)
     return [out for _, _, out in updates]
@@ -392,7 +392,7 @@ def _by_index(part: tuple[WaveJob, list[Outcome], float]) -> int:
 
 
 @contextmanager
-def _tracking(run: Run, progress: Progress) -> Iterator[Callable[[Event], None]]:
+def tracking(run: Run, progress: Progress) -> Iterator[Callable[[Event], None]]:
     """A bar for each name that events come from, their metrics into the run's log."""
     with ExitStack() as stack:
         bars: dict[str, Advance] = {}

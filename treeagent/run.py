@@ -114,6 +114,14 @@ class Run:
             orjson.dumps(self.stages() | {stage: dict(facts)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
         )
 
+    def forget(self, stage: str) -> None:
+        """Make a stage undone, so that it is done again."""
+        self._require_lock()
+        left = {name: facts for name, facts in self.stages().items() if name != stage}
+        write_atomic(
+            self.path / "stages.json", orjson.dumps(left, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        )
+
     def facts(self, stage: str) -> dict[str, Any]:
         """What ``finish`` recorded.
 

@@ -1,0 +1,97 @@
+"""``treeagent world`` on the trees of a small run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from treeagent.config import load_config
+from treeagent.run import Run
+from treeagent.types import Message
+from treeagent.world import experiences, kinds, split
+from treeagent.world_model.transition import Experience
+
+CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
+TREEAGENT = Path(sys.executable).parent / "treeagent"
+KEYS = {
+    "observation_agreement",
+    "observation_exact",
+    "reward_accuracy",
+    "reward_error",
+    "transition_error",
+    "termination_accuracy",
+    "optimism",
+    "cr",
+    "lambda_cap",
+}
+WORLD = [
+    "world.scratch.width=64",
+    "world.scratch.layers=2",
+    "world.sft.max_steps=60",
+    "world.sft.learning_rate=6e-3",
+    "world.max_new_tokens=64",
+    "world.held_out=0.3",
+    "world.audit_steps=40",
+    "world.examples=1",
+]
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("world") / "run"
+    settings = ["workers=1", "warm_start.episodes=300", "warm_start.sft.max_steps=40", "evaluate.tasks=2"]
+    done = treeagent("train", "--config", CONFIG, "--out", out, *settings, "adapt.rounds=1", 'adapt.methods=["rft"]')
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
+    before = treeagent("world", "eval", run)
+    assert before.returncode == 2 and "has no world model: fit one with treeagent world fit" in before.stderr
+    fitted = treeagent("world", "fit", run, *WORLD)
+    assert fitted.returncode == 0, fitted.stderr
+    facts = Run.open(run).facts("world")
+    assert facts["learnt"] >= facts["rows"] > 0 and facts["held_out"] > 0
+    audited = treeagent("world", "eval", run, "--json")
+    assert audited.returncode == 0, audited.stderr
+    found = json.loads(audited.stdout)
+    assert set(found) >= KEYS
+    assert found == json.loads((run / "fidelity.json").read_text())
+    assert 0 <= found["lambda_cap"] <= 1
+    assert found["unreadable"] < 0.5  # sixty steps teach the form at least
+    table = treeagent("world", "eval", run)
+    assert "share of imagined experience at most" in table.stdout.replace("\n", " ")
+
+
+def test_another_fit_of_the_same_run_is_refused_by_the_setting_that_differs(run: Path) -> None:
+    again = treeagent("world", "fit", run, *WORLD, "world.reasoning=false")
+    assert again.returncode == 2
+    assert "world.reasoning changed" in again.stderr.replace("\n", " ")
+    assert treeagent("world", "fit", run, *WORLD).returncode == 0  # done already
+
+
+def test_held_out_tasks_are_apart_from_those_learnt_from(run: Path) -> None:
+    config = load_config(run / "config.toml", ["world.held_out=0.3"])
+    learnt, held_out = split(config, experiences(Run.open(run)))
+    assert not {one.task_id for one in learnt} & {one.task_id for one in held_out}
+    assert len({one.digest() for one in learnt}) == len(learnt)
+    assert learnt and held_out
+
+
+def test_a_common_call_is_a_kind_of_its_own() -> None:
+    def made(action: str) -> Experience:
+        return Experience("t", (Message("user", "x"),), action, "seen")
+
+    found = [made("click[buy now]")] * 100 + [made(f"click[{number}]") for number in range(100)]
+    kind = kinds([*found, made("click[red]")])  # one of 201
+    assert kind(made("click[buy now]")) == "click[buy now]"
+    assert kind(made("click[7]")) == "click[#]"
+    assert kind(made("click[red]")) == "click"

@@ -1,0 +1,310 @@
+"""The experience model as a dynamics, under writers whose every word is known."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
+
+from treeagent.envs import EnvDynamics
+from treeagent.envs.base import Env, Forkable
+from treeagent.grammar import ReAct
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.types import Action, Message, Proposal, Refused, State, Task, Transition
+from treeagent.world_model.environment import ImaginedEnv
+from treeagent.world_model.experience import Draft, ExperienceModel, Unreadable
+from treeagent.world_model.transition import Experience, Place
+from treeagent.world_model.wording import Wording
+
+TASK = Task("t", "find a red lamp under $10")
+START = State(TASK, (Message("user", f"{TASK.prompt}\nsearch page"),))
+ANSWERS = {
+    "reset": "Why: r\nOutcome: continues, reward 0\nObservation: search page",
+    "search[lamp]": f"Why: r\nOutcome: continues, reward 0\nObservation: {RESULTS}",
+    "click[1]": f"Why: r\nOutcome: continues, reward 0\nObservation: {PAGE}",
+    "click[9]": "Why: r\nOutcome: invalid, continues, reward 0\nObservation: no 9 on this page",
+    "click[buy now]": "Why: r\nOutcome: terminated, reward 1\nObservation: order placed",
+    "click[rich]": "Why: r\nOutcome: terminated, reward 7\nObservation: order placed",
+    "click[babble]": "You win!",
+}
+
+
+def act(call: str) -> Action:
+    return ReAct().read(f"Thought: I will surely win\nAction: {call}")
+
+
+@dataclass
+class Script:
+    """Answers by the action alone; from its second attempt on, readably."""
+
+    answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
+    asked: list[Sequence[tuple[Message, ...]]] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+
+    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+        self.asked.append(prompts)
+        self.seeds += seeds
+        return [Draft(self.answers[prompt[-1].content.rpartition("Action: ")[2]]) for prompt in prompts]
+
+
+@dataclass
+class Memory:
+    known: list[Experience]
+
+    def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]:
+        return [self.known[:count] for _ in places]
+
+
+def model(**settings: object) -> ExperienceModel:
+    return ExperienceModel(Script(), **{"max_steps": 5, **settings})  # type: ignore[arg-type]
+
+
+def play(model: ExperienceModel, *calls: str, start: State = START) -> list[Transition]:
+    async def steps() -> list[Transition]:
+        made: list[Transition] = []
+        for call in calls:
+            made.append(await model.step(made[-1].state if made else start, act(call)))
+        return made
+
+    return asyncio.run(steps())
+
+
+def test_steps_are_imagined_as_written() -> None:
+    first, second, last = play(model(), "search[lamp]", "click[9]", "click[buy now]")
+    assert first.state.messages[-1].content == RESULTS
+    assert first.state.messages[-2].content == act("search[lamp]").text
+    assert (first.reward, first.terminated, first.origin, first.invalid, first.cost) == (0, False, "imagined", False, 0)
+    assert (second.invalid, second.reward, second.state.messages[-1].content) == (True, 0, "no 9 on this page")
+    assert (last.terminated, last.truncated, last.reward) == (True, False, 1)
+
+
+def test_the_writer_reads_calls_and_no_thoughts() -> None:
+    made = model()
+    play(made, "search[lamp]", "click[1]")
+    assert isinstance(made.writer, Script)
+    read = made.writer.asked[1][0][-1].content
+    assert read == f"{TASK.prompt}\nsearch page\nAction: search[lamp]\n{RESULTS}\nAction: click[1]"
+
+
+def test_a_task_opens_in_imagination() -> None:
+    assert asyncio.run(model().reset(TASK)) == START
+    silent = model()
+    assert isinstance(silent.writer, Script)
+    silent.writer.answers["reset"] = "hello"
+    with pytest.raises(Unreadable, match="the opening of task 't' cannot be imagined: the answer 'hello'"):
+        asyncio.run(silent.reset(TASK))
+
+
+@pytest.mark.parametrize("call", ["click[babble]", "click[rich]"])
+def test_an_unreadable_answer_is_counted_and_worth_nobody_knows_what(call: str) -> None:
+    made = model()
+    (transition,) = play(made, call)
+    assert transition.reward is None
+    assert (transition.truncated, transition.invalid, transition.terminated) == (True, True, False)
+    assert transition.state.messages[-1].content.startswith("Unreadable: the answer")
+    assert (made.tally.steps, made.tally.unreadable, made.tally.invalid) == (1, 1, 0)
+
+
+def test_a_malformed_action_is_refused_by_rule_in_the_words_of_the_environment() -> None:
+    made, malformed = model(), ReAct().read("hello")
+    env = EnvDynamics(shop(), max_steps=5)
+    real = asyncio.run(env.step(asyncio.run(env.reset(shop().tasks("train", 1)[0])), malformed))
+    imagined = asyncio.run(made.step(START, malformed))
+    assert imagined.state.messages[-1] == real.state.messages[-1]
+    assert (imagined.invalid, imagined.reward, made.tally.steps) == (real.invalid, real.reward, 0)
+    assert imagined.origin == "imagined"
+
+
+def test_the_limit_of_steps_truncates() -> None:
+    made = play(model(max_steps=2), "search[lamp]", "click[1]")
+    assert [transition.truncated for transition in made] == [False, True]
+    assert not play(model(max_steps=1), "click[buy now]")[0].truncated
+
+
+def test_rewards_can_be_withheld() -> None:
+    assert play(model(reveal_reward=False), "click[buy now]")[0].reward is None
+
+
+def test_an_ended_state_has_no_next_step() -> None:
+    with pytest.raises(ValueError, match="task 't' is over"):
+        asyncio.run(model().step(replace(START, ended=True), act("click[1]")))
+
+
+def test_steps_of_one_wave_are_one_call_of_the_writer() -> None:
+    made = model()
+
+    async def waves() -> None:
+        for calls in (["search[lamp]", "click[1]", "click[9]"], ["click[1]"], ["click[1]", "search[lamp]"]):
+            answers = await asyncio.gather(*(made.step(START, act(call)) for call in calls))
+            said = [answer.state.messages[-2].content for answer in answers]
+            assert said == [act(call).text for call in calls]
+            heard = [answer.state.messages[-1].content for answer in answers]
+            assert all(text in ANSWERS[call] for text, call in zip(heard, calls, strict=True))
+
+    asyncio.run(waves())
+    assert isinstance(made.writer, Script)
+    assert [len(prompts) for prompts in made.writer.asked] == [3, 1, 2]
+
+
+def test_a_step_out_of_time_leaves_the_others_their_answers() -> None:
+    made = model()
+
+    async def one(seconds: float | None) -> Transition | None:
+        try:
+            async with asyncio.timeout(seconds):
+                return await made.step(START, act("click[1]"))
+        except TimeoutError:
+            return None
+
+    async def wave() -> tuple[Transition | None, Transition | None]:
+        return await asyncio.gather(one(0.0), one(None))
+
+    late, other = asyncio.run(wave())
+    assert late is None
+    assert other is not None and other.reward == 0
+    assert play(made, "click[1]")[0].reward == 0
+
+
+def test_seeds_follow_from_the_path_alone() -> None:
+    alone, beside, otherwise = model(), model(), model(seed=1)
+
+    async def together() -> None:
+        await asyncio.gather(*(beside.step(START, act(call)) for call in ("click[9]", "search[lamp]")))
+
+    play(alone, "search[lamp]")
+    asyncio.run(together())
+    play(otherwise, "search[lamp]")
+    seeds = [each.writer.seeds for each in (alone, beside, otherwise) if isinstance(each.writer, Script)]
+    assert seeds[0] == seeds[1][1:]
+    assert len({seeds[0][0], seeds[1][0], seeds[2][0]}) == 3
+
+
+def test_another_attempt_has_another_seed_and_only_the_last_failure_counts() -> None:
+    @dataclass
+    class Improving(Script):
+        async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+            drafts = await super().write(prompts, seeds)
+            return drafts if len(self.asked) > 1 else [Draft("hm") for _ in drafts]
+
+    writer = Improving()
+    made = ExperienceModel(writer, max_steps=5, attempts=3)
+    assert play(made, "click[1]")[0].reward == 0
+    assert (len(writer.asked), len(set(writer.seeds)), made.tally.unreadable) == (2, 2, 0)
+
+
+def test_similar_steps_are_shown() -> None:
+    made = model(memory=Memory([experience("click[1]", answer=PAGE), experience("click[2]")]), examples=1)
+    play(made, "search[lamp]")
+    assert isinstance(made.writer, Script)
+    assert made.writer.asked[0][0][-1].content.count("A similar step.") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"attempts": 0}, "attempts 0"),
+        ({"examples": -1}, "examples -1"),
+        ({"examples": 2}, "examples is 2, but there is no memory"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(Refused, match=sentence):
+        model(**settings)
+
+
+class Shopper:
+    """Proposes the same calls everywhere."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        calls = ("search[lamp]", "click[1]", "click[babble]", "click[buy now]")
+        actions = tuple(replace(act(call), token_ids=(place,), logprobs=(-1.0,)) for place, call in enumerate(calls))
+        return [Proposal((9,), actions) for _ in states]
+
+
+def test_search_grows_an_imagined_tree_to_its_end() -> None:
+    search = Search(Shopper(), model(), SearchConfig(limits=Limits(simulations=24), candidates=4))
+    (tree,) = asyncio.run(search.run([TASK], [0]))
+    nodes = [node for node in tree.nodes() if node is not tree.root]
+    assert not tree.error
+    assert {node.origin for node in nodes} == {"imagined"}
+    assert any(node.terminated for node in nodes)
+    assert any(edge.reward is None for node in tree.nodes() for edge in node.edges)
+    assert tree.budget.environment_steps == 0
+
+
+def test_a_real_state_can_be_imagined_on() -> None:
+    env = EnvDynamics(shop(), max_steps=5)
+    state = asyncio.run(env.reset(shop().tasks("train", 1)[0]))
+    assert play(model(), "search[lamp]", start=state)[0].state.task == state.task
+
+
+def as_env(env: Env) -> Env:
+    """What takes an environment takes it; mypy reads this too."""
+    return env
+
+
+def test_imagination_is_an_environment() -> None:
+    env = as_env(ImaginedEnv(model(), [TASK]))
+    assert env.reset(options={"task": TASK}) == (f"{TASK.prompt}\nsearch page", {})
+    assert env.step("search[lamp]") == (RESULTS, 0.0, False, False, {})
+    assert env.step("click[9]") == ("no 9 on this page", 0.0, False, False, {"tool_error": "no 9 on this page"})
+    assert env.step("click[buy now]") == ("order placed", 1.0, True, False, {})
+    with pytest.raises(ValueError, match="is over"):
+        env.step("click[1]")
+    assert env.tasks("train", 1) == [TASK]
+    with pytest.raises(Refused, match="there are 0 test tasks from number 0 on, not 1"):
+        env.tasks("test", 1)
+    env.close()
+
+
+def test_imagination_goes_back_as_an_environment_does() -> None:
+    env = ImaginedEnv(model())
+    fork = Forkable(env)
+    fork.reset(TASK)
+    mark = fork.mark()
+    assert fork.step("search[lamp]")[0] == RESULTS
+    fork.goto(mark)
+    assert fork.step("click[1]")[0] == PAGE
+    env.close()
+
+
+def test_env_dynamics_plays_imagination_within_a_running_loop() -> None:
+    env = ImaginedEnv(model())
+    dynamics = EnvDynamics(env, max_steps=5)
+
+    async def episode() -> Transition:
+        state = await dynamics.reset(TASK)
+        return await dynamics.step(state, act("click[buy now]"))
+
+    assert asyncio.run(episode()).reward == 1.0
+    env.close()
+
+
+def test_an_environment_cannot_leave_a_reward_open() -> None:
+    env = ImaginedEnv(model())
+    with pytest.raises(ValueError, match="call reset first"):
+        env.step("click[1]")
+    env.reset(options={"task": TASK})
+    with pytest.raises(RuntimeError, match=r"cannot tell what follows 'click\[babble\]': Unreadable"):
+        env.step("click[babble]")
+    env.close()
+
+
+def test_the_form_of_answers_holds_for_every_real_step() -> None:
+    """What rule-written answers say is what was real."""
+    steps = shop_steps(20)
+    wording = Wording()
+    for one in steps:
+        writer = Script({one.action: wording.target(one)})
+        made = ExperienceModel(writer, wording, max_steps=99)
+        task = Task("t", one.history[0].content)
+        start = State(task, (Message("user", f"{task.prompt}\n{one.history[1].content}"), *one.history[2:]))
+        after = asyncio.run(made.step(start, Action(one.action, one.action)))
+        assert (after.state.messages[-1].content, after.terminated, after.invalid) == (
+            one.observation, one.terminated, one.invalid,
+        )  # fmt: skip
+        assert after.reward == pytest.approx(one.reward, abs=1e-3)

@@ -1,0 +1,185 @@
+"""The replay buffer: what is near, what is kept once, and what survives."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shop_steps import PAGE, RESULTS, OpenBuffer, experience, shop_steps
+
+from treeagent.types import Message, Refused
+from treeagent.world_model.encoder import LexicalEncoder, Vectors
+from treeagent.world_model.replay import ReplayBuffer, embed
+from treeagent.world_model.transition import Experience
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class Compass:
+    """Texts that are written as two numbers."""
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        rows = [[float(number) for number in text.split()[:2]] if text[:1].isdigit() else [0.0, 0.0] for text in texts]
+        return np.array(rows, np.float32).reshape(-1, 2)
+
+
+def at(east: float, north: float, action: str = "0 0") -> Experience:
+    return Experience("t", (Message("user", "task"), Message("user", f"{east} {north}")), action, "o")
+
+
+def names(found: Sequence[Sequence[Experience]]) -> list[list[str]]:
+    return [[one.seen for one in row] for row in found]
+
+
+def test_nearest_by_hand(open_buffer: OpenBuffer) -> None:
+    """Cosines to (1, 0): 1, 0.8, 0.6, 0."""
+    buffer = open_buffer(Compass())
+    assert buffer.add([at(0, 1), at(0.6, 0.8), at(1, 0), at(0.8, 0.6)]) == 4
+    query = at(1, 0)
+    place = (query.history, query.action)
+    assert names(buffer.nearest([place], 3)) == [["1 0", "0.8 0.6", "0.6 0.8"]]
+    assert len(buffer.nearest([place], 9)[0]) == 4
+    assert buffer.nearest([place], 0) == [[]]
+    assert buffer.nearest([], 3) == []
+    other = at(0, 1)
+    assert names(buffer.nearest([place, (other.history, other.action)], 1)) == [["1 0"], ["0 1"]]
+
+
+def test_rows_added_later_are_found(open_buffer: OpenBuffer) -> None:
+    buffer, other = (open_buffer(Compass()) for _ in range(2))
+    place = (at(1, 0).history, "0 0")
+    buffer.add([at(0, 1)])
+    assert names(buffer.nearest([place], 1)) == [["0 1"]]
+    other.add([at(0.8, 0.6)])
+    assert names(buffer.nearest([place], 1)) == [["0.8 0.6"]]
+    buffer.add([at(1, 0)])
+    assert names(buffer.nearest([place], 2)) == names(other.nearest([place], 2)) == [["1 0", "0.8 0.6"]]
+
+
+def test_the_same_step_is_kept_once_whoever_adds_it(open_buffer: OpenBuffer) -> None:
+    buffer = open_buffer()
+    one = experience("search[lamp]")
+    assert buffer.add([one, replace(one, task_id="x"), replace(one, origin="imagined"), experience("click[1]")]) == 2
+    assert buffer.add([one]) == 0
+    assert open_buffer().add([one]) == 0
+    assert len(buffer) == 2
+
+
+def test_rows_come_back_equal_by_origin(open_buffer: OpenBuffer) -> None:
+    steps = shop_steps(30)
+    imagined = [replace(one, observation=one.observation + "!", origin="imagined") for one in steps[:5]]
+    buffer = open_buffer()
+    assert buffer.add(iter([*steps, *imagined])) == len(steps) + 5
+    assert list(buffer.experiences()) == [*steps, *imagined]
+    assert list(buffer.experiences("imagined")) == imagined
+    assert list(buffer.experiences("real")) == steps
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 4 * 256 * 100, 2**29])
+def test_nearest_is_exact_whatever_the_memory(memory_bytes: int, open_buffer: OpenBuffer) -> None:
+    steps = shop_steps(60)
+    buffer = open_buffer(memory_bytes=memory_bytes)
+    for start in range(0, len(steps), 37):
+        buffer.add(steps[start : start + 37])
+        buffer.nearest([(steps[0].history, steps[0].action)], 1)
+    places = [(one.history, one.action) for one in steps[::7]]
+    vectors = embed(LexicalEncoder(), [(one.history, one.action) for one in steps])
+    for place, found in zip(places, buffer.nearest(places, 4), strict=True):
+        cosines = vectors @ embed(LexicalEncoder(), [place])[0]
+        near = embed(LexicalEncoder(), [(one.history, one.action) for one in found])
+        got = near @ embed(LexicalEncoder(), [place])[0]
+        assert got == pytest.approx(np.sort(cosines)[-4:][::-1], abs=2e-3)  # stored in half precision
+        assert got[0] == pytest.approx(1.0, abs=2e-3)
+
+
+def test_what_opened_the_same_line_is_near() -> None:
+    """Another label in another list, but the same thing opened; and the same label that opens another one."""
+    other_list = "1 old lamp $3\n2 red lamp $9\n3 green chair $30"
+    opens, alike, unlike = embed(
+        LexicalEncoder(),
+        [
+            (experience("search[a]", RESULTS, "click[1]").history, "click[1]"),
+            (experience("search[a]", other_list, "click[2]").history, "click[2]"),
+            (experience("search[a]", other_list, "click[1]").history, "click[1]"),
+        ],
+    )
+    assert opens @ alike > opens @ unlike
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=30), max_size=5))
+def test_lexical_rows_have_length_one_and_depend_on_their_text_alone(texts: list[str]) -> None:
+    encoder = LexicalEncoder(64)
+    rows = encoder.encode(texts)
+    assert rows.shape == (len(texts), 64)
+    for row, text in zip(rows, texts, strict=True):
+        assert np.array_equal(row, encoder.encode([text])[0])
+        assert np.linalg.norm(row) == pytest.approx(1.0 if row.any() else 0.0)
+
+
+def test_like_texts_are_nearer_than_others() -> None:
+    one, like, other = LexicalEncoder().encode(["red lamp $9", "a red lamp for $8", "order placed"])
+    assert one @ like > one @ other
+
+
+def test_an_empty_buffer_is_refused(open_buffer: OpenBuffer) -> None:
+    buffer = open_buffer()
+    with pytest.raises(Refused, match=r"b\.sqlite is empty: add real transitions"):
+        buffer.nearest([(experience("search[a]").history, "search[a]")], 2)
+
+
+def test_an_encoder_of_another_dimension_is_refused(open_buffer: OpenBuffer) -> None:
+    open_buffer(LexicalEncoder(32)).add([experience("search[a]")])
+    with pytest.raises(Refused, match="holds vectors of length 64, but the encoder makes them of length 128"):
+        open_buffer(LexicalEncoder(64))
+
+
+def test_a_broken_encoder_is_refused(open_buffer: OpenBuffer) -> None:
+    class Broken(Compass):
+        def encode(self, texts: Sequence[str]) -> Vectors:
+            return super().encode(texts) * np.float32("nan")
+
+    buffer = open_buffer(Broken())
+    with pytest.raises(Refused, match="NaN or infinity"):
+        buffer.add([at(1, 0)])
+    assert len(buffer) == 0
+
+
+def add_until_killed(path: Path, told: Connection) -> None:
+    buffer, number = ReplayBuffer(path, LexicalEncoder()), 0
+    while True:
+        buffer.add(experience("search[a]", answer=f"{number} {place}") for place in range(20))
+        number += 1
+        told.send(number * 20)
+
+
+def test_what_was_added_survives_a_kill(open_buffer: OpenBuffer, tmp_path: Path) -> None:
+    reader, writer = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=add_until_killed, args=(tmp_path / "b.sqlite", writer))
+    process.start()
+    told = max(reader.recv() for _ in range(5))
+    beside = open_buffer()
+    assert len(beside) >= told  # read while the other one writes
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    while reader.poll():
+        try:
+            told = reader.recv()
+        except EOFError:
+            break
+    after = open_buffer()
+    assert len(after) >= told
+    assert len(after) % 20 == 0  # a batch is there whole or not at all
+    assert after.add([experience("click[1]", answer=PAGE)]) == 1
+    assert len(list(after.experiences())) == len(after)
+    assert after.nearest([(experience("click[1]").history, "click[1]")], 1)[0][0].action == "click[1]"
+    reader.close()
+    writer.close()

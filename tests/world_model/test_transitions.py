@@ -1,0 +1,150 @@
+"""Trees as transitions: each step once, as the world saw it."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shop_steps import experience, shop_trees
+
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.transitions import opening, transitions
+from treeagent.types import Action, Message, Refused, State, Task, ToolCall
+from treeagent.world_model.transition import Experience, answered, call_text, from_record
+
+TASK = Task("t", "find a lamp")
+OPENING = Message("user", "find a lamp\nsearch page")
+
+
+def step(parent: State, action: Action, answer: str, **arrival: object) -> Edge:
+    said = Message("assistant", action.text, action.token_ids)
+    child = Node(State(TASK, (*parent.messages, said, Message("user", answer)), "2 page"))
+    reward = arrival.pop("reward", 0.0)
+    assert isinstance(reward, float | None)
+    return Edge(action, 1.0, 1, 0.0, reward, replace(child, **arrival))  # type: ignore[arg-type]
+
+
+def search_tree() -> Tree:
+    """A search that found a lamp, whose purchase is refused; beside it a malformed turn and an untried edge."""
+    root = Node(State(TASK, (OPENING,), "1 page"))
+    found = step(root.state, Action("Thought: look\nAction: search[lamp]", "search[lamp]", "look"), "1 lamp $9")
+    assert found.child is not None
+    refused = step(found.child.state, Action("Action: click[buy]", "click[buy]"), "open one first", invalid=True)
+    malformed = step(root.state, Action("hello", "", error="no action"), "Invalid action: no action", invalid=True)
+    found.child.edges = [refused]
+    root.edges = [found, malformed, Edge(Action("Action: back", "back"), 0.0)]
+    return Tree(TASK, 0, root)
+
+
+def test_steps_by_hand() -> None:
+    first, second = transitions(search_tree())
+    start = (Message("user", "find a lamp"), Message("user", "search page"))
+    assert first == Experience("t", start, "search[lamp]", "1 lamp $9", key="1 page")
+    said = (Message("assistant", "search[lamp]"), Message("user", "1 lamp $9"))
+    assert second == Experience(
+        "t", (*start, *said), "click[buy]", "open one first", invalid=True, depth=1, key="2 page"
+    )
+    assert (first.kind, second.kind, second.seen) == ("search", "click", "1 lamp $9")
+
+
+def test_thoughts_do_not_reach_the_world() -> None:
+    """Two agents that do the same for other reasons have the same experience."""
+    assert all("Thought" not in message.content for one in transitions(search_tree()) for message in one.history)
+
+
+def test_a_withheld_reward_is_no_transition() -> None:
+    tree = search_tree()
+    tree.root.edges[0].reward = None
+    assert [one.action for one in transitions(tree)] == ["click[buy]"]
+
+
+def test_a_thought_of_its_own_is_no_step() -> None:
+    root = Node(State(TASK, (OPENING,)))
+    begun = State(TASK, (OPENING, Message("assistant", "Thought: look\nAction:", (1,), partial=True)))
+    thought = Edge(Action("Thought: look\nAction:", "", "look"), 1.0, 1, 0.0, 0.0, Node(begun))
+    assert thought.child is not None
+    whole = Message("assistant", "Thought: look\nAction: search[lamp]")
+    after = Node(State(TASK, (OPENING, whole, Message("user", "1 lamp $9"))))
+    thought.child.edges = [Edge(Action(" search[lamp]", "search[lamp]"), 1.0, 1, 0.0, 0.0, after)]
+    root.edges = [thought]
+    (one,) = transitions(Tree(TASK, 0, root))
+    assert (one.action, one.observation, one.depth, len(one.history)) == ("search[lamp]", "1 lamp $9", 0, 2)
+
+
+def test_the_opening_answers_a_reset() -> None:
+    one = opening(search_tree())
+    assert (one.history, one.action, one.observation) == ((Message("user", "find a lamp"),), "reset", "search page")
+
+
+def random_tree(shuffler: random.Random) -> Tree:
+    """Three levels of up to three siblings, some of them untried; every call is another one."""
+
+    def grow(node: Node, depth: int) -> None:
+        for place in range(shuffler.randint(0, 3) if depth < 3 and not node.ended else 0):
+            call = f"go[{depth} {place} {shuffler.random()}]"
+            action = Action(f"Action: {call}", call)
+            if shuffler.random() < 0.3:
+                node.edges.append(Edge(action, 0.1))
+                continue
+            ends = shuffler.random() < 0.3
+            edge = step(node.state, action, f"page {call}", terminated=ends, reward=float(ends))
+            node.edges.append(edge)
+            assert edge.child is not None
+            grow(edge.child, depth + 1)
+
+    root = Node(State(TASK, (OPENING,)))
+    grow(root, 0)
+    return Tree(TASK, 0, root)
+
+
+@settings(deadline=None)
+@given(st.randoms(use_true_random=False).map(random_tree))
+def test_each_tried_edge_once_and_the_tree_untouched(tree: Tree) -> None:
+    before = repr(tree.root)
+    paths = [path for path, _ in tree.walk() if path]
+    found = list(transitions(tree))
+    assert repr(tree.root) == before
+    assert [one.action for one in found] == [path[-1].action.call for path in paths]
+    assert [one.depth for one in found] == [len(path) - 1 for path in paths]
+    assert [one.observation for one in found] == [f"page {one.action}" for one in found]
+    assert [one.reward for one in found] == [float(one.terminated) for one in found]
+
+
+def test_a_demonstration_is_a_chain() -> None:
+    """Every step's history is the one before it with that step added."""
+    for tree in shop_trees(20):
+        steps = list(transitions(tree))
+        assert [one.depth for one in steps] == list(range(len(steps)))
+        for one, other in pairwise(steps):
+            said = (Message("assistant", one.action), Message("user", one.observation))
+            assert other.history == (*one.history, *said)
+        assert steps[-1].reward == tree.root.edges[0].value
+
+
+def test_a_digest_tells_state_action_and_observation_apart() -> None:
+    one = experience("search[lamp]")
+    assert one.digest() == replace(one, task_id="other", reward=1.0, origin="imagined").digest()
+    others = [replace(one, action="x"), replace(one, observation="x"), replace(one, history=one.history[:1])]
+    assert len({each.digest() for each in (one, *others)}) == 4
+
+
+def test_records_come_back_equal() -> None:
+    for tree in shop_trees(20):
+        assert [from_record(one.to_record()) for one in transitions(tree)] == list(transitions(tree))
+    with pytest.raises(Refused, match="no record of an experience: KeyError 'history'"):
+        from_record({"task_id": "t"})
+
+
+def test_a_tool_call_is_one_line_whatever_the_order_of_its_arguments() -> None:
+    one, other = ToolCall("open", {"b": 1, "a": "x"}), ToolCall("open", {"a": "x", "b": 1})
+    assert call_text(one) == call_text(other) == 'open {"a":"x","b":1}'
+
+
+def test_what_was_answered_stands_after_the_last_turn() -> None:
+    shuffler = random.Random(0)
+    for _ in range(20):
+        told = [str(shuffler.random()) for _ in range(shuffler.randint(0, 3))]
+        messages = [OPENING, Message("assistant", "a"), *(Message("user", text) for text in told)]
+        assert answered(messages) == "\n".join(told)

@@ -1,0 +1,116 @@
+"""The one form of prompts and answers, and the traces written by rule."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shop_steps import PAGE, RESULTS, experience, shop_steps
+
+from treeagent.types import Message
+from treeagent.world_model.trace import argument, named, trace
+from treeagent.world_model.wording import Answer, Wording, number
+
+BARE = Wording(instructions="")
+lines = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1).map(str.strip).filter(bool)
+
+
+def test_an_answer_by_hand() -> None:
+    text = "Why: names 2 . new\nOutcome: invalid, terminated, reward 0.667\nObservation: a\n\nOutcome: b"
+    answer = Answer("a\n\nOutcome: b", 0.667, True, True, "names 2 . new")
+    assert BARE.read(text) == answer
+    assert BARE.write(answer) == text
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Answer,
+        st.lists(lines).map("\n".join),
+        st.integers(-2000, 2000).map(lambda thousandths: thousandths / 1000),
+        st.booleans(),
+        st.booleans(),
+        lines,
+    )
+)
+def test_any_answer_is_read_as_it_was_written(answer: Answer) -> None:
+    assert BARE.read(BARE.write(answer)) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "order placed",
+        "Outcome: continues, reward 0\nObservation: a",  # no reasoning
+        "Why: a\nOutcome: continues\nObservation: a",
+        "Why: a\nOutcome: continues, reward nan\nObservation: a",
+        "Why: a\nOutcome: continues, reward 1e9\nObservation: a",
+        "Why: a\nOutcome: truncated, reward 0\nObservation: a",
+        "Why: a\nb\nOutcome: continues, reward 0\nObservation: a",
+        "Why: a\nObservation: a\nOutcome: continues, reward 0",
+        "Sure! Why: a\nOutcome: continues, reward 0\nObservation: a",
+    ],
+)
+def test_an_answer_of_another_form_is_refused_with_a_reason(text: str) -> None:
+    assert isinstance(BARE.read(text), str)
+
+
+def test_without_reasoning_there_is_no_line_for_it() -> None:
+    plain = Wording(instructions="", reasoning=False)
+    one = experience("search[lamp]")
+    assert plain.target(one) == f"Outcome: continues, reward 0\nObservation: {RESULTS}"
+    assert plain.read(plain.target(one)) == Answer(RESULTS)
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (0.0, -0.0, 1.0, 2 / 3, 0.75, -0.5, 100.0, -1e-9)] == [
+        "0", "0", "1", "0.667", "0.75", "-0.5", "100", "0",
+    ]  # fmt: skip
+
+
+def test_a_prompt_ends_with_the_action_and_begins_with_the_least_similar_step() -> None:
+    one = experience("search[lamp]", RESULTS, "click[1]", answer=PAGE)
+    near, far = experience("click[1]", answer=PAGE), experience("click[2]", answer="no 2", invalid=True)
+    system, user = Wording().prompt(one.history, one.action, [near, far])
+    assert system.role == "system"
+    assert user.content == (
+        "A similar step.\nBefore: search page\nAction: click[2]\n"
+        "Outcome: invalid, continues, reward 0\nObservation: no 2\n\n"
+        f"A similar step.\nBefore: search page\nAction: click[1]\nOutcome: continues, reward 0\nObservation: {PAGE}\n\n"
+        f"find a red lamp under $10\nsearch page\nAction: search[lamp]\n{RESULTS}\nAction: click[1]"
+    )
+    assert BARE.prompt(one.history, one.action)[0].role == "user"
+
+
+def test_what_an_action_names() -> None:
+    assert named(RESULTS, "click[2]") == "2 blue lamp $7"
+    assert named(RESULTS, "click[next >]") == "next >"
+    assert named(PAGE, "click[pink]") == "color: Red/Pink"
+    assert named(PAGE, 'choose {"option":"pink"}') == "color: Red/Pink"
+    assert named(RESULTS, "click[3]") == named(RESULTS, "back") == named("", "click[1]") == ""
+    assert argument("take red lamp") == "red lamp"
+
+
+def test_traces_by_hand() -> None:
+    searched = ("search[red lamp]", RESULTS)
+    opened = (*searched, "click[1]", PAGE)
+    chosen = (*opened, "click[red]", "chosen: red")
+    assert trace(experience("search[red lamp]")) == "names nothing shown . new , shows red lamp"
+    assert trace(experience(*searched, "click[1]", answer=PAGE)) == "names 1 red lamp $9 . new"
+    assert trace(experience(*searched, "click[7]", answer="no 7", invalid=True)) == "names nothing shown . refused"
+    assert trace(experience(*opened, "click[< prev]", answer=RESULTS)) == "names nothing shown . again 1 red lamp $9"
+    more = experience(*searched, "click[next >]", answer="1 red lamp $9\n4 old lamp $3")
+    assert trace(more) == "names next > . keeps 1 , adds 1"
+    bought = experience(*chosen, "click[buy now]", answer="order placed", reward=0.75, terminated=True)
+    assert trace(bought) == ("names nothing shown . new . done red , shown lamp , missing find a under 10")
+
+
+def test_a_trace_is_one_line_of_every_real_step_and_the_same_each_time() -> None:
+    for one in shop_steps(40):
+        assert trace(one) == trace(one)
+        assert "\n" not in trace(one)
+        assert isinstance(BARE.read(BARE.target(one)), Answer)
+
+
+def test_history_shows_the_task_first() -> None:
+    assert all(one.history[0] == Message("user", one.history[0].content) for one in shop_steps(5))
+    assert {one.history[1].content for one in shop_steps(5)} == {"search page"}

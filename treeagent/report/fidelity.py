@@ -1,0 +1,33 @@
+"""An audit of a world model on the terminal."""
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from treeagent.world_model.fidelity import Fidelity, Figures
+
+_SHARES = ("observation_agreement", "observation_exact", "reward_accuracy", "termination_accuracy", "unreadable")
+_ERRORS = ("reward_error", "transition_error")
+
+
+def fidelity_table(found: Fidelity) -> Group:
+    """One line for all steps, one for each type of action, one for each number of imagined steps in a row; then what
+    follows for its use."""
+    table = Table("steps of", "number", *(name.replace("_", " ") for name in (*_SHARES, *_ERRORS)), box=None)
+    _add(table, "all", found.overall)
+    for kind, figures in found.by_kind.items():
+        _add(table, kind, figures)
+    for depth, figures in found.compounding.items():
+        _add(table, f"imagined step {depth} in a row", figures)
+    cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
+    told = (
+        f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, wrong in "
+        f"{found.wrong_returns:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
+    )
+    return Group(table, Text(""), Text(told))
+
+
+def _add(table: Table, name: str, figures: Figures) -> None:
+    shares = [f"{100 * getattr(figures, share):.1f} %" for share in _SHARES]
+    errors = [f"{getattr(figures, error):.3f}" for error in _ERRORS]
+    table.add_row(Text(name), str(figures.steps), *shares, *errors)

@@ -1,0 +1,57 @@
+"""Transitions for a world model: a pure view of a search tree."""
+
+from collections.abc import Iterator, Sequence
+
+from treeagent.grammar import ReAct
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.types import Action
+from treeagent.world_model.transition import Experience, answered, call_text, played
+from treeagent.world_model.wording import RESET
+
+
+def transitions(tree: Tree, grammar: ReAct | None = None) -> Iterator[Experience]:
+    """Every step that the tree has taken, each edge once, parents first.
+
+    Left out is what tells nothing of the world: thoughts alone, malformed turns (which no environment gets to see) and
+    steps whose reward is withheld. ``grammar`` reads the calls out of earlier turns.
+    """
+    grammar = grammar or ReAct()
+    for path, node in tree.walk():
+        if not path:
+            continue
+        edge, parent = path[-1], _parent(tree, path)
+        action = _turn(parent, edge.action, grammar)
+        if edge.thought or action.error or edge.reward is None:
+            continue
+        told = parent.state.messages
+        yield Experience(
+            task_id=tree.task.id,
+            history=played(tree.task, told[:-1] if told[-1].partial else told, grammar),
+            action=call_text(action.call),
+            observation=answered(node.state.messages),
+            reward=edge.reward,
+            terminated=node.terminated,
+            truncated=node.truncated,
+            invalid=node.invalid,
+            origin=node.origin,
+            depth=sum(not earlier.thought for earlier in path[:-1]),
+            key=parent.state.key,
+        )
+
+
+def opening(tree: Tree, grammar: ReAct | None = None) -> Experience:
+    """How the task begins, as the answer to a reset, for a world model that is to open tasks too."""
+    task, first = played(tree.task, tree.root.state.messages[:1], grammar or ReAct())
+    return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin, key=tree.root.state.key)
+
+
+def _parent(tree: Tree, path: Sequence[Edge]) -> Node:
+    node = path[-2].child if len(path) > 1 else tree.root
+    assert node is not None
+    return node
+
+
+def _turn(parent: Node, action: Action, grammar: ReAct) -> Action:
+    """The whole turn, where its thought is a step of its own."""
+    begun = parent.state.messages[-1]
+    return grammar.read(begun.content + action.text) if begun.partial else action

@@ -1,0 +1,183 @@
+"""A world model of a run's environment: fitted to the steps that its trees took, audited on tasks held out from it."""
+
+import asyncio
+import hashlib
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+
+import orjson
+
+from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.config import RunConfig, config_difference, dump_config, load_config
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.jobs import Event
+from treeagent.learners.sft import train_sft
+from treeagent.learners.watch import Hooks
+from treeagent.loop import tracking
+from treeagent.progress import Progress
+from treeagent.run import COLLECTED, Run, RunError
+from treeagent.search.record import from_record
+from treeagent.seeds import derive_seed
+from treeagent.store import read_as, shard_names, write_atomic
+from treeagent.targets import TokenRow
+from treeagent.transitions import transitions
+from treeagent.world_model.encoder import LexicalEncoder
+from treeagent.world_model.experience import ExperienceModel
+from treeagent.world_model.fidelity import Fidelity, audit
+from treeagent.world_model.fit import answer_rows
+from treeagent.world_model.local import LocalWriter
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.transition import Experience
+from treeagent.world_model.wording import INSTRUCTIONS, Wording
+
+_COMMON = 0.01
+"""Share of the actions from which a call is a kind of its own."""
+
+
+def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
+    """Train a world model on the steps of a run's trees but for the tasks held out, and fill its memory with them.
+
+    The settings are kept in RUN/world.toml, by which it is used.
+
+    Raises:
+        RunError: the trees hold no step to learn from, or a world model was fitted with other settings.
+    """
+    out, kept = run.checkpoints / "world", settings_path(run)
+    if kept.is_file():
+        changed = [key for key in config_difference(load_config(kept), config) if key.startswith("world.")]
+        if changed:
+            raise RunError(
+                f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
+                f"them, or remove {kept} and {out} to fit it anew"
+            )
+    elif run.is_done("world"):
+        run.forget("world")
+    if run.is_done("world"):
+        return out
+    write_atomic(kept, dump_config(config).encode())
+    learnt, held_out = split(config, experiences(run))
+    if not learnt:
+        raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
+    memory = ReplayBuffer(_memory_path(run), LexicalEncoder())
+    memory.add(learnt)
+    wording = _wording(config)
+    checkpoint = _initial_checkpoint(config, learnt, wording)
+    settings = config.world
+    rows = [
+        TokenRow(*row)
+        for row in answer_rows(learnt, ChatFormat(checkpoint.tokenizer), wording, memory, settings.examples)
+        if len(row.token_ids) <= settings.max_tokens
+    ]
+    memory.close()
+    scratch = run.checkpoints / ".world"
+    with tracking(run, progress) as on_event:
+        hooks = Hooks(
+            on_metrics=lambda metrics: on_event(Event("world", metrics=metrics)),
+            on_progress=lambda done, total: on_event(Event("world", done=done, total=total)),
+            checkpoint_dir=scratch,
+        )
+        result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, settings.sft, **hooks)
+    save_checkpoint(checkpoint, out)
+    run.finish("world", {"learnt": len(learnt), "held_out": len(held_out), "rows": len(rows), "update": asdict(result)})
+    shutil.rmtree(scratch, ignore_errors=True)
+    return out
+
+
+def audit_world(config: RunConfig, run: Run) -> Fidelity:
+    """Measure the run's world model on the steps of the tasks held out from it; written to RUN/fidelity.json.
+
+    Raises:
+        RunError: there is nothing held out.
+    """
+    learnt, held_out = split(config, experiences(run))
+    if not held_out:
+        raise RunError(f"no task of {run.path} is held out: raise world.held_out, or collect more tasks")
+    kept = held_out[: config.world.audit_steps]
+    model, memory = imagined(config, run)
+    fidelity = asyncio.run(audit(model, kept, learnt, free=config.world.free, kind=kinds([*learnt, *kept])))
+    memory.close()
+    write_atomic(run.path / "fidelity.json", orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2))
+    return fidelity
+
+
+def imagined(config: RunConfig, run: Run) -> tuple[ExperienceModel, ReplayBuffer]:
+    """The run's world model as a dynamics, and its memory, which the caller closes."""
+    checkpoint = load_checkpoint(run.checkpoints / "world")
+    memory = ReplayBuffer(_memory_path(run), LexicalEncoder())
+    settings = config.world
+    generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+    writer = LocalWriter(
+        generator, ChatFormat(checkpoint.tokenizer), settings.temperature, max_new_tokens=settings.max_new_tokens
+    )
+    model = ExperienceModel(
+        writer,
+        _wording(config),
+        max_steps=config.environment.max_steps,
+        memory=memory,
+        examples=settings.examples,
+        seed=derive_seed(config.seed, "world"),
+    )
+    return model, memory
+
+
+def experiences(run: Run) -> Iterator[Experience]:
+    """Every step that the run's searched trees took for real."""
+    for name in shard_names(run.trees):
+        if name == COLLECTED or name.startswith(f"{COLLECTED}-"):
+            for tree in read_as(from_record, run.trees, name):
+                yield from (one for one in transitions(tree) if one.origin == "real")
+
+
+def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experience], list[Experience]]:
+    """What is learnt and what is held out, whole tasks apart; which are, their names decide. Each step once."""
+    learnt: dict[str, Experience] = {}
+    held_out: dict[str, Experience] = {}
+    for one in found:
+        share = int.from_bytes(hashlib.blake2b(one.task_id.encode(), digest_size=4).digest()) / 2**32
+        (held_out if share < config.world.held_out else learnt).setdefault(one.digest(), one)
+    return list(learnt.values()), list(held_out.values())
+
+
+def kinds(found: Collection[Experience]) -> Callable[[Experience], str]:
+    """Types of action: a call that is common in itself, numbers in it as one, else its first word."""
+    counts = Counter(_numberless(one.action) for one in found)
+
+    def kind(one: Experience) -> str:
+        call = _numberless(one.action)
+        return call if counts[call] >= _COMMON * len(found) else one.kind
+
+    return kind
+
+
+def _numberless(call: str) -> str:
+    return re.sub(r"\d+", "#", call)
+
+
+def _wording(config: RunConfig) -> Wording:
+    """A model that is trained on answers needs no instructions."""
+    return Wording(INSTRUCTIONS if config.world.model else "", config.world.reasoning)
+
+
+def settings_path(run: Run) -> Path:
+    return run.path / "world.toml"
+
+
+def _memory_path(run: Run) -> Path:
+    return run.path / "replay.sqlite"
+
+
+def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], wording: Wording) -> Checkpoint:
+    settings = config.world
+    if settings.model is not None:
+        loaded = load_checkpoint(settings.model)
+        return Checkpoint(loaded.model, loaded.tokenizer, None)
+    prompts = (wording.prompt(one.history, one.action)[-1].content for one in learnt)
+    tokenizer = train_tokenizer(chain(prompts, map(wording.target, learnt)), settings.scratch)
+    return Checkpoint(random_model(tokenizer, settings.scratch, derive_seed(config.seed, "world")), tokenizer, None)

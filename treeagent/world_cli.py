@@ -1,0 +1,64 @@
+"""``treeagent world``: fit a world model to a run's steps, and find out how far it can be trusted."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Fit a world model to a run's steps; audit it on tasks it never saw.", no_args_is_help=True)
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Single settings, such as world.examples=2.")
+]
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE.toml", help="By default the run's own.")]
+
+
+@app.command()
+def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = None) -> None:
+    """Train a world model on the steps of RUN's trees, apart from the tasks held out.
+
+    Reads RUN/trees, writes RUN/checkpoints/world and RUN/replay.sqlite.
+
+    Example: treeagent world fit runs/shop --config configs/world.toml
+    """
+    from rich.console import Console
+
+    from treeagent.config import load_config
+    from treeagent.progress import RichProgress
+    from treeagent.run import Run
+    from treeagent.world import fit_world
+
+    settings = load_config(config or Run.open(run_folder).path / "config.toml", overrides or ())
+    with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
+        written = fit_world(settings, run, RichProgress())
+    Console().print(f"world model in {written}", highlight=False, markup=False)
+
+
+@app.command("eval")
+def evaluate(
+    run_folder: RunFolder,
+    overrides: Overrides = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Audit RUN's world model on held-out steps: does it say what the environment would, and how far may it be used?
+
+    Reads RUN/trees and RUN/checkpoints/world, writes RUN/fidelity.json.
+
+    Example: treeagent world eval runs/shop --json
+    """
+    import orjson
+    from rich.console import Console
+
+    from treeagent.config import load_config
+    from treeagent.report.fidelity import fidelity_table
+    from treeagent.run import Run, RunError
+    from treeagent.world import audit_world, settings_path
+
+    run = Run.open(run_folder)
+    if not run.is_done("world"):
+        raise RunError(f"{run_folder} has no world model: fit one with treeagent world fit {run_folder}")
+    fidelity = audit_world(load_config(settings_path(run), overrides or ()), run)
+    if json:
+        typer.echo(orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        Console().print("", fidelity_table(fidelity), sep="\n")

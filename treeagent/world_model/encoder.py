@@ -1,0 +1,56 @@
+"""Texts as vectors whose cosine tells how alike they are: the default needs no model and no download."""
+
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class Encoder(Protocol):
+    """Embeds texts. Any model that does will do."""
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """One row a text, [texts, dimension], equal texts to equal rows whatever the batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LexicalEncoder:
+    """Words, pairs of words and the beginnings of words, hashed with a sign (Weinberger et al. 2009).
+
+    Counts enter by 1 + log, so that a page full of one word does not drown the others.
+    """
+
+    dimension: int = 128
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Rows of length 1; an empty text gives zeros."""
+        rows = np.zeros((len(texts), self.dimension), np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for feature, count in Counter(_features(text)).items():
+                place = zlib.crc32(feature.encode())
+                row[place % self.dimension] += (1 if place >> 31 else -1) * (1 + math.log(count))
+        return unit(rows)
+
+
+def _features(text: str) -> Iterator[str]:
+    words = _WORD.findall(text.lower())
+    yield from words
+    yield from (f"{one} {other}" for one, other in pairwise(words))
+    yield from (f"{word[:4]}*" for word in words if len(word) > 4)
+
+
+def unit(rows: Vectors) -> Vectors:
+    """Rows of length 1; zeros stay zeros."""
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1), np.float32)

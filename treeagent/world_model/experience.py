@@ -1,0 +1,222 @@
+"""A language model as the environment (DreamGym, section 4.1): it reads task, history, action and similar steps,
+reasons, and says what comes next. Search steps through it as through any dynamics; every transition says that it was
+imagined."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from treeagent.grammar import ReAct
+from treeagent.seeds import derive_seed
+from treeagent.types import Action, Message, Refused, State, Task, Transition
+from treeagent.world_model.transition import Experience, Place, call_text, played
+from treeagent.world_model.wording import RESET, Answer, Wording
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a model wrote."""
+
+    text: str
+    error: str = ""
+    """Why there is no whole text: the prompt is too long, or the answer was cut off."""
+
+
+class Writer(Protocol):
+    """A model that answers prompts; a small local one and a large remote one alike."""
+
+    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+        """One text a prompt; the draw for ``prompts[i]`` depends on ``seeds[i]`` alone."""
+        ...
+
+
+class Retriever(Protocol):
+    """Memory of earlier steps."""
+
+    def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]:
+        """Up to ``count`` experiences for each place, the most similar first."""
+        ...
+
+
+class Unreadable(RuntimeError):
+    """A world model gave no readable answer where there is no going on without one."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a world model was asked."""
+
+    steps: int = 0
+    """Answers wanted, those given by rule not counted."""
+    unreadable: int = 0
+    """Steps without a readable answer."""
+    invalid: int = 0
+    """Actions that were refused, by the model or as malformed."""
+
+
+class ExperienceModel:
+    """Plays ``types.Dynamics`` in imagination.
+
+    Steps asked for in the same turn of the event loop, such as a wave's, are answered by one call of the writer. A step
+    depends on its state, its action and ``seed`` alone, whatever else is asked. States need no snapshot: any state can
+    be stepped, also one that a real environment made.
+
+    An answer of another form, or with a reward out of range, is no transition: after ``attempts`` the state is a dead
+    end (truncated, invalid) whose reward is unknown (None), not 0, and ``tally`` counts it. Malformed actions are
+    refused by rule, in the words of ``EnvDynamics``.
+
+    Args:
+        writer: the model.
+        wording: its prompts and answers; must be those that it was trained on.
+        max_steps: actions per episode, malformed ones included.
+        memory: where similar steps come from.
+        examples: k, how many of them a prompt shows.
+        attempts: times that a step is asked for; more than one helps where the writer samples.
+        reward_range: the least and the greatest reward that can be true.
+        reveal_reward: False withholds every reward, as at evaluation.
+        grammar: reads the calls out of earlier turns.
+        seed: of the model's draws.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        wording: Wording | None = None,
+        *,
+        max_steps: int,
+        memory: Retriever | None = None,
+        examples: int = 0,
+        attempts: int = 1,
+        reward_range: tuple[float, float] = (0.0, 1.0),
+        reveal_reward: bool = True,
+        grammar: ReAct | None = None,
+        seed: int = 0,
+    ) -> None:
+        if max_steps < 1 or attempts < 1 or examples < 0:
+            raise Refused(
+                f"max_steps is {max_steps}, attempts {attempts}, examples {examples}: give at least 1, 1 and 0"
+            )
+        if examples and memory is None:
+            raise Refused(f"examples is {examples}, but there is no memory to take them from: give one, or 0 examples")
+        self.writer = writer
+        self.wording = wording or Wording()
+        self.memory = memory
+        self.tally = Tally()
+        self._max_steps = max_steps
+        self._examples = examples
+        self._attempts = attempts
+        self._reward_range = reward_range
+        self._reveal_reward = reveal_reward
+        self._grammar = grammar or ReAct()
+        self._seed = seed
+        self._wave: tuple[list[tuple[State, Action]], asyncio.Task[list[Transition]]] | None = None
+
+    async def reset(self, task: Task) -> State:
+        """The imagined opening of a task.
+
+        Raises:
+            Unreadable: the model gave no readable answer.
+        """
+        place = (Message("user", task.prompt),), RESET
+        (answer,) = await self._answers([place], [derive_seed(self._seed, task.id, task.seed, RESET)])
+        if isinstance(answer, str):
+            raise Unreadable(f"the opening of task {task.id!r} cannot be imagined: {answer}")
+        return State(task, (Message("user", opening(task, answer.observation)),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        """Imagine one step from ``state``.
+
+        Raises:
+            ValueError: the state's task is over.
+        """
+        if state.ended:
+            raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
+        if self._wave is None or self._wave[1].done():
+            asked: list[tuple[State, Action]] = []
+            self._wave = asked, asyncio.create_task(self._answer_wave(asked))
+        asked, answered = self._wave
+        asked.append((state, action))
+        place = len(asked) - 1
+        # Shielded: a step that runs out of time must not take the others' answers along.
+        return (await asyncio.shield(answered))[place]
+
+    async def _answer_wave(self, asked: Sequence[tuple[State, Action]]) -> list[Transition]:
+        """Runs in the loop's next turn, when all steps of this one have been asked for."""
+        self._wave = None
+        return await self.imagine(asked)
+
+    async def imagine(self, asked: Sequence[tuple[State, Action]]) -> list[Transition]:
+        """The transitions of many steps at once."""
+        told = [place for place, (_, action) in enumerate(asked) if not action.error]
+        places = [
+            (played(state.task, state.messages, self._grammar), call_text(action.call)) for state, action in asked
+        ]
+        seeds = [self._path_seed(asked[place][0], places[place]) for place in told]
+        answers: dict[int, Answer | str] = dict(
+            zip(told, await self._answers([places[place] for place in told], seeds), strict=True)
+        )
+        return [
+            self._transition(state, action, answers.get(place, _refusal(action)))
+            for place, (state, action) in enumerate(asked)
+        ]
+
+    def _path_seed(self, state: State, place: Place) -> int:
+        said = (message.content for message in place[0])
+        return derive_seed(self._seed, state.task.id, state.task.seed, *said, place[1])
+
+    async def _answers(self, places: Sequence[Place], seeds: Sequence[int]) -> list[Answer | str]:
+        """What the model says of each place, or why it cannot be read."""
+        near: Sequence[Sequence[Experience]] = [()] * len(places)
+        if self.memory is not None and self._examples:
+            near = self.memory.nearest(places, self._examples)
+        prompts = [self.wording.prompt(*place, similar) for place, similar in zip(places, near, strict=True)]
+        answers: list[Answer | str] = [""] * len(places)
+        waiting = list(range(len(places)))
+        for attempt in range(self._attempts):
+            if not waiting:
+                break
+            drafts = await self.writer.write(
+                [prompts[place] for place in waiting], [derive_seed(seeds[place], attempt) for place in waiting]
+            )
+            for place, draft in zip(waiting, drafts, strict=True):
+                answers[place] = self._read(draft)
+            waiting = [place for place in waiting if isinstance(answers[place], str)]
+        self.tally.steps += len(places)
+        self.tally.unreadable += len(waiting)
+        return answers
+
+    def _read(self, draft: Draft) -> Answer | str:
+        answer = draft.error or self.wording.read(draft.text)
+        low, high = self._reward_range
+        if isinstance(answer, Answer) and not low <= answer.reward <= high:
+            return f"the answer's reward {answer.reward} is not within {self._reward_range}"
+        return answer
+
+    def _transition(self, state: State, action: Action, answer: Answer | str) -> Transition:
+        used = 1 + sum(message.role == "assistant" for message in state.messages)
+        said = Message("assistant", action.text, action.token_ids)
+        if isinstance(answer, str):
+            after = State(state.task, (*state.messages, said, Message("user", f"Unreadable: {answer}")))
+            return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0)
+        self.tally.invalid += answer.invalid
+        after = State(state.task, (*state.messages, said, Message("user", answer.observation)))
+        return Transition(
+            after,
+            reward=answer.reward if self._reveal_reward else None,
+            terminated=answer.terminated,
+            truncated=not answer.terminated and used >= self._max_steps,
+            origin="imagined",
+            invalid=answer.invalid,
+            cost=0,
+        )
+
+
+def _refusal(action: Action) -> Answer:
+    """The rule's word on a malformed action."""
+    return Answer(f"Invalid action: {action.error}", invalid=True)
+
+
+def opening(task: Task, observation: str) -> str:
+    """The conversation's first message."""
+    return observation if task.prompt in observation else f"{task.prompt}\n{observation}"

@@ -1,0 +1,441 @@
+"""How far a world model can be trusted, measured on real transitions that it has not learnt from, and what share of
+imagined experience that allows. Pure functions of (real, predicted) pairs, and one audit that asks a dynamics."""
+
+import asyncio
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from treeagent.types import Action, Dynamics, Message, Refused, State, Task, Transition
+from treeagent.world_model.trace import argument, words
+from treeagent.world_model.transition import Experience, answered
+
+Kind = Callable[[Experience], str]
+"""The type of an action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a world model said of one real transition."""
+
+    observation: str
+    reward: float | None
+    """None where the answer was unreadable."""
+    terminated: bool = False
+    invalid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A real transition, and what was predicted of it."""
+
+    real: Experience
+    said: Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Means over pairs, all in [0, 1] but ``reward_error``."""
+
+    steps: int
+    observation_agreement: float
+    """See ``agreement``."""
+    observation_exact: float
+    """Share of observations predicted to the letter, white space at the ends aside."""
+    reward_accuracy: float
+    """Share of rewards within the tolerance."""
+    reward_error: float
+    """ε_R = E |r̂ - r|, in reward units; an unreadable answer is off by the whole range."""
+    transition_error: float
+    """ε_P: 1 where the end or the refusal is predicted wrong, else 1 - agreement: what of s' is not consistent with the
+    domain, which is what DreamGym's bound asks for, not the reconstruction of every token."""
+    termination_accuracy: float
+    unreadable: float
+    """Share of answers of no readable form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A real sequence of actions, and the same actions played in imagination from its first state."""
+
+    real_return: float
+    imagined_return: float | None
+    """None where an answer was unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """DreamGym's lower bound on J(π') - J(π) in the real environment (theorem 1), by its terms, in reward units."""
+
+    gain: float
+    """E[A] / (1-γ), A being the mean advantage of π' over π in imagination."""
+    drift: float
+    """4 γ V_max δ / (1-γ)², δ being the total variation between π' and π."""
+    reward: float
+    """2 ε_R / (1-γ)."""
+    transition: float
+    """4 γ R_max ε_P / (1-γ)²."""
+
+    @property
+    def total(self) -> float:
+        """What improvement is guaranteed; below 0 nothing is."""
+        return self.gain - self.drift - self.reward - self.transition
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """An audit's findings."""
+
+    overall: Figures
+    by_kind: Mapping[str, Figures]
+    by_depth: Mapping[int, Figures]
+    """One-step figures by how many steps came before in the episode."""
+    compounding: Mapping[int, Figures]
+    """Figures of the k-th imagined step in a row, k from 1, the actions being the real ones."""
+    calibration: Mapping[float, tuple[float, int]]
+    """By predicted return of an episode in tenths: mean real return, episodes."""
+    optimism: float
+    """Mean imagined minus real return of the same actions; above 0 the model flatters the agent."""
+    wrong_returns: float
+    """Share of episodes whose imagined return is off by more than the tolerance, or unreadable."""
+    episodes: int
+    cr: float | None
+    """Success of imagined plans replayed for real, over real success (Word2World); None where nothing was replayed."""
+    lambda_cap: float
+    """See ``lambda_cap``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The issue's figures at the top level, tables below."""
+        tables = {name: _by(getattr(self, name)) for name in ("by_kind", "by_depth", "compounding")}
+        calibration = {f"{said:g}": list(found) for said, found in self.calibration.items()}
+        plain = {name: getattr(self, name) for name in ("optimism", "wrong_returns", "episodes", "cr", "lambda_cap")}
+        return asdict(self.overall) | plain | tables | {"calibration": calibration}
+
+
+def _by(table: Mapping[Any, Figures]) -> dict[str, Any]:
+    return {str(name): asdict(figures) for name, figures in table.items()}
+
+
+def agreement(real: Experience, said: str, *, free: bool = False) -> float:
+    """How well a predicted observation agrees with the real one, in [0, 1].
+
+    F1 over words and numbers, each under the word that begins its line. Where the history cannot tell the answer
+    (``free``, such as a search's results) what counts is consistency: the mean of format (share of lines of a form that
+    the real answer has), relevance (of the action's words that the real answer shows, the share that is shown) and
+    history (share of lines that do not contradict what was shown before).
+    """
+    if said.strip() == real.observation.strip():
+        return 1.0
+    if not free:
+        return _f1(Counter(_marked(said)), Counter(_marked(real.observation)))
+    return (_format(real, said) + _relevance(real, said) + _history(real, said)) / 3
+
+
+def _marked(text: str) -> list[tuple[str, str]]:
+    """Words, with what begins their line: a value under another heading is another value."""
+    found: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        spelled = re.findall(r"\w+|[^\w\s]", line.lower())
+        found += [(spelled[0], word) for word in spelled]
+    return found
+
+
+def _f1(one: Counter[tuple[str, str]], other: Counter[tuple[str, str]]) -> float:
+    """2 |A ∩ B| / (|A| + |B|)."""
+    total = one.total() + other.total()
+    return 2 * (one & other).total() / total if total else 1.0
+
+
+def _format(real: Experience, said: str) -> float:
+    known, lines = set(map(_form, real.observation.splitlines())), said.splitlines()
+    return sum(_form(line) in known for line in lines) / len(lines) if lines else 0.0
+
+
+def _form(line: str) -> str:
+    """A line with every number as 0 and every run of words as one."""
+    return re.sub(r"a(?: a)*", "a", re.sub(r"[^\W\d]+", "a", re.sub(r"\d+(?:\.\d+)?", "0", line)))
+
+
+def _relevance(real: Experience, said: str) -> float:
+    asked = set(words(argument(real.action))) & set(words(real.observation))
+    return len(asked & set(words(said))) / len(asked) if asked else 1.0
+
+
+def _history(real: Experience, said: str) -> float:
+    """A line contradicts an earlier one of equal words with other numbers, the number that it begins with aside."""
+    shown: dict[str, set[str]] = defaultdict(set)
+    for message in real.history:
+        for line in message.content.splitlines():
+            shown[_form_of_words(line)].add(_unnumbered(line))
+    lines = said.splitlines()
+    good = [not (known := shown.get(_form_of_words(line))) or _unnumbered(line) in known for line in lines]
+    return sum(good) / len(lines) if lines else 0.0
+
+
+def _unnumbered(line: str) -> str:
+    return re.sub(r"^\W*\d+\s+", "", line.strip().lower())
+
+
+def _form_of_words(line: str) -> str:
+    return re.sub(r"\d+(?:\.\d+)?", "0", _unnumbered(line))
+
+
+def figures(
+    pairs: Sequence[Pair],
+    *,
+    free: Collection[str] = (),
+    kind: Kind = lambda one: one.kind,
+    tolerance: float = 0.01,
+    reward_span: float = 1.0,
+) -> Figures:
+    """Means over pairs.
+
+    Args:
+        free: kinds of action whose answers the history cannot tell.
+        tolerance: rewards that differ by no more are equal.
+        reward_span: R_max, what an unreadable answer's reward counts as being off.
+
+    Raises:
+        Refused: there are no pairs.
+    """
+    if not pairs:
+        raise Refused(
+            "there are no held-out transitions to audit on: collect some of tasks that nothing was learnt from"
+        )
+    rows = []
+    for pair in pairs:
+        real, said = pair.real, pair.said
+        readable = said.reward is not None
+        agrees = agreement(real, said.observation, free=kind(real) in free) if readable else 0.0
+        off = reward_span if said.reward is None else abs(said.reward - real.reward)
+        ends = readable and said.terminated == real.terminated
+        right = ends and said.invalid == real.invalid
+        exact = readable and said.observation.strip() == real.observation.strip()
+        rows.append((agrees, exact, off <= tolerance, off, 1 - agrees if right else 1.0, ends, not readable))
+    return Figures(len(rows), *(sum(map(float, column)) / len(rows) for column in zip(*rows, strict=True)))
+
+
+def optimism(episodes: Sequence[Episode]) -> float:
+    """Mean of imagined minus real return, over episodes whose answers were readable; 0 if there are none."""
+    off = [one.imagined_return - one.real_return for one in episodes if one.imagined_return is not None]
+    return sum(off) / len(off) if off else 0.0
+
+
+def wrong_returns(episodes: Sequence[Episode], tolerance: float = 0.01) -> float:
+    """Share of episodes whose imagined return is off by more than ``tolerance``, or unreadable."""
+    wrong = [one.imagined_return is None or abs(one.imagined_return - one.real_return) > tolerance for one in episodes]
+    return sum(wrong) / len(wrong) if wrong else 1.0
+
+
+def calibration(episodes: Sequence[Episode]) -> dict[float, tuple[float, int]]:
+    """By imagined return in tenths: mean real return and number of episodes."""
+    found: dict[float, list[float]] = defaultdict(list)
+    for one in episodes:
+        if one.imagined_return is not None:
+            found[round(one.imagined_return, 1)].append(one.real_return)
+    return {said: (sum(real) / len(real), len(real)) for said, real in sorted(found.items())}
+
+
+def cr(replayed: Sequence[bool], real: Sequence[bool]) -> float | None:
+    """Success of imagined plans replayed in the real environment, over success of plans made there (Word2World).
+
+    None where either is missing or nothing succeeds for real.
+    """
+    if not replayed or not any(real):
+        return None
+    return (sum(replayed) / len(replayed)) / (sum(real) / len(real))
+
+
+def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise: float = 0.05) -> float:
+    """λ, the largest share of imagined experience that may be trained on: min(1, noise / q), and 0 where q ≥ 1/2.
+
+    A share λ of imagined returns of which a share q is wrong makes a share λ q of all training labels wrong, real ones
+    being right; λ is the largest for which that stays within ``noise``. Beyond q = 1/2 labels mislead more often than
+    they tell. q is the upper end of the 95 % interval of ``wrong`` over ``episodes`` (Wilson), so that a small audit
+    earns little trust; and at least 1 - CR where plans were replayed (``ratio``), for search seeks out just those
+    states of which the model is wrong in the agent's favour, which no audit on other trajectories can see.
+    """
+    q = max(_wilson_high(wrong, episodes), 1 - ratio if ratio is not None else 0.0)
+    return 0.0 if q >= 0.5 else min(1.0, noise / q)
+
+
+def _wilson_high(share: float, count: int, z: float = 1.96) -> float:
+    if not count:
+        return 1.0
+    centre = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return min(1.0, (centre + spread) / (1 + z * z / count))
+
+
+def improvement_bound(
+    found: Figures,
+    *,
+    gain: float,
+    drift: float,
+    discount: float,
+    reward_max: float = 1.0,
+    value_max: float | None = None,
+) -> Bound:
+    """What an update in imagination guarantees in the real environment.
+
+    Args:
+        gain: E[A], mean advantage of the new policy over the old one in imagination, per step.
+        drift: δ, total variation between the two, mean over states.
+        discount: γ < 1. Episodes of at most H steps without discount: 1 - 1/H, so that 1/(1-γ) = H.
+        reward_max: R_max.
+        value_max: V_max; R_max where only the outcome is rewarded, which is the default.
+
+    Raises:
+        Refused: γ is not within [0, 1).
+    """
+    if not 0 <= discount < 1:
+        raise Refused(f"discount is {discount}, at which the bound is infinite: give 1 - 1/H for episodes of H steps")
+    horizon = 1 / (1 - discount)
+    value_max = reward_max if value_max is None else value_max
+    return Bound(
+        gain=gain * horizon,
+        drift=4 * discount * value_max * drift * horizon**2,
+        reward=2 * found.reward_error * horizon,
+        transition=4 * discount * reward_max * found.transition_error * horizon**2,
+    )
+
+
+async def audit(
+    model: Dynamics,
+    held_out: Iterable[Experience],
+    trained: Iterable[Experience],
+    *,
+    free: Collection[str] = (),
+    kind: Kind = lambda one: one.kind,
+    tolerance: float = 0.01,
+    reward_span: float = 1.0,
+    noise: float = 0.05,
+    replayed: Sequence[bool] = (),
+    real: Sequence[bool] = (),
+) -> Fidelity:
+    """Ask a world model for every held-out transition, and for every held-out episode step by step on its own answers.
+
+    Args:
+        model: shows its rewards; steps asked for at once are best answered together.
+        held_out: real transitions, episodes whole where compounding errors and returns are wanted.
+        trained: what the model has learnt from.
+        replayed: of plans made in imagination, whether they succeeded in the real environment.
+        real: of plans made in the real environment on the same tasks, whether they did.
+
+    Raises:
+        Refused: there is nothing held out, or a held-out transition or task was trained on.
+    """
+    kept = list(held_out)
+    _check_apart(kept, trained)
+    judge = partial(figures, free=free, kind=kind, tolerance=tolerance, reward_span=reward_span)
+    pairs = [Pair(one, said) for one, said in zip(kept, await _ask(model, kept), strict=True)]
+    overall = judge(pairs)
+
+    def table(keyed: Iterable[tuple[Any, Pair]]) -> dict[Any, Figures]:
+        groups: dict[Any, list[Pair]] = defaultdict(list)
+        for name, pair in keyed:
+            groups[name].append(pair)
+        return {name: judge(group) for name, group in sorted(groups.items())}
+
+    played = chains(kept)
+    rolled = await _roll(model, played)
+    episodes = [
+        _episode(chain, imagined)
+        for chain, imagined in zip(played, rolled, strict=True)
+        if chain[-1].terminated or chain[-1].truncated
+    ]
+    ratio = cr(replayed, real)
+    wrong = wrong_returns(episodes, tolerance)
+    return Fidelity(
+        overall=overall,
+        by_kind=table((kind(pair.real), pair) for pair in pairs),
+        by_depth=table((pair.real.depth, pair) for pair in pairs),
+        compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, start=1)),
+        calibration=calibration(episodes),
+        optimism=optimism(episodes),
+        wrong_returns=wrong,
+        episodes=len(episodes),
+        cr=ratio,
+        lambda_cap=lambda_cap(wrong, len(episodes), ratio, noise=noise),
+    )
+
+
+def _check_apart(held_out: Sequence[Experience], trained: Iterable[Experience]) -> None:
+    digests, tasks = {one.digest() for one in held_out}, {one.task_id for one in held_out}
+    for one in trained:
+        if one.task_id in tasks:
+            raise Refused(f"task {one.task_id!r} is held out and trained on: hold out whole tasks")
+        if one.digest() in digests:
+            raise Refused(
+                f"a step of task {one.task_id!r} that was trained on is held out as well, under another task: drop it"
+            )
+
+
+def chains(experiences: Sequence[Experience]) -> list[list[Experience]]:
+    """Episodes, first step first: every way from a step that nothing here leads to, to one that leads nowhere here."""
+    following: dict[object, list[Experience]] = defaultdict(list)
+    reached = {_after(one) for one in experiences}
+    for one in experiences:
+        following[_before(one)].append(one)
+    found: list[list[Experience]] = []
+    waiting = [[one] for one in experiences if _before(one) not in reached][::-1]
+    while waiting:
+        chain = waiting.pop()
+        after = following.get(_after(chain[-1]), [])
+        if after and not chain[-1].terminated:
+            waiting += [[*chain, one] for one in reversed(after)]
+        else:
+            found.append(chain)
+    return found
+
+
+def _before(one: Experience) -> object:
+    return one.task_id, one.history
+
+
+def _after(one: Experience) -> object:
+    said, heard = Message("assistant", one.action), Message("user", one.observation)
+    return one.task_id, (*one.history, said, heard)
+
+
+def _state(one: Experience) -> State:
+    task, opening, *others = one.history
+    return State(Task(one.task_id, task.content), (Message("user", f"{task.content}\n{opening.content}"), *others))
+
+
+def _action(one: Experience) -> Action:
+    return Action(one.action, one.action)
+
+
+def _prediction(transition: Transition) -> Prediction:
+    return Prediction(answered(transition.state.messages), transition.reward, transition.terminated, transition.invalid)
+
+
+async def _ask(model: Dynamics, experiences: Sequence[Experience]) -> list[Prediction]:
+    answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in experiences))
+    return [_prediction(transition) for transition in answers]
+
+
+async def _roll(model: Dynamics, episodes: Sequence[Sequence[Experience]]) -> list[list[Pair]]:
+    """Each episode's actions from its first state on, every state after that imagined; ends where imagination does."""
+    rolled: list[list[Pair]] = [[] for _ in episodes]
+    states = {number: _state(episode[0]) for number, episode in enumerate(episodes)}
+    while states:
+        asked = [(number, episodes[number][len(rolled[number])]) for number in states]
+        answers = await asyncio.gather(*(model.step(states[number], _action(one)) for number, one in asked))
+        for (number, one), transition in zip(asked, answers, strict=True):
+            rolled[number].append(Pair(one, _prediction(transition)))
+            states[number] = transition.state
+            whole = len(rolled[number]) == len(episodes[number])
+            if whole or transition.terminated or transition.truncated:
+                del states[number]
+    return rolled
+
+
+def _episode(real: Sequence[Experience], imagined: Sequence[Pair]) -> Episode:
+    rewards = [pair.said.reward for pair in imagined if pair.said.reward is not None]
+    return Episode(sum(one.reward for one in real), sum(rewards) if len(rewards) == len(imagined) else None)

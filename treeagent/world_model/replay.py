@@ -1,0 +1,201 @@
+"""Memory of a world model: experiences on disk with embeddings of (state, action), the nearest found by cosine.
+
+SQLite keeps rows and vectors (crash-safe, shared by processes, larger than memory), one matrix product compares: exact,
+and by ``benchmarks/retrieval.py`` faster at 10^5 rows than the embedded vector stores that share its guarantees.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import orjson
+import zstandard
+from numpy.typing import NDArray
+
+from treeagent.types import Origin, Refused
+from treeagent.world_model.encoder import Encoder, Vectors
+from treeagent.world_model.trace import argument, named
+from treeagent.world_model.transition import Experience, Place, from_record
+
+Ids = NDArray[np.int64]
+_BATCH = 1024
+"""Rows embedded together, and made durable by one transaction."""
+_BLOCK = 8192
+"""Rows compared by one matrix product, with up to ``_QUERIES`` places."""
+_QUERIES = 256
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS experience (
+    id INTEGER PRIMARY KEY,
+    digest TEXT UNIQUE NOT NULL,
+    origin TEXT NOT NULL,
+    record BLOB NOT NULL,
+    vector BLOB NOT NULL
+);
+"""
+
+
+class ReplayBuffer:
+    """Experiences, each once (by the hash of state, action and observation), whoever adds them and however often.
+
+    Several processes may read and add at once; what ``add`` has returned survives any crash. Not for use by two threads
+    at a time.
+
+    Args:
+        path: the database's file, made if there is none.
+        encoder: embeds texts; always the same one for the same file.
+        memory_bytes: vectors kept in memory; what exceeds them is read from disk at each call of ``nearest``.
+
+    Raises:
+        Refused: the file's vectors are of another length than the encoder's.
+    """
+
+    def __init__(self, path: Path, encoder: Encoder, *, memory_bytes: int = 2**29) -> None:
+        self.path = path
+        self._encoder = encoder
+        self._dimension = embed(encoder, [((), "")]).shape[1]
+        # Threads: an environment in imagination is asked from one of its own.
+        self._database = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.executescript(_SCHEMA)
+        self._most_rows = memory_bytes // (4 * self._dimension)
+        self._check_dimension()
+        self._ids = np.zeros(0, np.int64)
+        self._vectors = np.zeros((0, self._dimension), np.float32)
+        self._held = 0
+
+    def _check_dimension(self) -> None:
+        row = self._database.execute("SELECT length(vector) FROM experience LIMIT 1").fetchone()
+        if row is not None and row[0] != 2 * self._dimension:
+            raise Refused(
+                f"the replay buffer {self.path} holds vectors of length {row[0] // 2}, but the encoder makes them of "
+                f"length {self._dimension}: use the encoder that it was filled with, or fill another file"
+            )
+
+    def __len__(self) -> int:
+        return int(self._database.execute("SELECT count(*) FROM experience").fetchone()[0])
+
+    def add(self, experiences: Iterable[Experience]) -> int:
+        """Keep those that are new; returns how many they are."""
+        before, waiting = len(self), iter(experiences)
+        while batch := list(islice(waiting, _BATCH)):
+            self._add({one.digest(): one for one in batch})
+        return len(self) - before
+
+    def _add(self, batch: dict[str, Experience]) -> None:
+        new = {digest: one for digest, one in batch.items() if not self._has(digest)}
+        vectors = embed(self._encoder, [(one.history, one.action) for one in new.values()]).astype(np.float16)
+        if not np.isfinite(vectors).all():
+            raise Refused("the encoder gave a vector with NaN or infinity: use another one")
+        rows = [
+            (digest, one.origin, zstandard.compress(orjson.dumps(one.to_record())), vector.tobytes())
+            for (digest, one), vector in zip(new.items(), vectors, strict=True)
+        ]
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            self._database.executemany(
+                "INSERT OR IGNORE INTO experience (digest, origin, record, vector) VALUES (?, ?, ?, ?)", rows
+            )
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    def _has(self, digest: str) -> bool:
+        return self._database.execute("SELECT 1 FROM experience WHERE digest = ?", (digest,)).fetchone() is not None
+
+    def experiences(self, origin: Origin | None = None) -> Iterator[Experience]:
+        """All, or those of one origin, in the order in which they came."""
+        wanted = (origin, origin)
+        found = self._database.execute(
+            "SELECT record FROM experience WHERE ? IS NULL OR origin = ? ORDER BY id", wanted
+        )
+        return (_unpacked(record) for (record,) in found)
+
+    def nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
+        """Top-k of cosine over embeddings of (state, action), the most similar first; fewer where there are no more.
+
+        Raises:
+            Refused: the buffer is empty.
+        """
+        starts = range(0, len(places), _QUERIES)
+        return [row for start in starts for row in self._nearest(places[start : start + _QUERIES], count)]
+
+    def _nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
+        queries = embed(self._encoder, places)
+        scores, ids = np.zeros((len(places), 0), np.float32), np.zeros((len(places), 0), np.int64)
+        for block_ids, vectors in self._blocks():
+            beside = np.broadcast_to(block_ids, (len(places), len(block_ids)))
+            scores = np.concatenate([scores, queries @ vectors.T], axis=1)
+            scores, ids = _top(scores, np.concatenate([ids, beside], axis=1), count)
+        if count and not ids.shape[1]:
+            raise Refused(f"the replay buffer {self.path} is empty: add real transitions before it is asked for any")
+        known = self._load(set(ids.ravel().tolist()))
+        return [[known[place] for place in row] for row in ids.tolist()]
+
+    def _blocks(self) -> Iterator[tuple[Ids, Vectors]]:
+        """Ids and vectors of all rows. Those added since the last call are read, and kept as far as memory allows."""
+        for start in range(0, self._held, _BLOCK):
+            end = min(start + _BLOCK, self._held)
+            yield self._ids[start:end], self._vectors[start:end]
+        last = int(self._ids[self._held - 1]) if self._held else 0
+        found = self._database.execute("SELECT id, vector FROM experience WHERE id > ? ORDER BY id", (last,))
+        room = True
+        while rows := found.fetchmany(_BLOCK):
+            ids = np.array([row[0] for row in rows], np.int64)
+            packed = np.frombuffer(b"".join(row[1] for row in rows), np.float16)
+            vectors = packed.reshape(len(rows), -1).astype(np.float32)
+            room = room and self._held + len(rows) <= self._most_rows
+            if room:
+                self._hold(ids, vectors)
+            yield ids, vectors
+
+    def _hold(self, ids: Ids, vectors: Vectors) -> None:
+        end = self._held + len(ids)
+        if end > len(self._ids):
+            more = max(end, 2 * len(self._ids)) - len(self._ids)  # doubled, so that many small additions stay cheap
+            self._ids = np.concatenate([self._ids, np.zeros(more, np.int64)])
+            self._vectors = np.concatenate([self._vectors, np.zeros((more, self._dimension), np.float32)])
+        self._ids[self._held : end], self._vectors[self._held : end] = ids, vectors
+        self._held = end
+
+    def _load(self, ids: set[int]) -> dict[int, Experience]:
+        marks = ", ".join("?" * len(ids))
+        found = self._database.execute(f"SELECT id, record FROM experience WHERE id IN ({marks})", tuple(ids))
+        return {place: _unpacked(record) for place, record in found}
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def embed(encoder: Encoder, places: Sequence[Place]) -> Vectors:
+    """(state, action) as one vector of length 1, [places, 2 * dimension]: the mean of two cosines compares them.
+
+    The state is its last observation. In the action, what it names there stands for a label: ``click[2]`` says nothing
+    of what it opens.
+    """
+    pages = [history[-1].content if history else "" for history, _ in places]
+    actions = [_resolved(page, action) for page, (_, action) in zip(pages, places, strict=True)]
+    halves = np.concatenate([encoder.encode(pages), encoder.encode(actions)], axis=1)
+    return np.asarray(halves / np.sqrt(2), np.float32)
+
+
+def _resolved(page: str, action: str) -> str:
+    line, label = named(page, action), argument(action)
+    if not line or not line.lower().startswith(label.lower()) or line.lower() == label.lower():
+        return f"{action}\n{line}"
+    return f"{action.replace(label, '')}\n{line[len(label) :]}"
+
+
+def _top(scores: Vectors, ids: Ids, count: int) -> tuple[Vectors, Ids]:
+    """The ``count`` highest of each row, highest first."""
+    if scores.shape[1] > count:
+        kept = np.argpartition(-scores, count - 1, axis=1)[:, :count] if count else np.zeros((len(ids), 0), np.int64)
+        scores, ids = np.take_along_axis(scores, kept, axis=1), np.take_along_axis(ids, kept, axis=1)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(ids, order, axis=1)
+
+
+def _unpacked(record: bytes) -> Experience:
+    return from_record(orjson.loads(zstandard.decompress(record)))

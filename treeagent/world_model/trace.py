@@ -1,0 +1,98 @@
+"""Reasoning traces written by rule, for want of a teacher: what an action names, what it changes, what the task still
+lacks. They stand where a model's own reasoning will stand (R* of DreamGym's equation 5)."""
+
+import re
+from collections.abc import Sequence
+
+import orjson
+
+from treeagent.types import Message
+from treeagent.world_model.transition import Experience
+
+_WORD = re.compile(r"\w+(?:[.,]\d+)*")
+
+
+def trace(one: Experience) -> str:
+    """One line of short statements, a pure function of the experience.
+
+    Says in turn which line of the page the action names; whether the answer is an earlier page again, an addition or a
+    new page, and what of the action it shows; and, where the step is worth something or ends the task, which words of
+    the task the agent's actions on this page have named, the page shows, and neither does.
+    """
+    said = [_naming(one), "refused" if one.invalid else _change(one)]
+    if one.terminated or one.reward:
+        said.append(_account(one))
+    return " . ".join(filter(None, said))
+
+
+def named(page: str, action: str) -> str:
+    """The line of a page that an action names: the first that begins with its argument, else the first that holds it;
+    empty where there is none. A number names what it begins: elsewhere it is a price."""
+    wanted = words(argument(action))
+    lines = [line for line in page.splitlines() if wanted]
+    begins = [line for line in lines if words(line)[: len(wanted)] == wanted]
+    holds = [line for line in lines if _holds(words(line), wanted)] if not "".join(wanted).isdigit() else []
+    return next(iter(begins or holds), "")
+
+
+def argument(action: str) -> str:
+    """What follows an action's first word, brackets aside; of a tool call the arguments' values."""
+    _, _, rest = action.strip().partition(" ")
+    if rest.startswith("{"):
+        try:
+            return " ".join(map(str, orjson.loads(rest).values()))
+        except (orjson.JSONDecodeError, AttributeError):
+            return rest
+    bracketed = re.match(r"\w+\s*[\[(](.*)[\])]$", action.strip(), re.DOTALL)
+    return bracketed[1] if bracketed else rest
+
+
+def words(text: str) -> list[str]:
+    """Words and numbers, in lower case."""
+    return _WORD.findall(text.lower())
+
+
+def _holds(line: Sequence[str], wanted: Sequence[str]) -> bool:
+    return any(line[start : start + len(wanted)] == wanted for start in range(len(line)))
+
+
+def _naming(one: Experience) -> str:
+    line = named(one.seen, one.action)
+    return f"names {line}" if line else "names nothing shown"
+
+
+def _change(one: Experience) -> str:
+    before, after = one.seen.splitlines(), one.observation.splitlines()
+    pages = [message.content for message in one.history[1:] if message.role != "assistant"]
+    if one.observation in pages:
+        return f"again {after[0]}" if after else "again"
+    kept = sum(line in before for line in after)
+    if kept:
+        return f"keeps {kept} , adds {len(after) - kept}"
+    shown = [word for word in words(argument(one.action)) if word in set(words(one.observation))]
+    return f"new , shows {' '.join(shown)}" if shown else "new"
+
+
+def _account(one: Experience) -> str:
+    """The task's words by what became of them since the last page, which is the last observation of several lines."""
+    page, calls = _since_last_page(one.history)
+    done = set(words(" ".join(argument(call) for call in calls)))
+    shown = set(words(page))
+    asked = list(dict.fromkeys(words(one.history[0].content)))
+    parts = {
+        "done": [word for word in asked if word in done],
+        "shown": [word for word in asked if word in shown - done],
+        "missing": [word for word in asked if word not in shown | done],
+    }
+    return " , ".join(f"{name} {' '.join(found)}" for name, found in parts.items() if found)
+
+
+def _since_last_page(history: Sequence[Message]) -> tuple[str, list[str]]:
+    """The last page, and the calls made on it."""
+    calls: list[str] = []
+    for message in reversed(history[1:]):
+        if message.role == "assistant":
+            calls.append(message.content)
+        elif "\n" in message.content:
+            return message.content, calls
+    return "", calls

@@ -1,0 +1,113 @@
+"""Experience: one transition of an environment apart from any tree, as a world model learns and retrieves it."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from treeagent.grammar import ReAct
+from treeagent.types import Message, Origin, Refused, Task, ToolCall
+
+Record = dict[str, Any]
+Place = tuple[tuple[Message, ...], str]
+"""A history, as ``played`` shows it, and an action: what is asked about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """(s, a, r, s') of one step that was played or imagined."""
+
+    task_id: str
+    history: tuple[Message, ...]
+    """s: the conversation before the action, as ``played`` shows it."""
+    action: str
+    """a: the call alone, as text."""
+    observation: str
+    """What the environment answered: all that s' adds to s and a."""
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    invalid: bool = False
+    """The environment refused the call."""
+    origin: Origin = "real"
+    depth: int = 0
+    """Steps before this one."""
+    key: str | None = None
+    """The environment's own key of s."""
+
+    @property
+    def kind(self) -> str:
+        """The action's first word, such as ``search``."""
+        word = re.match(r"\W*(\w+)", self.action)
+        return word[1].lower() if word else ""
+
+    @property
+    def seen(self) -> str:
+        """The last observation before the action."""
+        return self.history[-1].content
+
+    def digest(self) -> str:
+        """Hash of s, a and the observation: equal for what teaches the same, whoever played it."""
+        return _hash([[message.role, message.content] for message in self.history], self.action, self.observation)
+
+    def to_record(self) -> Record:
+        """As JSON values."""
+        record = asdict(self)
+        record["history"] = [[message.role, message.content] for message in self.history]
+        return record
+
+
+def from_record(record: Mapping[str, Any]) -> Experience:
+    """The experience of a record.
+
+    Raises:
+        Refused: the record lacks a key or holds another.
+    """
+    try:
+        history = tuple(Message(role, content) for role, content in record["history"])
+        return Experience(**{**record, "history": history})
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused(f"this is no record of an experience: {type(error).__name__} {error}; collect it anew") from error
+
+
+def _hash(*parts: object) -> str:
+    return blake2b(orjson.dumps(parts), digest_size=16).hexdigest()
+
+
+def played(task: Task, messages: Sequence[Message], grammar: ReAct) -> tuple[Message, ...]:
+    """A conversation as the world takes part in it: the task by itself, then observations, and of each turn the call
+    alone, without token ids.
+
+    What the agent thinks does not touch the world, so it must not talk a world model into success either. A malformed
+    turn stays as it is.
+    """
+    first, *others = messages
+    opening = Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))
+    told = (
+        Message(message.role, _called(message.content, grammar) if message.role == "assistant" else message.content)
+        for message in others
+    )
+    return (Message("user", task.prompt), opening, *told)
+
+
+def _called(text: str, grammar: ReAct) -> str:
+    action = grammar.read(text)
+    return text if action.error else call_text(action.call)
+
+
+def call_text(call: str | ToolCall) -> str:
+    """A call in one line of text: a tool call as its name and its arguments in JSON, keys sorted."""
+    if isinstance(call, str):
+        return call
+    return f"{call.name} {orjson.dumps(dict(call.arguments), option=orjson.OPT_SORT_KEYS).decode()}"
+
+
+def answered(messages: Iterable[Message]) -> str:
+    """What the environment said after the last turn of the agent."""
+    told: list[str] = []
+    for message in messages:
+        told = [] if message.role == "assistant" else [*told, message.content]
+    return "\n".join(told)

@@ -1,0 +1,105 @@
+"""What a world model reads and writes. An answer has one form, the same for a model of a million parameters trained on
+it and for one of seventy billion that is told it:
+
+    Why: names 2 red lamp $9 . new
+    Outcome: continues, reward 0
+    Observation: red lamp $9
+    color: Red/Blue
+
+The observation comes last and goes on to the end, so that it may hold any text.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treeagent.types import Message
+from treeagent.world_model.trace import trace
+from treeagent.world_model.transition import Experience
+
+INSTRUCTIONS = """\
+You are the environment that an agent acts in. You are given its task, what happened so far and its next action, \
+sometimes with steps that the environment took before. Say what the environment answers, in exactly this form:
+Why: one line of reasoning about what the action does here, and whether the task is done
+Outcome: continues, reward 0
+Observation: what the agent sees next, in the format of the earlier observations
+The outcome is "continues" or "terminated"; it begins with "invalid, " where the action is impossible here, and the \
+observation then says why. The reward is 0 until the task ends, and 1 only for complete success. Do not help the \
+agent: an action that would fail must fail."""
+RESET = "reset"
+"""The action that opens an episode."""
+_ANSWER = re.compile(
+    r"(?:Why: (?P<why>[^\n]*)\n)?Outcome: (?P<invalid>invalid, )?(?P<end>continues|terminated), "
+    r"reward (?P<reward>-?\d+(?:\.\d+)?)\nObservation: ?(?P<observation>.*)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a world model says of one step."""
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    invalid: bool = False
+    why: str = ""
+    """The reasoning that came first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Prompts and answers as text."""
+
+    instructions: str = INSTRUCTIONS
+    """The system message; none if empty. A model that is trained on answers learns the form from them."""
+    reasoning: bool = True
+    """The answer begins with a line of reasoning."""
+
+    def prompt(
+        self, history: Sequence[Message], action: str, examples: Sequence[Experience] = ()
+    ) -> tuple[Message, ...]:
+        """A conversation that ends where the answer is to begin; similar steps first, the most similar one last."""
+        parts = [f"Before: {one.seen}\nAction: {one.action}\n{self.write(answer_of(one))}" for one in examples[::-1]]
+        parts = ["A similar step.\n" + part for part in parts]
+        parts.append("\n".join([*map(_line, history), f"Action: {action}"]))
+        system = (Message("system", self.instructions),) if self.instructions else ()
+        return (*system, Message("user", "\n\n".join(parts)))
+
+    def target(self, one: Experience) -> str:
+        """The answer to be learnt, its reasoning written by rule."""
+        return self.write(answer_of(one, trace(one) if self.reasoning else ""))
+
+    def write(self, answer: Answer) -> str:
+        """An answer as text; without ``why`` there is no line for it."""
+        why = f"Why: {answer.why}\n" if answer.why else ""
+        outcome = f"{'invalid, ' if answer.invalid else ''}{'terminated' if answer.terminated else 'continues'}"
+        return f"{why}Outcome: {outcome}, reward {number(answer.reward)}\nObservation: {answer.observation}"
+
+    def read(self, text: str) -> Answer | str:
+        """The answer that a text spells to the letter, or the reason why it spells none."""
+        match = _ANSWER.fullmatch(text.strip())
+        if match is None:
+            return f"the answer {text[:80]!r} is not of the form Why, Outcome, Observation"
+        if self.reasoning and not match["why"]:
+            return "the answer gives no reasoning"
+        return Answer(
+            match["observation"],
+            float(match["reward"]),
+            match["end"] == "terminated",
+            match["invalid"] is not None,
+            match["why"] or "",
+        )
+
+
+def answer_of(one: Experience, why: str = "") -> Answer:
+    return Answer(one.observation, one.reward, one.terminated, one.invalid, why)
+
+
+def number(value: float) -> str:
+    """Three decimals at most, none if whole."""
+    return f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip(".")  # + 0.0: no minus before a zero
+
+
+def _line(message: Message) -> str:
+    return f"Action: {message.content}" if message.role == "assistant" else message.content
