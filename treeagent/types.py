@@ -106,6 +106,9 @@ class Transition:
     """The call was malformed or refused by the environment."""
     cost: int = 1
     """Environment steps paid, replayed ones included."""
+    error: str = ""
+    """Why the dynamics cannot tell what follows, such as a world model whose answer cannot be read. Nothing is known of
+    the step's worth then, and it counts as no visit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from toy_search import AllPolicy, ConstantValue, Corridor, HashValue, Maze, TablePolicy, Treasure, digest, plain, task
-from written_world import InOrder
+from written_world import InOrder, Written
 
 from treeagent.advantages import AdvantageConfig, advantage_rows, advantages
 from treeagent.pairs import PairConfig, preference_pairs
@@ -358,3 +358,19 @@ def test_every_state_can_be_estimated_once(method: SearchMethod) -> None:
     if method in ("best_of_n", "random_expand"):
         [plainly] = searched(limited(method, 24), TablePolicy(WORDS), Maze(0.4, 0.1), HashValue(), seeds=[3])
         assert len(list(plainly.nodes())) == len(nodes)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_dynamics_cannot_tell_is_no_visit_and_has_no_worth(method: SearchMethod) -> None:
+    """Every a leads where nothing is known: it is looked at, and no return is made up for it."""
+    world = Written(ends={"bb": 1.0}, values={"a": 0.9}, untold=("a", "ba"))
+    config = replace(limited(method, 12), candidates=2)
+    [tree] = searched(config, InOrder("ab", {"a": -0.1, "b": -2.0}), world, world)
+    dead = [edge for node in tree.nodes() for edge in node.edges if edge.child is not None and edge.child.unknown]
+    assert dead and all(edge.visits == 0 and edge.value_sum == 0 and edge.child is not None for edge in dead)
+    assert all(edge.child.value == 0 and edge.child.exhausted for edge in dead if edge.child is not None)
+    assert tree.budget.simulations >= len(dead)
+    assert not tree.error
+    assert all(pair.chosen.text != "a" for pair in preference_pairs(tree, PairConfig(min_margin=0.01)))
+    if method not in ("best_of_n", "random_expand"):  # whose chains follow the order of the words
+        assert any(node.terminated for node in tree.nodes())

@@ -21,6 +21,8 @@ class Written:
     """What other states pay on arrival."""
     refused: Sequence[str] = ()
     """States to which a refused call leads."""
+    untold: Sequence[str] = ()
+    """States of which the dynamics cannot tell anything."""
 
     async def reset(self, task: Task) -> State:
         return begin(task, "")
@@ -32,6 +34,7 @@ class Written:
             reward=self.ends.get(place, self.rewards.get(place, 0.0)),
             terminated=place in self.ends,
             invalid=place in self.refused,
+            error="unreadable" if place in self.untold else "",
         )
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:

@@ -167,23 +167,26 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
         growth.tree.error = f"the environment gave the reward {transition.reward} and process {transition.process}"
         return
     edge.reward, edge.process = transition.reward, transition.process
-    ended = transition.terminated or transition.truncated
+    unknown = bool(transition.error)
+    ended = transition.terminated or transition.truncated or unknown
     edge.child = Node(
         replace(transition.state, ended=ended),
-        terminated=transition.terminated,
-        truncated=transition.truncated,
+        terminated=transition.terminated and not unknown,
+        truncated=transition.truncated or unknown,
         origin=parent.origin if edge.thought else transition.origin,
         invalid=transition.invalid,
+        unknown=unknown,
         exhausted=ended,
     )
 
 
 async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Node]]) -> None:
-    """Write V(s) and the context of each node, by one call.
+    """Write V(s) and the context of each node of which something is known, by one call.
 
     Raises:
         ValueError: an estimate is NaN or infinite.
     """
+    wanted = [(growth, node) for growth, node in wanted if not node.unknown]
     if value is None or not wanted:
         return
     estimates = await value.estimate([node.state for _, node in wanted])
@@ -200,10 +203,14 @@ async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Nod
 def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) -> None:
     """N += 1, W += G along the path, with G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
 
-    Process rewards, where they weigh η, enter as G ← (1 - η) G + η Σ_k γ^(k-t) r_process, in every visit's return.
+    Process rewards, where they weigh η, enter as G ← (1 - η) G + η Σ_k γ^(k-t) r_process, in every visit's return. A
+    simulation that ends where nothing is known counts, but is no visit: any return would be made up.
     """
     leaf = path[-1].child
     assert leaf is not None
+    growth.tree.budget.simulations += 1
+    if leaf.unknown:
+        return
     outcome, process = leaf.leaf_value(path[-1].reward), 0.0
     for edge in reversed(path):
         discount = 1.0 if edge.thought else growth.tree.discount
@@ -212,7 +219,6 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
         edge.visits += 1
         edge.value_sum += (1 - process_weight) * outcome + process_weight * process if process_weight else outcome
         growth.value_range.include(edge.value)
-    growth.tree.budget.simulations += 1
 
 
 def note_success(path: Sequence[Edge], growth: Growth, enough: float | None) -> None:

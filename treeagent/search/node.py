@@ -85,6 +85,8 @@ class Node:
     origin: Origin = "real"
     invalid: bool = False
     """The action that led here was malformed or refused."""
+    unknown: bool = False
+    """The dynamics could not tell what follows: a dead end of which nothing is known."""
     edges: list[Edge] = field(default_factory=list["Edge"])
     exhausted: bool = False
 

@@ -11,12 +11,12 @@ from typing import Any
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.types import Action, Message, Refused, State, Task, ToolCall
 
-FORMAT = 2
+FORMAT = 3
 Record = dict[str, Any]
 
 # Fields kept as they are: another plain field of one of these classes is one more name here.
 TREE_FIELDS = ("seed", "error", "discount")
-NODE_FIELDS = ("value", "terminated", "truncated", "origin", "invalid", "exhausted")
+NODE_FIELDS = ("value", "terminated", "truncated", "origin", "invalid", "unknown", "exhausted")
 EDGE_FIELDS = ("prior", "visits", "value_sum", "reward", "process", "critic")
 ACTION_FIELDS = ("text", "thought", "error")
 MESSAGE_FIELDS = ("role", "content", "partial")

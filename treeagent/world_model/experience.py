@@ -63,7 +63,8 @@ class ExperienceModel:
     be stepped, also one that a real environment made.
 
     An answer of another form, or with a reward out of range, is no transition: after ``attempts`` the state is a dead
-    end (truncated, invalid) whose reward is unknown (None), not 0, and ``tally`` counts it. Malformed actions are
+    end (truncated, invalid, with the reason as its ``error``) whose reward is unknown (None), not 0; ``tally`` counts
+    it and a search takes it for no visit. Malformed actions are
     refused by rule, in the words of ``EnvDynamics``.
 
     Args:
@@ -198,7 +199,7 @@ class ExperienceModel:
         said = Message("assistant", action.text, action.token_ids)
         if isinstance(answer, str):
             after = State(state.task, (*state.messages, said, Message("user", f"Unreadable: {answer}")))
-            return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0)
+            return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0, error=answer)
         self.tally.invalid += answer.invalid
         after = State(state.task, (*state.messages, said, Message("user", answer.observation)))
         return Transition(
