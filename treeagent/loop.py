@@ -338,7 +338,9 @@ def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Ch
     texts = [message.content for tree in demonstrations for message in _last(tree).state.messages]
     tokenizer = train_tokenizer(texts, config.policy.scratch)
     model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
-    return Checkpoint(model, tokenizer, ValueHead(model.config.hidden_size))
+    return Checkpoint(
+        model, tokenizer, ValueHead(model.config.hidden_size, seed=derive_seed(config.seed, "value_head"))
+    )
 
 
 def _last(tree: Tree) -> Node:

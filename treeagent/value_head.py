@@ -20,10 +20,11 @@ FOLDER = "value_head"
 class ValueHead(nn.Module):
     """Linear-Tanh-Linear to one logit; the last layer starts at zero, so V starts in the middle of the range."""
 
-    def __init__(self, hidden_size: int, reward_range: tuple[float, float] = (0.0, 1.0)) -> None:
+    def __init__(self, hidden_size: int, reward_range: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> None:
         """Args:
         hidden_size: width of the policy's hidden states.
         reward_range: least and greatest return, in reward units.
+        seed: of the first weights, which depend on nothing else.
 
         Raises:
             ValueError: the range is empty.
@@ -34,8 +35,10 @@ class ValueHead(nn.Module):
             raise Refused(f"the reward range ({low}, {high}) is empty: give its least value first")
         self.hidden_size = hidden_size
         self.reward_range = (float(low), float(high))
-        self.hidden = nn.Linear(hidden_size, hidden_size)
-        self.output = nn.Linear(hidden_size, 1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.hidden = nn.Linear(hidden_size, hidden_size)
+            self.output = nn.Linear(hidden_size, 1)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 

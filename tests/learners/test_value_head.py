@@ -56,3 +56,12 @@ def test_another_width_is_refused(tmp_path: Path) -> None:
     ValueHead(8).save(tmp_path)
     with pytest.raises(ValueError, match="hidden states of size 8, but the policy's have size 16"):
         ValueHead.load(tmp_path, hidden_size=16)
+
+
+def test_first_weights_depend_on_the_seed_alone() -> None:
+    torch.seed()  # whatever ran before
+    one = ValueHead(8, seed=3).state_dict()
+    torch.seed()
+    two, other = ValueHead(8, seed=3).state_dict(), ValueHead(8, seed=4).state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["hidden.weight"], other["hidden.weight"])
