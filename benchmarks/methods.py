@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--policy", default="base", help="checkpoint of those runs")
     parser.add_argument("--tokens", type=int, default=800, help="generated tokens a task")
     parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--only", nargs="+", help="names of methods; by default all")
     arguments = parser.parse_args()
     solved: dict[str, list[int]] = defaultdict(list)
     tokens: dict[str, list[float]] = defaultdict(list)
@@ -62,6 +63,8 @@ def main() -> None:
         run = arguments.runs / f"seed{seed}"
         config = load_config(run / "config.toml")
         for name, (mode, search) in methods(config.search, arguments.tokens).items():
+            if arguments.only and name not in arguments.only:
+                continue
             settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=_MANY))
             jobs = [
                 WaveJob(

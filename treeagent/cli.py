@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from treeagent import envs_cli, world_cli
+
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
     from treeagent.run import Run
 
@@ -39,6 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(envs_cli.app, name="envs")
+app.add_typer(world_cli.app, name="world")
 
 Config = Annotated[
     Path | None,

@@ -1,7 +1,9 @@
 """Tool environments: the contract, the forks that search needs, and the environments that ship."""
 
 import importlib
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
 
 from pydantic import ValidationError
 
@@ -13,6 +15,7 @@ from treeagent.types import Refused
 
 __all__ = [
     "BUILT_IN",
+    "EXTRAS",
     "CheckReport",
     "Demonstrator",
     "Env",
@@ -27,10 +30,40 @@ __all__ = [
     "ToolSpec",
     "WorkerEnv",
     "check_env",
+    "env_class",
     "make_env",
 ]
 
-BUILT_IN = {"shop": "treeagent.envs.shop:ShopEnv", "textworld": "treeagent.envs.textworld:TextWorldEnv"}
+BUILT_IN = {
+    "shop": "treeagent.envs.shop:ShopEnv",
+    "textworld": "treeagent.envs.textworld:TextWorldEnv",
+    "frozenlake": "treeagent.envs.frozenlake:FrozenLakeEnv",
+    "minigrid": "treeagent.envs.minigrid:MiniGridEnv",
+    "sql": "treeagent.envs.sql:SqlEnv",
+    "python": "treeagent.envs.python:PythonEnv",
+}
+
+EXTRAS = {"textworld": "textworld", "frozenlake": "gymnasium", "minigrid": "minigrid"}
+"""The extra that a built-in environment needs, which is also the name of the package that it brings."""
+
+
+def env_class(name: str) -> type[Env]:
+    """The class of a built-in environment, or of the user's own by ``"module:Class"``, whose module may lie in the
+    current folder.
+
+    Raises:
+        Refused: no such environment.
+    """
+    module_name, _, class_name = BUILT_IN.get(name, name).partition(":")
+    if not class_name:
+        raise Refused(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
+    if name not in BUILT_IN and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where a console script, unlike python -m, does not look
+    try:
+        found: type[Env] = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise Refused(f"environment {name!r} cannot be imported ({error}): give an importable module") from error
+    return found
 
 
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
@@ -41,17 +74,11 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
     Raises:
         ValueError: no such environment, or options that it does not take.
     """
-    module_name, _, class_name = BUILT_IN.get(name, name).partition(":")
-    if not class_name:
-        raise Refused(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
-    try:
-        made = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise Refused(f"environment {name!r} cannot be imported ({error}): give an importable module") from error
+    made: Callable[..., Env] = env_class(name)
     settings = dict(options or {})
     options_type = getattr(made, "options_type", None)
     try:
-        env: Env = made(options_type(**settings)) if options_type is not None else made(**settings)
+        env = made(options_type(**settings)) if options_type is not None else made(**settings)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -1,0 +1,225 @@
+"""Any Gymnasium environment with named actions as a text environment that search can rewind."""
+
+import pickle
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from treeagent.envs.adapters import required
+from treeagent.envs.base import Env, StepResult, ToolSpec
+from treeagent.types import Refused, Split, Task, ToolCall
+
+Game: TypeAlias = Any
+"""A ``gymnasium.Env``, which has members of its own beside those that all have."""
+
+_BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
+_PROBES, _PROBE_STEPS = 3, 5
+"""Copies compared with the game that they were made of, and over how many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    task: Task
+    game: bytes
+    """The game, pickled: a copy of it that nothing can move, its random state included."""
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+class GymnasiumEnv(Env):
+    """A Gymnasium environment whose actions have names.
+
+    An action is one of those names, or a call of the one tool ``act``. Tasks are seeds; train has every third seed, and
+    so have validation and test. A snapshot is the pickled game; where a copy made so does not play on as the game that
+    it was made of does, which is tried when this is built, ``snapshot_kind`` is ``replay``.
+
+    Args:
+        make: the game of a task; it is reset with the task's seed.
+        name: what task ids begin with.
+        prompt: the instruction of every task.
+        render: (game, observation) → what the agent reads.
+        actions: action values by name.
+        success: (game, reward of the last step) → whether an episode that has terminated is a success.
+        key: game → a text that is equal where futures are; none where nobody can tell.
+        stochastic: the game draws luck as it is played, from its ``np_random``.
+
+    Raises:
+        Refused: no action is given.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Task], Game],
+        *,
+        name: str,
+        prompt: str,
+        render: Callable[[Game, Any], str],
+        actions: Mapping[str, object],
+        success: Callable[[Game, float], bool] = lambda game, reward: reward > 0,
+        key: Callable[[Game], str] | None = None,
+        stochastic: bool = False,
+    ) -> None:
+        if not actions:
+            raise Refused("actions is empty: name at least one action of the game")
+        self._make, self._render, self._success, self._key = make, render, success, key
+        self._name, self._prompt, self._actions, self.stochastic = name, prompt, dict(actions), stochastic
+        self._at: tuple[Task, Game] | None = None
+        self._reward, self._terminated, self._truncated = 0.0, False, False
+        self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
+        self.snapshot_portable = True
+
+    @property
+    def game(self) -> Game:
+        """The game as it stands. For verifiers and demonstrators only."""
+        return self._place()[1]
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        """Start ``options["task"]``, or training task number ``seed``."""
+        task = (options or {}).get("task")
+        if task is None:
+            task = self.tasks("train", 1, start=seed or 0)[0]
+        if not isinstance(task, Task):
+            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of {self._name}'s tasks")
+        game = self._make(task)
+        observation, _ = game.reset(seed=task.seed)
+        self._at = task, game
+        self._reward, self._terminated, self._truncated = 0.0, False, False
+        return self._render(game, observation), {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        _, game = self._place()
+        name = _name(action)
+        error = ""
+        if self._terminated or self._truncated:
+            error = "the episode is over"
+        elif name not in self._actions:
+            error = f"no such action, use one of: {', '.join(self._actions)}"
+        if error:
+            return error, 0.0, self._terminated, self._truncated, {"tool_error": error}
+        observation, reward, terminated, truncated, _ = game.step(self._actions[name])
+        self._reward, self._terminated, self._truncated = float(reward), bool(terminated), bool(truncated)
+        return self._render(game, observation), self._reward, self._terminated, self._truncated, {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        action = {"type": "string", "enum": list(self._actions)}
+        return (
+            ToolSpec(
+                "act",
+                self._prompt,
+                {
+                    "type": "object",
+                    "properties": {"action": action},
+                    "required": ["action"],
+                    "additionalProperties": False,
+                },
+            ),
+        )
+
+    def legal_actions(self) -> list[str]:
+        """Every action's name, of use here or not."""
+        return [] if self._terminated or self._truncated else list(self._actions)
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [
+            Task(f"{self._name}-{split}-{index}", self._prompt, split, 3 * index + _BUCKETS[split])
+            for index in range(start, start + count)
+        ]
+
+    def verify(self) -> float:
+        """1 for an episode that has ended in success, else 0."""
+        return float(self._terminated and self._success(self._place()[1], self._reward))
+
+    def snapshot(self) -> object:
+        task, game = self._place()
+        return _Place(task, pickle.dumps(game), self._reward, self._terminated, self._truncated)
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        if not isinstance(snapshot, _Place):
+            raise Refused(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
+        game: Game = pickle.loads(snapshot.game)
+        if reseed is not None:
+            from gymnasium.utils.seeding import np_random
+
+            game.unwrapped.np_random = np_random(reseed)[0]
+        self._at = snapshot.task, game
+        self._reward, self._terminated, self._truncated = snapshot.reward, snapshot.terminated, snapshot.truncated
+
+    def state_key(self) -> str | None:
+        task, game = self._place()
+        return None if self._key is None else f"{task.id} {self._key(game)}"
+
+    def close(self) -> None:
+        if self._at is not None:
+            self._at[1].close()
+            self._at = None
+
+    def _place(self) -> tuple[Task, Game]:
+        if self._at is None:
+            raise ValueError("no episode has begun: call reset first")
+        return self._at
+
+    def _copies_play_on(self) -> bool:
+        """Whether pickled copies play on as the game does that they were made of."""
+        rng = random.Random(0)
+        (task,) = self.tasks("train", 1)
+        self.reset(options={"task": task})
+        for _ in range(_PROBES):
+            try:
+                place = self.snapshot()
+                pickle.loads(pickle.dumps(place))
+            except (pickle.PicklingError, TypeError, AttributeError):  # what pickle raises of what it cannot take
+                return False
+            names = rng.choices(list(self._actions), k=_PROBE_STEPS)
+            played = [self.step(name) for name in names]
+            self.restore(place)
+            if [self.step(name) for name in names] != played:
+                return False
+            if not self.legal_actions():
+                self.reset(options={"task": task})
+        self.close()
+        return True
+
+
+def from_gymnasium(
+    env: str | Game,
+    *,
+    prompt: str,
+    render: Callable[[Game, Any], str],
+    actions: Mapping[str, object],
+    success: Callable[[Game, float], bool] = lambda game, reward: reward > 0,
+    stochastic: bool = False,
+) -> GymnasiumEnv:
+    """A Gymnasium environment, or the one registered by an id, as ours; the arguments are ``GymnasiumEnv``'s.
+
+    Raises:
+        Refused: the extra is not installed, or no environment is registered by that id.
+    """
+    gym = required("gymnasium")
+    if not isinstance(env, str):
+        named = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        return GymnasiumEnv(
+            lambda _: env,
+            name=named,
+            prompt=prompt,
+            render=render,
+            actions=actions,
+            success=success,
+            stochastic=stochastic,
+        )
+    try:
+        game: Game = gym.make(env, disable_env_checker=True)
+    except gym.error.Error as error:
+        raise Refused(f"Gymnasium cannot make {env!r} ({error}): give the id of a registered environment") from error
+    return from_gymnasium(game, prompt=prompt, render=render, actions=actions, success=success, stochastic=stochastic)
+
+
+def _name(action: str | ToolCall) -> str:
+    """The action asked for; empty where none is."""
+    if isinstance(action, str):
+        return action.strip().lower()
+    asked = action.arguments.get("action")
+    return asked if action.name == "act" and set(action.arguments) == {"action"} and isinstance(asked, str) else ""

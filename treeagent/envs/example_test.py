@@ -1,0 +1,22 @@
+"""What ``treeagent envs new`` writes beside the environment."""
+
+from treeagent.envs import check_env
+from treeagent.envs.example import Example
+
+
+def test_it_keeps_the_contract() -> None:
+    env = Example()
+    for task in env.tasks("train", 3):
+        report = check_env(env, task, other=Example())
+        assert report.passed, report.violations
+        assert report.equal_branches == report.branches > 10
+
+
+def test_only_the_number_itself_is_a_success() -> None:
+    env = Example()
+    (task,) = env.tasks("test", 1, start=5)
+    assert task.data["answer"] == 18
+    env.reset(options={"task": task})
+    assert env.step("17")[:3] == ("too low", 0.0, False)
+    assert env.step("19")[:3] == ("too high", 0.0, False)
+    assert env.step("18")[:3] == ("found", 1.0, True)

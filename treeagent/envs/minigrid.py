@@ -1,0 +1,122 @@
+"""MiniGrid and BabyAI in text: what the agent sees around it, in words as of BabyAI-Text (Carta et al. 2023)."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from treeagent.envs.adapters import required
+from treeagent.envs.adapters.gymnasium import Game, GymnasiumEnv
+from treeagent.envs.base import Demonstrator, SnapshotKind
+from treeagent.types import Refused
+
+_ACTIONS: Mapping[str, int] = {
+    "left": 0,
+    "right": 1,
+    "forward": 2,
+    "pickup": 3,
+    "drop": 4,
+    "toggle": 5,
+    "done": 6,
+}
+_HARMLESS = ("left", "right", "forward")
+"""Slips from which BabyAI's bot finds back; it gives up where a box was opened."""
+_UNSEEN = ("unseen", "empty", "floor", "wall")
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class MiniGridOptions:
+    """Settings of ``MiniGridEnv``."""
+
+    level: str = "BabyAI-GoToLocal-v0"
+    """An id that MiniGrid registers."""
+
+
+class MiniGridEnv(GymnasiumEnv):
+    """A level of MiniGrid or BabyAI: find, fetch and open things in a world of rooms, seen seven squares far.
+
+    Raises:
+        Refused: MiniGrid is not installed, or has no such level.
+    """
+
+    options_type = MiniGridOptions
+    snapshot_kind: SnapshotKind = "exact"
+
+    def __init__(self, options: MiniGridOptions | None = None) -> None:
+        self.options = options or MiniGridOptions()
+        required("minigrid")
+        import gymnasium
+
+        try:
+            game: Game = gymnasium.make(self.options.level, disable_env_checker=True)
+        except gymnasium.error.Error as error:
+            raise Refused(f"level is {self.options.level!r} ({error}): give an id of MiniGrid's") from error
+        super().__init__(
+            lambda _: game,
+            name=self.options.level.removesuffix("-v0"),
+            prompt="Do what the mission asks for.",
+            render=_rendered,
+            actions=_ACTIONS,
+        )
+
+    def demonstrator(self, noise: float) -> Demonstrator | None:
+        """BabyAI's own bot; the other levels have none."""
+        return BabyAIDemonstrator(self, noise) if self.options.level.startswith("BabyAI-") else None
+
+
+class BabyAIDemonstrator:
+    """BabyAI's bot, which sees what the agent has seen. With probability ``noise`` it turns or walks somewhere else."""
+
+    def __init__(self, env: MiniGridEnv, noise: float) -> None:
+        if not 0.0 <= noise <= 1.0:
+            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
+        self._env, self._noise = env, noise
+        self._followed: tuple[Game, int] | None = None
+        self._bot: Any = None
+        self._last = 0
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        from minigrid.utils.baby_ai_bot import BabyAIBot
+
+        game = self._env.game
+        steps = int(game.unwrapped.step_count)
+        if self._followed == (game, steps - 1):
+            meant = int(self._bot.replan(self._last))
+        else:  # it was led elsewhere, and knows only what it sees now
+            self._bot = BabyAIBot(game)
+            meant = int(self._bot.replan())
+        name = next(name for name, value in _ACTIONS.items() if value == meant)
+        if rng.random() < self._noise:
+            name = rng.choice([other for other in _HARMLESS if other != name])
+        self._followed, self._last = (game, steps), _ACTIONS[name]
+        return "", name
+
+
+def _rendered(game: Game, observation: Mapping[str, Any]) -> str:
+    from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, STATE_TO_IDX
+
+    states = {number: name for name, number in STATE_TO_IDX.items()}
+    image = observation["image"].tolist()
+    middle, last = len(image) // 2, len(image[0]) - 1
+    seen = list[str]()
+    for column, squares in enumerate(image):
+        for row, (kind, colour, state) in enumerate(squares):
+            name = IDX_TO_OBJECT[kind]
+            if name in _UNSEEN or (column, row) == (middle, last):
+                continue
+            words = [states[state]] if name == "door" else []
+            words += [IDX_TO_COLOR[colour], name, *_where(column - middle, last - row)]
+            seen.append(" ".join(words))
+    wall = next((last - row for row in range(last - 1, -1, -1) if IDX_TO_OBJECT[image[middle][row][0]] == "wall"), None)
+    if wall is not None:
+        seen.append(f"wall {wall} ahead")
+    held = game.unwrapped.carrying
+    lines = [f"mission: {observation['mission']}", f"you see: {', '.join(seen) or 'nothing'}"]
+    return "\n".join((*lines, f"you carry: {held.color} {held.type}") if held is not None else lines)
+
+
+def _where(right: int, ahead: int) -> list[str]:
+    side = [f"{abs(right)} {'right' if right > 0 else 'left'}"] if right else []
+    return [*([f"{ahead} ahead"] if ahead else []), *side]

@@ -1,0 +1,145 @@
+"""The Python code tool as an environment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.python.demonstrator import PythonDemonstrator
+from treeagent.envs.python.options import PythonOptions
+from treeagent.envs.python.sandbox import Run, Sandbox
+from treeagent.envs.python.tasks import Exercise, draw_task, exercise_of
+from treeagent.types import Refused, Split, Task, ToolCall
+
+_TOOLS = (
+    text_tool("run", "Run Python code and read what it prints. Every run starts afresh.", "code", read_only=True),
+    text_tool("test", "Run code that defines f on the examples.", "code", read_only=True),
+    text_tool("submit", "Hand in code that defines f. Ends the visit.", "code"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """All that an episode remembers: no run leaves anything behind."""
+
+    tested: str = ""
+    """The last code tested. For demonstrators: nothing depends on it."""
+    submitted: bool = False
+    verdict: float = 0.0
+
+
+class PythonEnv(Env):
+    """Write a Python function, try it out in a sandbox, hand it in. Reward is 1 if it passes all hidden tests, else 0.
+
+    Calls are ``run[code]``, ``test[code]`` and ``submit[code]``, code of more than one line as
+    ``run {"code": "..."}``, or tool calls. The tests' expected values never enter the sandbox.
+
+    Raises:
+        Refused: this machine has no way to run code safely.
+    """
+
+    options_type = PythonOptions
+    snapshot_kind: SnapshotKind = "exact"
+    stochastic = False
+
+    def __init__(self, options: PythonOptions | None = None) -> None:
+        self.options = options or PythonOptions()
+        self._sandbox = Sandbox(self.options.seconds, self.options.megabytes)
+        self._sandbox.check()
+        self._task: Task | None = None
+        self._visit = Visit()
+
+    @property
+    def exercise(self) -> Exercise:
+        """The current task's answer key. For verifiers and demonstrators only."""
+        return exercise_of(self._current_task())
+
+    @property
+    def visit(self) -> Visit:
+        return self._visit
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        """Start ``options["task"]``, or training task number ``seed``."""
+        task = (options or {}).get("task")
+        if task is None:
+            task = self.tasks("train", 1, start=seed or 0)[0]
+        if not isinstance(task, Task):
+            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of PythonEnv.tasks")
+        exercise_of(task)
+        self._task, self._visit = task, Visit()
+        return "ready", {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        exercise, visit = self.exercise, self._visit
+        call = read_call(action, _TOOLS) if not visit.submitted else "the code is handed in already"
+        if isinstance(call, str):
+            return call, 0.0, visit.submitted, False, {"tool_error": call}
+        code = str(call.arguments["code"])
+        match call.name:
+            case "submit":
+                run = self._sandbox.run(code, [(argument,) for argument, _ in exercise.tests])
+                verdict = float(_same(run.returned, [value for _, value in exercise.tests]))
+                self._visit = replace(visit, submitted=True, verdict=verdict)
+                return "handed in", verdict, True, False, {}
+            case "test":
+                self._visit = replace(visit, tested=code)
+                run = self._sandbox.run(code, [(argument,) for argument, _ in exercise.examples])
+                if run.returned is not None:
+                    return _compared(run.returned, exercise), 0.0, False, False, {}
+                return self._shown(run), 0.0, False, False, {}
+        return self._shown(self._sandbox.run(code)), 0.0, False, False, {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return _TOOLS
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [draw_task(split, index, self.options.difficulty) for index in range(start, start + count)]
+
+    def verify(self) -> float:
+        """1 for code handed in that passed all hidden tests, else 0."""
+        return self._visit.verdict
+
+    def snapshot(self) -> object:
+        return self._current_task(), self._visit
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        match snapshot:
+            case (Task() as task, Visit() as visit):
+                self._task, self._visit = task, visit
+            case _:
+                raise Refused(
+                    f"a {type(snapshot).__name__} is no snapshot of a PythonEnv: restore what snapshot() gave"
+                )
+
+    def demonstrator(self, noise: float) -> PythonDemonstrator:
+        return PythonDemonstrator(self, noise)
+
+    def _current_task(self) -> Task:
+        if self._task is None:
+            raise ValueError("no episode has begun: call reset first")
+        return self._task
+
+    def _shown(self, run: Run) -> str:
+        said, most = run.output.strip(), self.options.shown
+        if len(said) > most:
+            said = f"{said[:most]} and {len(said) - most} more characters"
+        return "\n".join(filter(None, (said, f"error: {run.error}" if run.error else ""))) or "no output"
+
+
+def _compared(returned: Sequence[object], exercise: Exercise) -> str:
+    wrong = [
+        f"f({argument}) gives {found!r:.60}, not {value}"
+        for found, (argument, value) in zip(returned, exercise.examples, strict=False)
+        if not _same(found, value)
+    ]
+    return "; ".join(wrong) or "all examples pass"
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    """Equality of JSON values that takes no True for a 1."""
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_same, found, wanted))
+    return type(found) is type(wanted) and bool(found == wanted)

@@ -1,0 +1,148 @@
+"""Functions to be written: what is asked for, the code that does it, and the hidden tests."""
+
+import itertools
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from treeagent.types import Refused, Split, Task
+
+TESTS, EXAMPLES = 12, 2
+"""Hidden tests of a task, and how many more it shows."""
+_BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
+
+_FILTERS = (
+    ("are positive", "x > 0"),
+    ("are negative", "x < 0"),
+    ("are even", "x % 2 == 0"),
+    ("are odd", "x % 2 == 1"),
+    *((f"are greater than {k}", f"x > {k}") for k in range(1, 15)),
+    *((f"are less than {k}", f"x < {k}") for k in range(1, 15)),
+    *((f"are divisible by {k}", f"x % {k} == 0") for k in range(3, 10)),
+    *((f"are not {k}", f"x != {k}") for k in range(1, 10)),
+)
+_MAPS = (
+    ("squared", "x * x"),
+    ("negated", "-x"),
+    ("made positive", "abs(x)"),
+    *((f"times {k}", f"{k} * x") for k in range(2, 10)),
+    *((f"plus {k}", f"x + {k}") for k in range(1, 10)),
+)
+_FOLDS = (
+    ("their sum", "sum({})"),
+    ("their number", "len([{}])"),
+    ("the list of them", "[{}]"),
+    ("the sorted list of them", "sorted({})"),
+    ("the list of them from last to first", "[{}][::-1]"),
+    ("the largest, or 0 if there is none", "max([{}], default=0)"),
+    ("the smallest, or 0 if there is none", "min([{}], default=0)"),
+    ("the list of them without duplicates, sorted", "sorted(set({}))"),
+)
+_PLAIN = (("", "x"),)
+_LOWEST, _HIGHEST = -9, 20
+"""Of the numbers in tests."""
+_FEWEST = 4
+"""Numbers among those that two conditions leave, at least."""
+_Choice = tuple[str, str]
+
+
+def _pairs() -> list[tuple[_Choice, ...]]:
+    """Conditions that leave enough numbers together, and fewer than either alone."""
+    meant: dict[_Choice, set[int]] = {
+        each: {x for x in range(_LOWEST, _HIGHEST + 1) if eval(each[1], {"x": x})} for each in _FILTERS
+    }
+    return [
+        pair
+        for pair in itertools.combinations(_FILTERS, 2)
+        if len(both := meant[pair[0]] & meant[pair[1]]) >= _FEWEST and both not in (meant[pair[0]], meant[pair[1]])
+    ]
+
+
+_STAGES: Mapping[int, tuple[Sequence[tuple[_Choice, ...]], Sequence[_Choice]]] = {
+    1: ([(each,) for each in _FILTERS], _PLAIN),
+    2: ([(each,) for each in _FILTERS], _MAPS),
+    3: (_pairs(), _MAPS),
+}
+"""Conditions and changes by difficulty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """A function's answer key: what ``Task.data`` carries."""
+
+    gold: str
+    examples: tuple[tuple[list[int], Any], ...]
+    """(argument, value of ``f``), as the prompt shows them."""
+    tests: tuple[tuple[list[int], Any], ...]
+    """The same, hidden."""
+
+
+_EXERCISE: TypeAdapter[Exercise] = TypeAdapter(Exercise)
+
+
+def exercise_of(task: Task) -> Exercise:
+    """The exercise in ``task.data``.
+
+    Raises:
+        Refused: the data is none.
+    """
+    try:
+        return _EXERCISE.validate_python(dict(task.data))
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise Refused(f"task {task.id!r} holds no exercise ({where}): take tasks from PythonEnv.tasks") from error
+
+
+def draw_task(split: Split, index: int, difficulty: int) -> Task:
+    """Exercise ``index`` of a split. No exercise is in two splits.
+
+    Raises:
+        Refused: the split holds fewer.
+    """
+    conditions, changes = _STAGES[difficulty]
+    total = len(conditions) * len(changes) * len(_FOLDS)
+    number = 3 * index + _BUCKETS[split]
+    if number >= total:
+        raise Refused(
+            f"{split} task {index} is asked for, but of difficulty {difficulty} there are {total // 3} a split"
+        )
+    # Every exercise once, in an order that mixes them: the stride shares no divisor with their count.
+    stride = next(each for each in itertools.count(int(total * 0.618)) if math.gcd(each, total) == 1)
+    rest, fold = divmod(number * stride % total, len(_FOLDS))
+    condition, change = divmod(rest, len(changes))
+    words, gold = _exercise(conditions[condition], changes[change], _FOLDS[fold])
+    examples, tests = _cases(gold, number)
+    shown = "; ".join(f"f({argument}) is {value}" for argument, value in examples)
+    data: dict[str, object] = _EXERCISE.dump_python(Exercise(gold, examples, tests), mode="json")
+    return Task(
+        f"python{difficulty}-{split}-{index}", f"Write f(xs): {words}. For example, {shown}.", split, number, data
+    )
+
+
+def _exercise(conditions: Sequence[_Choice], change: _Choice, fold: _Choice) -> tuple[str, str]:
+    chosen = " and ".join(words for words, _ in conditions)
+    words = (
+        f"of the numbers in xs that {chosen}, {change[0]}, {fold[0]}"
+        if change[0]
+        else (f"of the numbers in xs that {chosen}, {fold[0]}")
+    )
+    numbers = f"{change[1]} for x in xs if {' and '.join(test for _, test in conditions)}"
+    return words, f"def f(xs): return {fold[1].format(numbers)}"
+
+
+def _cases(gold: str, number: int) -> tuple[tuple[tuple[list[int], Any], ...], ...]:
+    """Examples and tests of our own code, on whose results no constant is right."""
+    rng = random.Random(f"cases {number} {gold}")
+    namespace: dict[str, Any] = {}
+    exec(gold, namespace)
+    while True:
+        arguments = [
+            [rng.randint(_LOWEST, _HIGHEST) for _ in range(rng.randint(3, 7))] for _ in range(EXAMPLES + TESTS)
+        ]
+        cases = [(argument, namespace["f"](list(argument))) for argument in arguments]
+        if len({repr(value) for _, value in cases[EXAMPLES:]}) > 2:
+            return tuple(cases[:EXAMPLES]), tuple(cases[EXAMPLES:])

@@ -1,0 +1,138 @@
+"""The SQL analyst as an environment."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.sql.database import Database, QueryRefused, Rows
+from treeagent.envs.sql.demonstrator import SqlDemonstrator
+from treeagent.envs.sql.options import SqlOptions
+from treeagent.envs.sql.questions import Question, draw_task, question_of, right
+from treeagent.types import Refused, Split, Task, ToolCall
+
+_TOOLS = (
+    text_tool("schema", "Show the tables and their columns.", read_only=True),
+    text_tool("query", "Run a SELECT and read its rows.", "sql", read_only=True),
+    text_tool("answer", "Answer the question by a SELECT that gives what it asks for. Ends the visit.", "sql"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """All that an episode remembers; the database never changes."""
+
+    read_schema: bool = False
+    tried: str = ""
+    """The last query. For demonstrators: nothing depends on this or ``read_schema``."""
+    answer: str | None = None
+
+
+class SqlEnv(Env):
+    """Questions about generated SQLite databases: look at the tables, try queries, answer with one. Reward is 1 for an
+    answer whose rows are those of the gold query, in any order unless the question asks for one, on the database and
+    on two others of the same tables, else 0.
+
+    Calls are ``schema[]``, ``query[SELECT ...]`` and ``answer[SELECT ...]``, or tool calls.
+    """
+
+    options_type = SqlOptions
+    snapshot_kind: SnapshotKind = "exact"
+    stochastic = False
+
+    def __init__(self, options: SqlOptions | None = None) -> None:
+        self.options = options or SqlOptions()
+        self._task: Task | None = None
+        self._visit = Visit()
+        self._opened = functools.lru_cache(maxsize=64)(_opened)
+
+    @property
+    def question(self) -> Question:
+        """The current task's answer key. For verifiers and demonstrators only."""
+        return question_of(self._current_task())
+
+    @property
+    def visit(self) -> Visit:
+        return self._visit
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        """Start ``options["task"]``, or training task number ``seed``."""
+        task = (options or {}).get("task")
+        if task is None:
+            task = self.tasks("train", 1, start=seed or 0)[0]
+        if not isinstance(task, Task):
+            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of SqlEnv.tasks")
+        question_of(task)
+        self._task, self._visit = task, Visit()
+        return "a database is open", {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        question, visit = self.question, self._visit
+        call = read_call(action, _TOOLS) if visit.answer is None else "the question is answered already"
+        if isinstance(call, str):
+            return call, 0.0, visit.answer is not None, False, {"tool_error": call}
+        sql = str(call.arguments.get("sql", ""))
+        match call.name:
+            case "schema":
+                self._visit = replace(visit, read_schema=True)
+                return "\n".join(question.schema.statements()), 0.0, False, False, {}
+            case "answer":
+                self._visit = replace(visit, answer=sql)
+                return "answered", self.verify(), True, False, {}
+        self._visit = replace(visit, tried=sql)
+        try:
+            names, rows = self._opened(question).query(sql)
+        except QueryRefused as error:
+            return f"error: {error}", 0.0, False, False, {"tool_error": str(error)}
+        return self._shown(names, rows), 0.0, False, False, {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return _TOOLS
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [
+            draw_task(split, index, self.options.difficulty, self.options.rows) for index in range(start, start + count)
+        ]
+
+    def verify(self) -> float:
+        """1 for a right answer, 0 for a wrong one and before there is one."""
+        return 0.0 if self._visit.answer is None else float(right(self.question, self._visit.answer))
+
+    def snapshot(self) -> object:
+        return self._current_task(), self._visit
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        match snapshot:
+            case (Task() as task, Visit() as visit):
+                self._task, self._visit = task, visit
+            case _:
+                raise Refused(f"a {type(snapshot).__name__} is no snapshot of a SqlEnv: restore what snapshot() gave")
+
+    def demonstrator(self, noise: float) -> SqlDemonstrator:
+        return SqlDemonstrator(self, noise)
+
+    def close(self) -> None:
+        self._opened.cache_clear()
+
+    def _current_task(self) -> Task:
+        if self._task is None:
+            raise ValueError("no episode has begun: call reset first")
+        return self._task
+
+    def _shown(self, names: Sequence[str], rows: Rows) -> str:
+        lines = [" | ".join(names), *(" | ".join(map(_word, row)) for row in rows[: self.options.shown])]
+        more = len(rows) - self.options.shown
+        return "\n".join((*lines, f"and {more} more rows") if more > 0 else lines)
+
+
+def _opened(question: Question) -> Database:
+    return question.database()
+
+
+def _word(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "NULL" if value is None else str(value)[:200]

@@ -1,0 +1,177 @@
+"""Questions about a database, drawn from templates together with the query that answers them."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from treeagent.envs.sql.database import THEMES, Database, QueryRefused, Schema, draw_schema, same_result
+from treeagent.types import Refused, Split, Task
+
+SIBLINGS = 2
+"""Databases of the same schema and other rows on which an answer must be right, too: a constant or a lucky condition is
+not. The idea of test suites for SQL is Zhong et al.'s (2020)."""
+_BUCKETS: dict[Split, int] = {"train": 0, "validation": 1, "test": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question's answer key: what ``Task.data`` carries."""
+
+    seed: int
+    rows: int
+    schema: Schema
+    plan: str
+    """The query in plain words, as a demonstrator thinks of it."""
+    gold: str
+    ordered: bool
+
+    def database(self, sibling: int = 0) -> Database:
+        """The database asked about, or one of its siblings from 1."""
+        return Database(self.schema, self.rows, 10 * self.seed + sibling)
+
+
+_QUESTION: TypeAdapter[Question] = TypeAdapter(Question)
+
+
+def question_of(task: Task) -> Question:
+    """The question in ``task.data``.
+
+    Raises:
+        Refused: the data is none.
+    """
+    try:
+        return _QUESTION.validate_python(dict(task.data))
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise Refused(f"task {task.id!r} holds no question ({where}): take tasks from SqlEnv.tasks") from error
+
+
+def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
+    """Question ``index`` of a split. Splits differ in the seeds of schema, rows and question."""
+    seed = 3 * index + _BUCKETS[split]
+    rng = random.Random(f"question {difficulty} {seed}")
+    while True:
+        schema = draw_schema(rng)
+        words, plan, gold, ordered = rng.choice(_TEMPLATES[: _KNOWN[difficulty]])(schema, rng)
+        question = Question(seed, rows, schema, plan, gold, ordered)
+        if _telling(question):
+            data: dict[str, object] = _QUESTION.dump_python(question, mode="json")
+            return Task(f"sql{difficulty}-{rows}-{split}-{index}", words, split, seed, data)
+
+
+def right(question: Question, sql: str) -> bool:
+    """Whether a query answers the question, on its database and the siblings."""
+    try:
+        return all(
+            same_result(database.query(sql)[1], database.query(question.gold)[1], ordered=question.ordered)
+            for database in map(question.database, range(1 + SIBLINGS))
+        )
+    except QueryRefused:
+        return False
+
+
+def _telling(question: Question) -> bool:
+    """Whether the answer is neither nothing nor the whole table, nor the same everywhere."""
+    results = [question.database(each).query(question.gold)[1] for each in range(1 + SIBLINGS)]
+    return all(0 < len(rows) < question.rows for rows in results) and not all(
+        same_result(rows, results[0], ordered=question.ordered) for rows in results
+    )
+
+
+_Drawn = tuple[str, str, str, bool]
+_Template = Callable[[Schema, random.Random], _Drawn]
+
+
+def _count(schema: Schema, rng: random.Random) -> _Drawn:
+    column, value = _condition(schema, rng)
+    return (
+        f"How many {schema.table} have {column} {value}?",
+        f"count {schema.table} where {column} is {value}",
+        f"SELECT COUNT(*) FROM {schema.table} WHERE {column} = '{value}'",
+        False,
+    )
+
+
+def _value(schema: Schema, rng: random.Random) -> _Drawn:
+    name, column = rng.choice(THEMES[schema.theme].names[:6]), rng.choice((*schema.categories, *schema.numbers))
+    return (
+        f"What is the {column} of {name}?",
+        f"{column} where name is {name}",
+        f"SELECT {column} FROM {schema.table} WHERE name = '{name}'",
+        False,
+    )
+
+
+def _names(schema: Schema, rng: random.Random) -> _Drawn:
+    column, value = _condition(schema, rng)
+    return (
+        f"Which {schema.table} have {column} {value}? Give the names.",
+        f"name where {column} is {value}",
+        f"SELECT name FROM {schema.table} WHERE {column} = '{value}'",
+        False,
+    )
+
+
+def _extreme(schema: Schema, rng: random.Random) -> _Drawn:
+    column = rng.choice(schema.numbers)
+    word, order = rng.choice((("highest", "DESC"), ("lowest", "ASC")))
+    return (
+        f"Which of the {schema.table} has the {word} {column}? Give the name.",
+        f"name with {word} {column}",
+        f"SELECT name FROM {schema.table} ORDER BY {column} {order} LIMIT 1",
+        False,
+    )
+
+
+def _average(schema: Schema, rng: random.Random) -> _Drawn:
+    group, column = rng.choice(schema.categories), rng.choice(schema.numbers)
+    return (
+        f"For each {group} of the {schema.table}, give the {group} and the average {column}.",
+        f"{group} and average {column} for each {group}",
+        f"SELECT {group}, AVG({column}) FROM {schema.table} GROUP BY {group}",
+        False,
+    )
+
+
+def _sorted(schema: Schema, rng: random.Random) -> _Drawn:
+    (column, value), number = _condition(schema, rng), rng.choice(schema.numbers)
+    word, order = rng.choice((("highest", "DESC"), ("lowest", "ASC")))
+    return (
+        f"Give the names of the {schema.table} with {column} {value}, {word} {number} first.",
+        f"name where {column} is {value} by {word} {number}",
+        f"SELECT name FROM {schema.table} WHERE {column} = '{value}' ORDER BY {number} {order}",
+        True,
+    )
+
+
+def _joined_total(schema: Schema, rng: random.Random) -> _Drawn:
+    group = rng.choice(schema.categories)
+    main, event, amount = schema.table, schema.event, schema.amount
+    return (
+        f"For each {group} of the {main} that have {event}, give the {group} and the total {amount} of the {event}.",
+        f"{group} and total {amount} for each {group}",
+        f"SELECT {group}, SUM({amount}) FROM {main} JOIN {event} ON {main}.name = {event}.name GROUP BY {group}",
+        False,
+    )
+
+
+def _without(schema: Schema, rng: random.Random) -> _Drawn:
+    main, event = schema.table, schema.event
+    return (
+        f"Which {main} have no {event}? Give the names.",
+        f"name not in {event}",
+        f"SELECT name FROM {main} WHERE name NOT IN (SELECT name FROM {event})",
+        False,
+    )
+
+
+_TEMPLATES: Sequence[_Template] = (_count, _value, _names, _extreme, _average, _sorted, _joined_total, _without)
+_KNOWN = {1: 3, 2: 6, 3: 8}
+"""How many of the templates a difficulty draws from."""
+
+
+def _condition(schema: Schema, rng: random.Random) -> tuple[str, str]:
+    column = rng.choice(schema.categories)
+    return column, rng.choice(THEMES[schema.theme].categories[column])
