@@ -217,7 +217,8 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
             head,
             sample_value_rows(read_trees(run.trees), config),
             config.update.value,
-            on_metrics=lambda metrics: on_event(Event("value", metrics=metrics)),
+            # A step of its own for each epoch: a fit that is done again replaces what it logged.
+            on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
             on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
         )
     save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, head), out)
