@@ -130,6 +130,7 @@ class Learner(Trainer):
     """Fingerprint of configuration and rows."""
     head: ValueHead | None = None
     optimiser: str = "adamw"
+    _total_train_tokens: int
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader = DataLoader(self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator)
@@ -207,6 +208,7 @@ def fit(
     checkpoint = checkpoints.newest(folder, trainer.run) if folder else None
     if checkpoint:
         watch.progress, watch.best = checkpoints.read(checkpoint, model.device)
+        trainer._total_train_tokens = int(watch.progress.metrics.get("num_tokens", 0))  # TRL counts from 0 again
     if checkpoint and watch.progress.finished:
         trainer._load_from_checkpoint(str(checkpoint))
     else:
