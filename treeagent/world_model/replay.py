@@ -1,7 +1,7 @@
 """Memory of a world model: experiences on disk with embeddings of (state, action), the nearest found by cosine.
 
-SQLite keeps rows and vectors (crash-safe, shared by processes, larger than memory), one matrix product compares: exact,
-and by ``benchmarks/retrieval.py`` faster at 10^5 rows than the embedded vector stores that share its guarantees.
+SQLite keeps rows and vectors (crash-safe, shared by processes, larger than memory), one matrix product compares, exactly;
+``benchmarks/retrieval.py`` sets it beside embedded vector stores.
 """
 
 import sqlite3
