@@ -1,6 +1,6 @@
 """Memory of a world model: experiences on disk with embeddings of (state, action), the nearest found by cosine.
 
-SQLite keeps rows and vectors (crash-safe, shared by processes, larger than memory), one matrix product compares, exactly;
+SQLite keeps rows and vectors (crash-safe, shared by processes, larger than memory), one matrix product compares;
 ``benchmarks/retrieval.py`` sets it beside embedded vector stores.
 """
 
