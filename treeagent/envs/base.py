@@ -105,6 +105,20 @@ class Env(Protocol):
         return None
 
 
+def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | None) -> Task:
+    """For an environment's ``reset``: ``options["task"]``, or its training task number ``seed``.
+
+    Raises:
+        Refused: ``options["task"]`` is no task.
+    """
+    task = (options or {}).get("task")
+    if task is None:
+        task = env.tasks("train", 1, start=seed or 0)[0]
+    if not isinstance(task, Task):
+        raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of {type(env).__name__}.tasks")
+    return task
+
+
 class EnvBroken(RuntimeError):
     """The environment answered what the contract has no place for."""
 

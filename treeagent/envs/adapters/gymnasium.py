@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from treeagent.envs.adapters import required
-from treeagent.envs.base import Env, StepResult, ToolSpec
+from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
 from treeagent.types import Refused, Split, Task, ToolCall
 
 Game: TypeAlias = Any
@@ -79,11 +79,7 @@ class GymnasiumEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``."""
-        task = (options or {}).get("task")
-        if task is None:
-            task = self.tasks("train", 1, start=seed or 0)[0]
-        if not isinstance(task, Task):
-            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of {self._name}'s tasks")
+        task = task_to_play(self, seed, options)
         game = self._make(task)
         observation, _ = game.reset(seed=task.seed)
         self._at = task, game

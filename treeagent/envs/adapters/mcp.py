@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treeagent.envs.adapters import required
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Refused, Split, Task, ToolCall
@@ -81,11 +81,7 @@ class McpEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``."""
-        task = (options or {}).get("task")
-        if task is None:
-            task = self.tasks("train", 1, start=seed or 0)[0]
-        if not isinstance(task, Task):
-            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of McpEnv.tasks")
+        task = task_to_play(self, seed, options)
         if self._changed:
             self.close()
         self._task, self._answer = task, None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.python.demonstrator import PythonDemonstrator
 from treeagent.envs.python.options import PythonOptions
@@ -63,11 +63,7 @@ class PythonEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``."""
-        task = (options or {}).get("task")
-        if task is None:
-            task = self.tasks("train", 1, start=seed or 0)[0]
-        if not isinstance(task, Task):
-            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of PythonEnv.tasks")
+        task = task_to_play(self, seed, options)
         exercise_of(task)
         self._task, self._visit = task, Visit()
         return "ready", {}

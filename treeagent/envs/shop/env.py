@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.shop.catalogue import DIFFICULTIES, Catalogue, generate
 from treeagent.envs.shop.demonstrator import ShopDemonstrator
 from treeagent.envs.shop.engine import SearchEngine
@@ -89,11 +89,7 @@ class ShopEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``."""
-        task = (options or {}).get("task")
-        if task is None:
-            task = self.tasks("train", 1, start=seed or 0)[0]
-        if not isinstance(task, Task):
-            raise ValueError(f"options['task'] is a {type(task).__name__}: give a Task of ShopEnv.tasks")
+        task = task_to_play(self, seed, options)
         goal_of(task)
         self._task, self._session = task, Session()
         return "search page", {}

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.sql.database import Database, QueryRefused, Rows
 from treeagent.envs.sql.demonstrator import SqlDemonstrator
@@ -60,11 +60,7 @@ class SqlEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``."""
-        task = (options or {}).get("task")
-        if task is None:
-            task = self.tasks("train", 1, start=seed or 0)[0]
-        if not isinstance(task, Task):
-            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of SqlEnv.tasks")
+        task = task_to_play(self, seed, options)
         question_of(task)
         self._task, self._visit = task, Visit()
         return "a database is open", {}

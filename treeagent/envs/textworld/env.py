@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.textworld.demonstrator import TextWorldDemonstrator
 from treeagent.envs.textworld.games import (
     PROMPTS,
@@ -63,11 +63,7 @@ class TextWorldEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``. The first time, its game is made."""
-        task = (options or {}).get("task")
-        if task is None:
-            task = self.tasks("train", 1, start=seed or 0)[0]
-        if not isinstance(task, Task):
-            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of TextWorldEnv.tasks")
+        task = task_to_play(self, seed, options)
         story = self._story(task)
         self._at = task, story.start
         lines = [PROMPTS[spec_of(task).kind], story.objective, story.opening]
