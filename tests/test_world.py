@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from treeagent.config import load_config
 from treeagent.run import Run
 from treeagent.types import Message
 from treeagent.world import experiences, kinds, split
+from treeagent.world_model.encoder import LexicalEncoder
+from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
@@ -95,3 +98,14 @@ def test_a_common_call_is_a_kind_of_its_own() -> None:
     assert kind(made("click[buy now]")) == "click[buy now]"
     assert kind(made("click[7]")) == "click[#]"
     assert kind(made("click[red]")) == "click"
+
+
+def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
+    """Or steps that are held out now would be among the examples that it is shown."""
+    shutil.rmtree(run / "checkpoints" / "world")
+    (run / "world.toml").unlink()
+    fitted = treeagent("world", "fit", run, *WORLD, "world.held_out=0.6", "world.sft.max_steps=1")
+    assert fitted.returncode == 0, fitted.stderr
+    memory = ReplayBuffer(run / "replay.sqlite", LexicalEncoder())
+    assert len(memory) == Run.open(run).facts("world")["learnt"]
+    memory.close()

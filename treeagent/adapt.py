@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from treeagent.config import RunConfig
-from treeagent.health import alarms, return_spread, training_alarms, tree_figures
+from treeagent.health import alarms, return_spread, solved, training_alarms, tree_figures
 from treeagent.jobs import WaveJob, environment, read_trees
 from treeagent.loop import Row, learn, measure, report, search_waves, warm_start, waves
 from treeagent.progress import Progress
 from treeagent.run import COLLECTED, Run
 from treeagent.search.limits import Limits
-from treeagent.search.node import Tree, path_return
 from treeagent.search.record import from_record
 from treeagent.store import read_as
 from treeagent.types import Refused
@@ -115,11 +114,7 @@ def _what_was_searched(run: Run, number: int) -> Iterator[tuple[int, Searched]]:
     name = _name(number)
     for index, places in enumerate(run.facts(name)["waves"]):
         for place, tree in zip(places, read_as(from_record, run.trees, name, index), strict=True):
-            yield place, Searched(return_spread(tree), _solved(tree))
-
-
-def _solved(tree: Tree) -> bool:
-    return any(path_return(path, tree.discount) >= 1.0 - 1e-9 for path, node in tree.walk() if path and node.terminated)
+            yield place, Searched(return_spread(tree), solved(tree))
 
 
 def _update(

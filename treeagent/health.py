@@ -33,7 +33,7 @@ def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
     stepped = [edge.child for edge in drawn if edge.child is not None]
     tokens = sum(len(edge.action.token_ids) for edge in drawn)
     return {
-        "success": _mean([float(max(values, default=0.0) >= 1.0 - 1e-9) for values in returns]),
+        "success": _mean([float(solved(tree)) for tree in trees]),
         "reward": _mean([value for values in returns for value in values]),
         "reward_std": _mean([statistics.pstdev(values) for values in returns if values]),
         "entropy": -sum(edge.action.logprob for edge in drawn) / max(tokens, 1),
@@ -48,6 +48,11 @@ def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
 def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
     """Paths to an end of the task: its last word, not a limit."""
     return (path for path, node in tree.walk() if path and node.terminated)
+
+
+def solved(tree: Tree) -> bool:
+    """Whether a finished path returned 1."""
+    return max((path_return(path, tree.discount) for path in finished_paths(tree)), default=0.0) >= 1.0 - 1e-9
 
 
 def return_spread(tree: Tree) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import orjson
 
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
-from treeagent.store import StoreError, remove_leftovers, write_atomic
+from treeagent.store import StoreError, remove_leftovers, shard_names, write_atomic
 
 COLLECTED = "collect"
 """Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
@@ -81,6 +81,10 @@ class Run:
     def trees(self) -> Path:
         """Shards of searched trees."""
         return self.path / "trees"
+
+    def collections(self) -> list[str]:
+        """Names of the shards of searched training trees, of whichever round."""
+        return [name for name in shard_names(self.trees) if name == COLLECTED or name.startswith(f"{COLLECTED}-")]
 
     @property
     def checkpoints(self) -> Path:

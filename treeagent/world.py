@@ -22,10 +22,10 @@ from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
 from treeagent.loop import tracking
 from treeagent.progress import Progress
-from treeagent.run import COLLECTED, Run, RunError
+from treeagent.run import Run, RunError
 from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
-from treeagent.store import read_as, shard_names, write_atomic
+from treeagent.store import read_as, write_atomic
 from treeagent.targets import TokenRow
 from treeagent.transitions import transitions
 from treeagent.world_model.encoder import LexicalEncoder
@@ -65,6 +65,8 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     learnt, held_out = split(config, experiences(run))
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
+    for left in run.path.glob(f"{_memory_path(run).name}*"):
+        left.unlink()  # an earlier fit may have learnt what is held out now
     memory = ReplayBuffer(_memory_path(run), LexicalEncoder())
     memory.add(learnt)
     wording = _wording(config)
@@ -129,10 +131,9 @@ def imagined(config: RunConfig, run: Run) -> tuple[ExperienceModel, ReplayBuffer
 
 def experiences(run: Run) -> Iterator[Experience]:
     """Every step that the run's searched trees took for real."""
-    for name in shard_names(run.trees):
-        if name == COLLECTED or name.startswith(f"{COLLECTED}-"):
-            for tree in read_as(from_record, run.trees, name):
-                yield from (one for one in transitions(tree) if one.origin == "real")
+    for name in run.collections():
+        for tree in read_as(from_record, run.trees, name):
+            yield from (one for one in transitions(tree) if one.origin == "real")
 
 
 def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experience], list[Experience]]:

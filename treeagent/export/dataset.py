@@ -225,7 +225,7 @@ def _export_shard(path: Path, config: UpdateConfig, views: Sequence[str], format
 
 def _collected(run: Run) -> list[Path]:
     """The shards of searched training trees, whichever round of search they are of."""
-    return [path for path in shards(run.trees) if path.name.startswith(f"{COLLECTED}-")]
+    return [path for name in run.collections() for path in shards(run.trees, name)]
 
 
 def _trees(path: Path) -> Iterator[Tree]:
