@@ -30,10 +30,13 @@ class TokenRow:
 class TargetConfig:
     """What is imitated and what a state is worth."""
 
+    imitate: Literal["paths", "states"] = "paths"
+    """The best finished paths of a tree (RFT), or the best way on from every state that search reached: so the policy
+    learns to leave the states into which its own errors lead, which no best path shows."""
     min_return: float = 1.0
     """Least return of a path worth imitating."""
     paths_per_tree: Annotated[int, Field(gt=0)] = 1
-    """Paths of highest return imitated in each tree."""
+    """Of "paths": how many, those of highest return."""
     policy_temperature: Annotated[float, Field(gt=0)] = 1.0
     """τ of visit-count targets: below 1 the most visited action stands out more."""
     value: Literal["mean", "best", "lambda"] = "best"
@@ -45,15 +48,25 @@ class TargetConfig:
 
 
 def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
-    """The best finished paths: rejection-sampling fine-tuning (RFT) on what search found.
+    """What search found to be good: the best finished paths (rejection-sampling fine-tuning, RFT), or the best action
+    of every state from which it found a good end (expert iteration, Anthony et al. 2017, on all states of the tree).
 
     Ties go to the shorter path, then to the one found first.
     """
     ended = [path for path, node in tree.walk() if path and node.terminated]
     good = [path for path in ended if path_return(path, tree.discount) >= config.min_return]
     good.sort(key=lambda path: (-path_return(path, tree.discount), len(path)))
-    for path in good[: config.paths_per_tree]:
-        yield path_row(tree, path, value_targets=[path_return(path, tree.discount)] * (len(path) + 1))
+    if config.imitate == "paths":
+        good = good[: config.paths_per_tree]
+    taught: set[int] = set()
+    for path in good:
+        states = [id(tree.root), *(id(edge.child) for edge in path[:-1])]
+        # A better path through a state goes through all states before it, too.
+        start = sum(state in taught for state in states) if config.imitate == "states" else 0
+        taught.update(states)
+        if start < len(path):
+            gained = path_return(path, tree.discount)
+            yield path_row(tree, path, [None] * start + [gained] * (len(path) + 1 - start), imitate_from=start)
 
 
 def policy_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
@@ -87,7 +100,7 @@ def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
         ]
         told.update(map(id, nodes))
         if any(target is not None for target in targets):
-            yield path_row(tree, path, targets, imitate=False)
+            yield path_row(tree, path, targets, imitate_from=len(path))
 
 
 def _is_read(node: Node) -> bool:
@@ -146,16 +159,17 @@ def _discount(edge: Edge, discount: float) -> float:
 
 
 def path_row(
-    tree: Tree, path: Sequence[Edge], value_targets: Sequence[float | None] = (), *, imitate: bool = True
+    tree: Tree, path: Sequence[Edge], value_targets: Sequence[float | None] = (), *, imitate_from: int = 0
 ) -> TokenRow:
-    """The tokens of a path; ``value_targets`` belong to its states, root first, None where unknown."""
+    """The tokens of a path, those of its actions from the one numbered ``imitate_from`` on with likelihood loss;
+    ``value_targets`` belong to its states, root first, None where unknown."""
     ids = list(tree.root.context_ids)
     mask = [False] * len(ids)
     ends = [len(ids) - 1]
-    for edge in path:
+    for place, edge in enumerate(path):
         context = edge.child.context_ids if edge.child is not None else ()
         ids += [*edge.action.token_ids, *context]
-        mask += [imitate] * len(edge.action.token_ids) + [False] * len(context)
+        mask += [place >= imitate_from] * len(edge.action.token_ids) + [False] * len(context)
         ends.append(len(ids) - 1)
     known = [(end, target) for end, target in zip(ends, value_targets, strict=False) if target is not None]
     return TokenRow(

@@ -63,6 +63,44 @@ def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, cou
         assert set(row.value_targets) == {-by_tokens[row.token_ids][0]}
 
 
+def test_imitation_of_states_by_hand() -> None:
+    """From the root the quick win; after the slip, from which the quick one does not start, the best way back."""
+    back = node((5,), edge("back", (6,), 1, 1.0, node((7,), end="terminated"), 1.0))
+    far = node((8,), edge("on", (9,), 1, 1.0, node((10,), end="terminated"), 1.0))
+    lost = edge("lose", (11,), 1, 0.0, node((12,), end="terminated"), 0.0)
+    slip = node((3,), edge("err", (4,), 1, 1.0, back), edge("walk", (13,), 1, 1.0, far), lost)
+    win = edge("win", (14,), 1, 1.0, node((15,), end="terminated"), 1.0)
+    tree = Tree(TASK, 0, node((1,), edge("slip", (2,), 3, 1.0, slip), win))
+    rows = list(imitation_rows(tree, TargetConfig(imitate="states")))
+    assert [row.token_ids for row in rows] == [(1, 14, 15), (1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 13, 8, 9, 10)]
+    assert [row.mask for row in rows] == [
+        (False, True, False),
+        (False, False, False, True, False, True, False),
+        (False, False, False, False, False, True, False),  # after "walk"; "err" came first of two as good
+    ]
+    assert [row.value_positions for row in rows] == [(0, 2), (2, 4, 6), (4, 6)]
+
+
+@given(trees, st.sampled_from([0.0, 0.5, 1.0]))
+def test_states_are_imitated_once_each_by_the_best_way_on(tree: Tree, least: float) -> None:
+    rows = list(imitation_rows(tree, TargetConfig(imitate="states", min_return=least)))
+    best: dict[tuple[int, ...], float] = {}
+    for path, here in tree.walk():
+        if path and here.terminated and path_return(path) >= least:
+            for length in range(len(path)):
+                prompt = tree.prompt_ids(path[:length])
+                best[prompt] = max(best.get(prompt, least), path_return(path))
+    taught = [
+        (row.token_ids[: position + 1], target)
+        for row in rows
+        for position, target in zip(row.value_positions[:-1], row.value_targets, strict=False)
+    ]
+    assert len(taught) == len(best) and dict(taught) == pytest.approx(best)
+    for row in rows:
+        said = [place for place, kept in enumerate(row.mask) if kept]
+        assert min(said) == row.value_positions[0] + 1
+
+
 @pytest.mark.parametrize(
     ("config", "root", "a", "b"),
     [
@@ -213,7 +251,7 @@ def test_path_rows_spell_the_tree(tree: Tree) -> None:
         assert row.token_ids == tree.prompt_ids(path)
         assert row.value_positions == tuple(len(tree.prompt_ids(path[:depth])) - 1 for depth in range(len(path) + 1))
         assert sum(row.mask) == sum(len(each.action.token_ids) for each in path)
-        assert not any(path_row(tree, path, imitate=False).mask)
+        assert not any(path_row(tree, path, imitate_from=len(path)).mask)
 
 
 def test_the_random_trees_have_targets() -> None:
