@@ -2,23 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
+from treeagent.generators.base import Failure, Generator, Pause, Sample
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.local import LocalGenerator, Pause, Sample
-from treeagent.grammar import ReAct
+from treeagent.generators.local import LocalGenerator
+from treeagent.grammar import Grammar, ReAct
 from treeagent.types import Action, Estimate, Message, Proposal, State
 from treeagent.value_head import ValueHead
+
+if TYPE_CHECKING:  # its package is an extra
+    from treeagent.generators.remote import RemoteChat
 
 
 @dataclass(frozen=True, slots=True)
 class LLMPolicy:
     """Draws whole think/action steps from a causal language model; of a turn that has begun, what is left of it."""
 
-    generator: LocalGenerator
+    generator: Generator
     chat: ChatFormat
-    grammar: ReAct = ReAct()  # noqa: RUF009 - frozen
+    grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
     temperature: float = 1.0
     """0 is greedy."""
     max_new_tokens: int = 64
@@ -48,10 +53,12 @@ class LLMPolicy:
             temperature=self.temperature,
             pauses=[None if begun[place].partial else pause for place in readable],
         )
-        actions = {
-            place: tuple(self._read(begun[place], sample) for sample in drawn)
-            for place, drawn in zip(readable, samples, strict=True)
-        }
+        actions: dict[int, tuple[Action, ...]] = {}
+        for place, drawn in zip(readable, samples, strict=True):
+            if isinstance(drawn, Failure):
+                errors[place] = drawn.reason
+            else:
+                actions[place] = tuple(self._read(begun[place], sample) for sample in drawn)
         return [
             Proposal(self.chat.context_ids(state.messages), actions.get(place, ()), error)
             for place, (state, error) in enumerate(zip(states, errors, strict=True))
@@ -71,8 +78,44 @@ def unfinished_turn(state: State) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatPolicy:
+    """Draws whole think/action steps as text, from a server that gives no token ids: they can be played and measured,
+    not learned from."""
+
+    generator: "RemoteChat"
+    grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
+    instructions: str = ""
+    """The system message of every conversation."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    max_new_tokens: int = 64
+    """Per turn."""
+
+    def greedy(self) -> "ChatPolicy":
+        return replace(self, temperature=0.0)
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        """``count`` steps at each state, without token ids and log-probabilities."""
+        opening = (Message("system", self.instructions),) if self.instructions else ()
+        replies = self.generator.reply(
+            [(*opening, *state.messages) for state in states],
+            count,
+            seeds,
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+        )
+        return [
+            Proposal((), (), drawn.reason)
+            if isinstance(drawn, Failure)
+            else Proposal((), tuple(map(self.grammar.read, drawn)))
+            for drawn in replies
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class HeadValue:
-    """V(s) from a value head on the policy's hidden state at the last token it has read."""
+    """V(s) from a value head on the policy's hidden state at the last token it has read, which only a model in this
+    process tells."""
 
     generator: LocalGenerator
     chat: ChatFormat

@@ -7,8 +7,8 @@ policy goes on, so that a path holds the same tokens as one of whole turns.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from treeagent.generators.local import Pause
-from treeagent.grammar import ReAct
+from treeagent.generators.base import Pause
+from treeagent.grammar import Grammar, ReAct
 from treeagent.policy import LLMPolicy, unfinished_turn
 from treeagent.types import Action, Dynamics, Message, Proposal, State, Task, Transition
 
@@ -45,7 +45,7 @@ class SplitDynamics:
     """Plays thoughts itself, at no cost, and whole turns on the dynamics that it wraps."""
 
     dynamics: Dynamics
-    grammar: ReAct = ReAct()  # noqa: RUF009 - frozen
+    grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
 
     async def reset(self, task: Task) -> State:
         return await self.dynamics.reset(task)

@@ -8,7 +8,7 @@ from treeagent.envs.dynamics import EnvDynamics
 from treeagent.search.node import Budget, Tree
 
 if TYPE_CHECKING:
-    from treeagent.generators.local import LocalGenerator
+    from treeagent.generators.base import Usage
 
 
 @dataclass(slots=True)
@@ -28,6 +28,8 @@ class Cost:
     """Environment steps paid to go back where no snapshot was held."""
     restored_snapshots: int = 0
     evicted_snapshots: int = 0
+    price: float = 0.0
+    """Of a server's tokens, by the prices of the configuration."""
     budget: Budget = field(default_factory=Budget)
 
     def add(self, other: "Cost") -> None:
@@ -67,9 +69,9 @@ class Cost:
 class Meter:
     """Reads the cost of trees off the counters of what grows them, from the moment it is made."""
 
-    def __init__(self, generator: "LocalGenerator", dynamics: EnvDynamics) -> None:
-        self._generator, self._dynamics = generator, dynamics
-        self._before = self._counters()
+    def __init__(self, usage: "Usage", dynamics: EnvDynamics) -> None:
+        self._usage, self._dynamics = usage, dynamics
+        self._before, self._paid = self._counters(), usage.price
 
     def read(self, trees: Sequence[Tree]) -> Cost:
         """The cost so far; ``trees`` are all that have been grown since."""
@@ -80,10 +82,11 @@ class Meter:
         counted = zip(self._counters(), self._before, strict=True)
         encoded, cached, replayed, restored, evicted = (now - before for now, before in counted)
         failed = sum(bool(tree.error) for tree in trees)
-        return Cost(len(trees), failed, sum(best), encoded, cached, replayed, restored, evicted, budget)
+        price = self._usage.price - self._paid
+        return Cost(len(trees), failed, sum(best), encoded, cached, replayed, restored, evicted, price, budget)
 
     def _counters(self) -> tuple[int, int, int, int, int]:
-        usage, forks = self._generator.usage, self._dynamics.forkable
+        usage, forks = self._usage, self._dynamics.forkable
         return (
             usage.encoded_tokens,
             usage.cached_tokens,

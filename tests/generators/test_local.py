@@ -9,7 +9,9 @@ import torch
 from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
-from treeagent.generators.local import LocalGenerator, Pause, PrefixCache, Sample, Segment, Usage, _draw
+from treeagent.generators.base import Pause, Sample, Usage
+from treeagent.generators.local import LocalGenerator, PrefixCache, Segment, _draw
+from treeagent.types import Refused
 
 NEVER = -1
 """A stop id that no model samples."""
@@ -233,6 +235,32 @@ def test_the_draw_depends_on_its_own_seed_alone() -> None:
         same(one, two)
     other = draw(LocalGenerator(model), PROMPTS, 3, [seed + 100 for seed in SEEDS])
     assert all(one != two for one, two in zip(other, together, strict=True))
+
+
+def test_a_full_gpu_halves_the_batch_and_says_so_once() -> None:
+    """Here full is more than two rows; the draws stay those of the whole batch."""
+    model = make_model()
+    expected = draw(LocalGenerator(model), PROMPTS, 3, SEEDS)
+
+    def full(rows: int) -> Callable[..., None]:
+        def refuse(module: torch.nn.Module, args: object, kwargs: dict[str, torch.Tensor]) -> None:
+            if len(kwargs["input_ids"]) > rows:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return refuse
+
+    generator = LocalGenerator(model)
+    handle = model.register_forward_pre_hook(full(2), with_kwargs=True)
+    with pytest.warns(UserWarning, match="from now on 2 prompts go through the model together") as told:
+        drawn = draw(generator, PROMPTS, 3, SEEDS)
+    assert len(told) == 1
+    for one, two in zip(drawn, expected, strict=True):
+        same(one, two)
+    draw(generator, PROMPTS, 3, SEEDS)  # warns no more
+    handle.remove()
+    model.register_forward_pre_hook(full(0), with_kwargs=True)
+    with pytest.warns(UserWarning, match="from now on 1 "), pytest.raises(Refused, match="of one prompt's samples"):
+        draw(LocalGenerator(model, max_rows=2), PROMPTS, 3, SEEDS)
 
 
 def test_equal_prompts_with_other_seeds_are_drawn_apart() -> None:

@@ -363,6 +363,7 @@ def head() -> ValueHead:
 def grown(temperature: float = 1.0) -> tuple[list[Tree], LocalGenerator]:
     """Split trees on the shop, and the generator that drew them."""
     policy = shopper().policy(temperature)
+    assert isinstance(policy.generator, LocalGenerator)
     grower = Search(
         SplitPolicy(policy),
         SplitDynamics(EnvDynamics(SHOP, max_steps=5)),
@@ -514,6 +515,7 @@ def test_a_split_success_is_imitated_as_a_whole() -> None:
     assert player is not None
     [shown] = demonstrate(EnvDynamics(SHOP, max_steps=12), player, TASKS[:1], seed=0, grammar=REACT)
     whole = tokenise(shown, policy.chat)
+    assert isinstance(policy.generator, LocalGenerator)
     halves = [half for node in whole.nodes() for edge in node.edges for half in halved(edge.action, policy.chat)]
     grower = Search(
         Script(halves, policy.chat),

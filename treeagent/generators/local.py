@@ -6,48 +6,23 @@ of the prefix: a row per state, a mask that hides siblings from each other.
 """
 
 import sys
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
+from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from treeagent.generators.base import Pause, Sample, Usage, context_refusal, token_limits
 from treeagent.types import Refused
 
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One sampled continuation."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    """In nats, under the distribution drawn from (temperature applied)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Ends a sample before its stop token, after the token with which ``reached`` first holds."""
-
-    tokens: frozenset[int]
-    """The tokens with which it can come to hold: it is asked after these alone."""
-    reached: Callable[[tuple[int, ...]], bool]
-    """Asked with all ids sampled so far."""
-
-
-@dataclass(slots=True)
-class Usage:
-    """Tokens that went through the model."""
-
-    encoded_tokens: int = 0
-    """Prompt tokens fed."""
-    cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache."""
-    generated_tokens: int = 0
+Row = TypeVar("Row")
 
 
 @dataclass(slots=True, eq=False)
@@ -149,7 +124,7 @@ class _Layer(DynamicLayer):
 class LocalGenerator:
     """Reads prompts and samples continuations; not safe for concurrent use."""
 
-    def __init__(self, model: PreTrainedModel, *, cache_bytes: int = 1 << 30, max_rows: int = 128) -> None:
+    def __init__(self, model: PreTrainedModel | PeftModel, *, cache_bytes: int = 1 << 30, max_rows: int = 128) -> None:
         """``cache_bytes`` bounds the prefix cache; ``max_rows`` the prompts that go through the model together."""
         self.model = model.eval()
         self.cache = PrefixCache(cache_bytes)
@@ -157,7 +132,6 @@ class LocalGenerator:
         self.usage = Usage()
 
     def forget(self) -> None:
-        """Drop every cached prefix: call it when the weights have changed."""
         self.cache.clear()
 
     @torch.no_grad()
@@ -173,11 +147,7 @@ class LocalGenerator:
 
     @torch.no_grad()
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> Tensor:
-        """Log-probability, in nats, of each of the tokens right after each prompt, [prompts, tokens], on the CPU.
-
-        Raises:
-            ValueError: a prompt is empty or longer than the model's context.
-        """
+        """As ``Generator.next_logprobs``."""
         segments = self._read(prompts)
         self.cache.trim()
         logits = torch.stack([cast(Tensor, segment.logits) for segment in segments])
@@ -197,30 +167,37 @@ class LocalGenerator:
                 self.usage.cached_tokens += length
             else:
                 missing.append(prompt)
-        for start in range(0, len(missing), self.max_rows):
-            rows = missing[start : start + self.max_rows]
-            known.update(zip(rows, self._encode(rows), strict=True))
+        known.update(zip(missing, self._batched(len(missing), lambda rows: self._encode(missing[rows])), strict=True))
         return [known[prompt] for prompt in prompts]
 
+    def _batched(self, count: int, work: Callable[[slice], list[Row]]) -> list[Row]:
+        """``work`` on slices of ``count`` rows, as many together as ``max_rows`` and the GPU's memory allow."""
+        done: list[Row] = []
+        while len(done) < count:
+            rows = min(self.max_rows, count - len(done))
+            try:
+                done += work(slice(len(done), len(done) + rows))
+            except torch.OutOfMemoryError:
+                if rows == 1:
+                    raise Refused(
+                        "the GPU's memory does not hold the keys and values of one prompt's samples: lower "
+                        "policy.cache_bytes or search.candidates, or use a smaller model"
+                    ) from None
+                if rows // 2 < self.max_rows:
+                    self.max_rows = rows // 2
+                    warnings.warn(
+                        f"the GPU's memory is full: from now on {self.max_rows} prompts go through the model together",
+                        stacklevel=2,
+                    )
+        return done
+
     def refusal(self, prompt: tuple[int, ...]) -> str:
-        """Why ``hidden`` and ``sample`` would refuse this prompt, in one sentence; empty where they take it."""
-        if not prompt:
-            return "the prompt has no tokens"
-        if self._room(prompt) < 1:
-            return (
-                f"the prompt has {len(prompt)} tokens, but the model's context holds {self._context}: lower "
-                "environment.max_steps or use a model with a longer context"
-            )
-        return ""
+        return context_refusal(prompt, self._context)
 
     @property
     def _context(self) -> int:
         limit: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return sys.maxsize if limit is None else limit
-
-    def _room(self, prompt: tuple[int, ...]) -> int:
-        """Tokens that the context holds after the prompt."""
-        return self._context - len(prompt)
 
     def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
         paths = [self._reusable(prompt) for prompt in prompts]
@@ -278,28 +255,18 @@ class LocalGenerator:
         temperature: float = 1.0,
         pauses: Sequence[Pause | None] = (),
     ) -> list[list[Sample]]:
-        """``count`` continuations of each prompt, up to ``stop_id`` (kept), ``max_new_tokens`` (one number for all or
-        one a prompt), the prompt's pause if there are any, or the end of the model's context.
+        """As ``Generator.sample``."""
+        limits = token_limits(prompts, max_new_tokens, self._context)
 
-        The draw for ``prompts[i]`` depends on ``seeds[i]`` alone. Temperature 0 takes the likeliest token and reports
-        its log-probability at temperature 1.
-
-        Raises:
-            ValueError: a prompt is empty or longer than the model's context, or ``max_new_tokens`` is below 1.
-        """
-        wanted = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-        if min(wanted, default=1) < 1:
-            raise Refused(f"max_new_tokens is {min(wanted)}: give at least 1")
-        results: list[list[Sample]] = []
-        for start in range(0, len(prompts), self.max_rows):
-            rows = slice(start, start + self.max_rows)
+        def draw(rows: slice) -> list[list[Sample]]:
             leaves = self._read(prompts[rows])
-            limits = [min(most, self._room(prompt)) for most, prompt in zip(wanted[rows], prompts[rows], strict=True)]
             # One row a token, so that a prompt's draws do not depend on how far the others go.
-            draws = np.stack([np.random.default_rng(seed).random((max(limits), count)) for seed in seeds[rows]])
-            results += self._decode(leaves, torch.from_numpy(draws), limits, pauses[rows], stop_id, temperature)
+            draws = np.stack([np.random.default_rng(seed).random((max(limits[rows]), count)) for seed in seeds[rows]])
+            drawn = self._decode(leaves, torch.from_numpy(draws), limits[rows], pauses[rows], stop_id, temperature)
             self.cache.trim()
-        return results
+            return drawn
+
+        return self._batched(len(prompts), draw)
 
     def _decode(
         self,

@@ -1,0 +1,155 @@
+"""What the local generator gains on a search's states: K samples of each, against ``model.generate``.
+
+    .venv/bin/python benchmarks/generator.py
+
+A Qwen3 of random weights, on the GPU where there is one, else on one thread. Trees grow along one path each: K actions
+at a state, one of them followed, an observation read. Both sides draw as many tokens at the same states; repeats take
+turns, so that a busy machine tells the same of both; seconds are the processor's, or on a GPU those of the wall.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from treeagent.generators.base import Sample
+from treeagent.generators.local import LocalGenerator
+
+VOCABULARY = 4096
+CUDA = torch.cuda.is_available()
+State = tuple[int, ...]
+
+
+def make_model(layers: int, width: int, dtype: torch.dtype) -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    shape = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        intermediate_size=width * 8 // 3 // 16 * 16,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        num_key_value_heads=width // 64,
+        head_dim=64,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        initializer_range=width**-0.5,
+    )
+    made: Qwen3ForCausalLM = Qwen3ForCausalLM(shape).eval().to("cuda" if CUDA else "cpu", dtype)
+    return made
+
+
+def words(shuffler: random.Random, count: int) -> State:
+    return tuple(shuffler.randrange(VOCABULARY) for _ in range(count))
+
+
+def draw(generator: LocalGenerator, states: list[State], count: int, new: int) -> list[list[Sample]]:
+    return generator.sample(states, count, range(len(states)), stop_id=-1, max_new_tokens=new)
+
+
+def grow(
+    generator: LocalGenerator, trees: int, depth: int, prompt: int, observation: int, count: int, new: int
+) -> list[list[State]]:
+    """The states of all trees at each depth."""
+    shuffler = random.Random(0)
+    states = [[words(shuffler, prompt) for _ in range(trees)]]
+    while len(states) < depth:
+        drawn = draw(generator, states[-1], count, new)
+        followed = [state + samples[0].token_ids for state, samples in zip(states[-1], drawn, strict=True)]
+        states.append([state + words(shuffler, observation) for state in followed])
+    return states
+
+
+@torch.no_grad()
+def generate(model: Qwen3ForCausalLM, states: list[State], count: int, new: int) -> None:
+    settings = GenerationConfig(
+        do_sample=True,
+        top_k=0,
+        top_p=1.0,
+        num_return_sequences=count,
+        max_new_tokens=new,
+        min_new_tokens=new,
+        pad_token_id=0,
+    )
+    ids = torch.tensor(states, device=model.device)
+    made: Any = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)  # type: ignore[misc]
+    assert made.shape == (len(states) * count, len(states[0]) + new)
+
+
+@torch.no_grad()
+def difference(model: Qwen3ForCausalLM, states: list[State], drawn: list[list[Sample]]) -> float:
+    """The largest, between the samples' log-probabilities and those of one forward pass over each."""
+    found = 0.0
+    for state, samples in zip(states, drawn, strict=True):
+        ids = torch.tensor([[*state, *sample.token_ids] for sample in samples], device=model.device)
+        logprobs = model(ids).logits[:, len(state) - 1 : -1].float().log_softmax(-1)
+        plain = logprobs.gather(-1, ids[:, len(state) :, None])[..., 0].cpu()
+        found = max(found, float((plain - torch.tensor([sample.logprobs for sample in samples])).abs().max()))
+    return found
+
+
+def seconds(work: Callable[[], object]) -> float:
+    if not CUDA:
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--trees", type=int, default=2)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--candidates", type=int, default=8, help="K")
+    parser.add_argument("--action", type=int, default=24, help="tokens of an action")
+    parser.add_argument("--observation", type=int, default=40, help="tokens of an observation")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512], help="tokens of a task's opening")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    model = make_model(asked.layers, asked.width, getattr(torch, asked.dtype))
+    where = torch.cuda.get_device_name() if CUDA else "one thread of a CPU"
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    print(f"Qwen3 of {millions:.1f} million parameters, {asked.dtype}, {where}; K = {asked.candidates}\n")
+    print(
+        "| opening | generate, tokens/s | local, tokens/s | ratio (range) | largest difference of log-probabilities |"
+    )
+    print("| ---: | ---: | ---: | ---: | ---: |")
+    count, new = asked.candidates, asked.action
+    tokens = asked.trees * asked.depth * count * new
+    for prompt in asked.prompts:
+        generator = LocalGenerator(model)
+        states = grow(generator, asked.trees, asked.depth, prompt, asked.observation, count, new)
+        found = max(difference(model, each, draw(generator, each, count, new)) for each in states)
+
+        def local(generator: LocalGenerator = generator, states: list[list[State]] = states) -> None:
+            generator.forget()  # every repeat reads the trees anew
+            for each in states:
+                draw(generator, each, count, new)
+
+        def plain(states: list[list[State]] = states) -> None:
+            for each in states:
+                generate(model, each, count, new)
+
+        pairs = [(seconds(plain), seconds(local)) for _ in range(asked.repeats + 1)][1:]
+        theirs, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
+        ratios = sorted(one / two for one, two in pairs)
+        print(
+            f"| {prompt} | {tokens / theirs:,.0f} | {tokens / ours:,.0f} "
+            f"| {statistics.median(ratios):.1f} ({ratios[0]:.1f}–{ratios[-1]:.1f}) | {found:.1e} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""A server's samples against the model that it serves, and what becomes of a server that fails."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from openai_server import Body, OpenAIServer, serving
+from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
+
+from treeagent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.config import RunConfig, load_config
+from treeagent.generators.base import Failure, Generator, Pause, Sample
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import RemoteConfig
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.remote import RemoteChat, RemoteGenerator
+from treeagent.generators.scratch import random_model
+from treeagent.jobs import WaveJob, evaluate_wave, load_actors, read_trees, search_wave
+from treeagent.policy import ChatPolicy, LLMPolicy
+from treeagent.run import COLLECTED
+from treeagent.search.node import Edge, Node
+from treeagent.types import Message, Refused, State, Task
+from treeagent.value_head import ValueHead
+
+CHAT = ChatFormat(tokenizer())
+PROMPTS = [tuple(range(10, 10 + length)) for length in (9, 23, 1, 14)]
+SEEDS = [10, 11, 12, 13]
+NEVER = len(tokenizer()) - 1
+"""A stop id that the tests' draws do not meet."""
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    made = OpenAIServer(LocalGenerator(shared_model()), CHAT, "toy", CONFIG.context)
+    with serving(made):
+        yield made
+
+
+def config(server: OpenAIServer) -> RemoteConfig:
+    return RemoteConfig(server.url, retries=2, timeout=20.0)
+
+
+def remote(server: OpenAIServer, temperature: float = 1.0) -> RemoteGenerator:
+    return RemoteGenerator(config(server), "org/toy", temperature)
+
+
+def draw(
+    generator: Generator, count: int = 3, *, new: int = 6, stop_id: int = NEVER, temperature: float = 1.0
+) -> list[list[Sample]]:
+    return sampled(
+        generator.sample(PROMPTS, count, SEEDS, stop_id=stop_id, max_new_tokens=new, temperature=temperature)
+    )
+
+
+def sampled(drawn: Sequence[Sequence[Sample] | Failure]) -> list[list[Sample]]:
+    return [list(samples) for samples in drawn if not isinstance(samples, Failure)]
+
+
+def same(one: list[list[Sample]], two: list[list[Sample]]) -> None:
+    for left, right in zip(chain(*one), chain(*two), strict=True):
+        assert left.token_ids == right.token_ids
+        assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_log_probabilities_are_the_served_models_own(server: OpenAIServer, temperature: float) -> None:
+    generator = remote(server, temperature or 1.0)
+    drawn = draw(generator, temperature=temperature)
+    assert [len(samples) for samples in drawn] == [3] * 4
+    for prompt, samples in zip(PROMPTS, drawn, strict=True):
+        assert len({sample.token_ids for sample in samples}) == (3 if temperature else 1)
+        for sample in samples:
+            expected = plain_logprobs(shared_model(), prompt, sample.token_ids, temperature)
+            torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
+    same(drawn, draw(LocalGenerator(shared_model()), temperature=temperature))
+    letters = CHAT.encode("search")
+    scores = [each.next_logprobs(PROMPTS, letters) for each in (generator, LocalGenerator(shared_model()))]
+    torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
+    assert generator.next_logprobs(PROMPTS, ()).shape == (4, 0)
+
+
+def test_the_distribution_asked_for_is_the_models_whole_one(server: OpenAIServer) -> None:
+    """Whatever the checkpoint's generation_config.json says."""
+    draw(remote(server), temperature=0.7)
+    for body in server.asked:
+        assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, 0, 0.0, 1.0)
+
+
+def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAIServer) -> None:
+    here, there = LocalGenerator(shared_model()), remote(server)
+    stop = draw(here, new=12)[1][2].token_ids[5]
+    cut = draw(there, new=12, stop_id=stop)
+    assert any(sample.token_ids[-1] == stop for samples in cut for sample in samples)
+    same(cut, draw(here, new=12, stop_id=stop))
+    odd = Pause(frozenset(range(1, NEVER, 2)), lambda ids: sum(token % 2 for token in ids) == 2)
+    ask = {"stop_id": NEVER, "max_new_tokens": [9, 1, 4, 12], "pauses": [odd, None, odd, None]}
+    drawn = [sampled(each.sample(PROMPTS, 3, SEEDS, **ask)) for each in (there, here)]  # type: ignore[arg-type]
+    assert len({len(sample.token_ids) for samples in drawn[0] for sample in samples}) > 3
+    same(*drawn)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(server: OpenAIServer) -> None:
+    generator, local = remote(server), LocalGenerator(shared_model())
+    sent = len(server.asked)
+    for prompt in ((), (7,) * 255, (7,) * 256):
+        assert generator.refusal(prompt) == local.refusal(prompt)
+    with pytest.raises(Refused, match="the prompt has 256 tokens, but the model's context holds 256"):
+        generator.sample([(7,) * 256], 1, [0], stop_id=NEVER, max_new_tokens=4)
+    assert len(server.asked) == sent
+    [[sample]] = sampled(generator.sample([(7,) * 250], 1, [0], stop_id=NEVER, max_new_tokens=40))
+    assert len(sample.token_ids) == 6
+
+
+def test_usage_is_the_servers_word_at_the_given_prices(server: OpenAIServer) -> None:
+    generator = RemoteGenerator(replace(config(server), prompt_price=3.0, generated_price=15.0), "toy", 1.0)
+    before = replace(generator.usage)
+    drawn = draw(generator)
+    generated = sum(len(sample.token_ids) for samples in drawn for sample in samples)
+    read, cached = sum(map(len, PROMPTS)), sum(len(prompt) // 2 for prompt in PROMPTS)
+    assert generator.usage.encoded_tokens - before.encoded_tokens == read - cached
+    assert generator.usage.cached_tokens - before.cached_tokens == cached
+    assert generator.usage.generated_tokens - before.generated_tokens == generated == 72
+    assert generator.usage.price - before.price == pytest.approx((read * 3 + generated * 15) / 1e6)
+
+
+def test_requests_in_flight_are_bounded(server: OpenAIServer) -> None:
+    generator = RemoteGenerator(replace(config(server), concurrency=3), "toy", 1.0)
+    server.fault = lambda body: 0.05
+    prompts = [(5 + place, 6) for place in range(12)]
+    assert len(generator.sample(prompts, 2, range(12), stop_id=NEVER, max_new_tokens=2)) == 12
+    assert server.most_in_flight == 3
+
+
+def test_a_server_that_gives_few_samples_at_a_time_is_asked_again(server: OpenAIServer) -> None:
+    generator = remote(server)
+    server.most_choices = 2
+    assert [len({sample.token_ids for sample in samples}) for samples in draw(generator, 5)] == [5] * 4
+    assert draw(generator, 0) == [[]] * 4
+
+
+def once(faults: list[int | str | float]) -> Callable[[Body], int | str | float | None]:
+    """Each fault for one request, then no more."""
+    return lambda body: faults.pop() if faults else None
+
+
+def test_what_passes_is_tried_again(server: OpenAIServer) -> None:
+    expected = draw(remote(server))
+    generator = RemoteGenerator(replace(config(server), timeout=0.8), "toy", 1.0)
+    server.fault, sent = once([429, 500, 503, 1.2]), len(server.asked)
+    same(draw(generator), expected)
+    assert len(server.asked) - sent == len(PROMPTS) + 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (500, "answered 500: .*not now"),
+        (400, "answered 400: .*not now"),
+        (1.5, "did not answer within 0.5 s: raise policy.remote.timeout"),
+        ("no json", "cannot be read"),
+        ('{"choices": []}', "cannot be read .*no choices"),
+        ('{"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]}', "2 token ids, 1 log-prob"),
+        ('{"choices": [{"token_ids": "x"}]}', "cannot be read"),
+        ("[1]", "cannot be read"),
+    ],
+)
+def test_a_prompt_that_fails_costs_itself_alone(server: OpenAIServer, fault: int | str | float, said: str) -> None:
+    """It becomes the error of a proposal, which is data."""
+    generator = RemoteGenerator(replace(config(server), timeout=0.5, retries=1), "toy", 1.0)
+    states = [State(Task(name, name), (Message("user", name),)) for name in ("fine", "broken", "good")]
+    broken = list(CHAT.prompt_ids(states[1].messages))
+    server.fault = lambda body: fault if body["prompt"] == broken else None
+    first, second, third = asyncio.run(LLMPolicy(generator, CHAT, max_new_tokens=4).propose(states, 2, [1, 2, 3]))
+    assert [len(each.actions) for each in (first, second, third)] == [2, 0, 2]
+    assert (first.error, third.error) == ("", "")
+    assert re.search(said, second.error) and "\n" not in second.error
+
+
+def test_what_fails_every_request_stops_the_run_with_a_sentence(server: OpenAIServer) -> None:
+    generator = remote(server)
+    for status, said in (
+        (429, "still answered 429 .* after 2 further tries: lower policy.remote.concurrency"),
+        (401, "refuses the key: set OPENAI_API_KEY"),
+        (403, "refuses the key: set OPENAI_API_KEY"),
+        (404, r"answered 404 \(.*not now.*\): correct policy.remote.url"),
+    ):
+        server.fault = partial(answer_with, status)
+        with pytest.raises(Refused, match=said):
+            draw(generator)
+
+
+def answer_with(status: int, body: Body) -> int:
+    return status
+
+
+def test_a_server_that_is_down_is_named() -> None:
+    with pytest.raises(
+        Refused, match=r"the server at http://127.0.0.1:9/v1 cannot be reached \(.*refused.*\): start it"
+    ):
+        RemoteGenerator(RemoteConfig("http://127.0.0.1:9/v1", retries=0), "toy", 1.0)
+
+
+def test_the_key_comes_from_the_environment(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.key = "secret"
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(Refused, match="refuses the key: set OPENAI_API_KEY"):
+        remote(server)
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert len(draw(remote(server))) == 4
+
+
+def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
+    """Else a run would go on with the weights of the round before."""
+    server.model = "runs/shop/checkpoints/base"
+    assert RemoteGenerator(config(server), "other/place/base", 1.0).model == "runs/shop/checkpoints/base"
+    with pytest.raises(Refused, match=r"serves 'runs/shop/checkpoints/base', not 'round-1-dpo': start it on this"):
+        RemoteGenerator(config(server), "round-1-dpo", 1.0)
+
+
+def test_log_probabilities_without_the_temperature_are_refused(server: OpenAIServer) -> None:
+    server.raw_logprobs = True
+    with pytest.raises(Refused, match=r"without the temperature 0.7 .* --logprobs-mode processed_logprobs"):
+        remote(server, 0.7)
+    assert draw(remote(server, 1.0))  # where both are the same
+
+
+def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> None:
+    server.token_ids = False
+    with pytest.raises(Refused, match=r"gives no token ids .* set policy.remote.text_only=true"):
+        remote(server)
+    policy = ChatPolicy(RemoteChat(config(server), "toy"), max_new_tokens=8)
+    states = [
+        State(Task("a", "a"), (Message("user", "a b"),)),
+        State(Task("b", "b"), (Message("user", "a"), Message("assistant", "hm"), Message("user", "b"))),
+    ]
+    proposals = asyncio.run(policy.propose(states, 3, [1, 2]))
+    drawn = LLMPolicy(LocalGenerator(shared_model()), CHAT, max_new_tokens=8)
+    [expected] = asyncio.run(drawn.propose(states[:1], 3, [1]))
+    assert [action.text for action in proposals[0].actions] == [action.text for action in expected.actions]
+    for proposal in proposals:
+        assert len(proposal.actions) == 3 and not proposal.error
+        assert all((action.token_ids, action.logprobs) == ((), ()) for action in proposal.actions)
+    assert policy.generator.usage.generated_tokens > 0
+    server.fault = lambda body: 400
+    assert [each.error[-7:] for each in asyncio.run(policy.greedy().propose(states, 1, [1, 2]))] == ["not now"] * 2
+
+
+SHOP = ["environment.options={products=200,difficulty=1}", "environment.max_steps=2", "search.limits={simulations=4}"]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[tuple[OpenAIServer, Path, RunConfig]]:
+    """A server of a model that has room for the shop, its checkpoint, and the settings of a run on it."""
+    shape = replace(CONFIG, context=4096)
+    network = random_model(tokenizer(), shape, 0).eval()
+    save_checkpoint(Checkpoint(network, tokenizer(), ValueHead(shape.width)), tmp_path / "toy")
+    with serving(OpenAIServer(LocalGenerator(network), CHAT, "toy", shape.context)) as server:
+        settings = [f"policy.remote.url={server.url}", "policy.generator=remote", "policy.max_new_tokens=8", *SHOP]
+        yield server, tmp_path / "toy", load_config(None, [*settings, "search.candidates=2", "evaluate.tasks=2"])
+
+
+def test_a_remote_policy_collects_the_trees_of_a_local_one(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
+    """The value head, which wants hidden states, runs on a copy of the checkpoint."""
+    _, checkpoint, config = shop
+    trees = []
+    for kind in ("remote", "local"):
+        chosen = replace(config, policy=replace(config.policy, generator=kind))
+        folder = checkpoint.parent / kind
+        folder.mkdir()
+        search_wave(WaveJob(chosen, checkpoint, COLLECTED, 0, [0, 1], folder), lambda event: None)
+        trees.append(read_trees(folder))
+    for one, two in zip(*trees, strict=True):
+        assert one.error == "" and one.budget.generated_tokens > 0
+        assert [path for path, _ in map(spelt, one.walk())] == [path for path, _ in map(spelt, two.walk())]
+        values = [[value for _, value in map(spelt, tree.walk())] for tree in (one, two)]
+        assert values[0] == pytest.approx(values[1], abs=1e-4)
+
+
+def spelt(step: tuple[tuple[Edge, ...], Node]) -> tuple[tuple[tuple[int, ...], ...], float]:
+    path, node = step
+    return tuple(edge.action.token_ids for edge in path), node.value
+
+
+def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
+    server, checkpoint, config = shop
+    server.token_ids = False
+    text = replace(config, policy=replace(config.policy, remote=replace(config.policy.remote, text_only=True)))
+    (checkpoint.parent / "trees").mkdir()
+    job = WaveJob(text, checkpoint, COLLECTED, 0, [0, 1], checkpoint.parent / "trees")
+    cost = search_wave(job, lambda event: None)
+    assert (cost.trees, cost.failed) == (2, 0) and cost.encoded_tokens > 0
+    with pytest.raises(Refused, match=r"the tree of task .*-train-0 in .* holds actions without token ids"):
+        read_trees(checkpoint.parent / "trees")
+    outcomes, _ = evaluate_wave(replace(job, mode="greedy", split="test"), lambda event: None)
+    assert [outcome.error for outcome in outcomes] == ["", ""]
+    with pytest.raises(Refused, match=r"want token ids, which policy.remote.text_only does without"):
+        load_actors(checkpoint, replace(text, search=replace(text.search, granularity="split")))
+
+
+def test_several_workers_cannot_each_have_an_engine(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
+    _, checkpoint, config = shop
+    engine = replace(config, policy=replace(config.policy, generator="vllm"))
+    with pytest.raises(Refused, match="workers is 2, and each would start a vLLM engine of its own: set workers=1"):
+        load_actors(checkpoint, engine)

@@ -1,0 +1,108 @@
+"""The engine against the model that it runs, where the vllm extra is installed: pytest -m vllm -W default."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import peft
+import pytest
+import torch
+from toy_llama import CONFIG, plain_logprobs, sharpened, tokenizer
+from transformers import PreTrainedModel
+
+from treeagent.generators.base import Pause
+from treeagent.generators.config import VllmConfig
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import random_model
+
+pytest.importorskip("vllm", reason="wants the vllm extra")
+
+from treeagent.generators.vllm import VllmGenerator
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns as it is imported
+PROMPTS = [tuple(10 + place % 300 for place in range(length)) for length in (9, 23, 1, 300)]
+SEEDS = [10, 11, 12, 13]
+NEVER = len(tokenizer()) - 1
+
+
+def network(seed: int) -> PreTrainedModel:
+    """Heads of a width that the engine's CPU kernels know."""
+    return sharpened(random_model(tokenizer(), replace(CONFIG, width=64, context=512), seed))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("models")
+    for seed in (0, 1):
+        network(seed).save_pretrained(made / str(seed))
+    settings = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False)
+    torch.manual_seed(0)
+    peft.get_peft_model(network(0), settings).save_pretrained(str(made / "adapter"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[VllmGenerator]:
+    made = VllmGenerator(str(folder / "0"), None, VllmConfig(), "float32")
+    yield made
+    made.close()
+
+
+def difference(engine: VllmGenerator, model: PreTrainedModel, temperature: float) -> float:
+    """The largest, between the engine's log-probabilities of its samples and the model's own."""
+    drawn = engine.sample(PROMPTS, 4, SEEDS, stop_id=NEVER, max_new_tokens=12, temperature=temperature)
+    found = 0.0
+    for prompt, samples in zip(PROMPTS, drawn, strict=True):
+        assert len({sample.token_ids for sample in samples}) == (4 if temperature else 1)
+        for sample in samples:
+            expected = plain_logprobs(model, prompt, sample.token_ids, temperature)
+            found = max(found, float((torch.tensor(sample.logprobs) - expected).abs().max()))
+    return found
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_log_probabilities_are_the_models_own(engine: VllmGenerator, folder: Path, temperature: float) -> None:
+    assert engine.load(str(folder / "0"), None)
+    assert difference(engine, network(0), temperature) < 1e-4
+    scores = [each.next_logprobs(PROMPTS, [7, 300, 42]) for each in (engine, LocalGenerator(network(0)))]
+    torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
+
+
+def test_a_draw_depends_on_its_seed_and_ends_where_the_local_one_does(engine: VllmGenerator, folder: Path) -> None:
+    assert engine.load(str(folder / "0"), None)
+    first = engine.sample(PROMPTS, 3, SEEDS, stop_id=NEVER, max_new_tokens=12)
+    [alone] = engine.sample(PROMPTS[1:2], 3, SEEDS[1:2], stop_id=NEVER, max_new_tokens=12)
+    assert [sample.token_ids for sample in alone] == [sample.token_ids for sample in first[1]]
+    stop = first[0][1].token_ids[4]
+    [[*_], [*_], [*_], cut] = engine.sample(PROMPTS, 3, SEEDS, stop_id=stop, max_new_tokens=[9, 1, 4, 12])
+    for whole, sample in zip(first[3], cut, strict=True):
+        ends = [*whole.token_ids, stop].index(stop) + 1
+        assert sample.token_ids == whole.token_ids[:ends]
+    odd = Pause(frozenset(range(1, NEVER, 2)), lambda ids: True)
+    [paused] = engine.sample(PROMPTS[:1], 3, SEEDS[:1], stop_id=NEVER, max_new_tokens=12, pauses=[odd])
+    assert all(sum(token % 2 for token in sample.token_ids[:-1]) == 0 for sample in paused)
+
+
+def test_a_shared_prefix_is_read_once(engine: VllmGenerator, folder: Path) -> None:
+    engine.forget()
+    before = replace(engine.usage)
+    engine.sample(PROMPTS[3:], 2, [0], stop_id=NEVER, max_new_tokens=1)
+    assert engine.usage.cached_tokens == before.cached_tokens
+    engine.sample([(*PROMPTS[3], 7, 8)], 2, [0], stop_id=NEVER, max_new_tokens=1)
+    assert engine.usage.cached_tokens - before.cached_tokens >= 128  # whole blocks of the CPU's 128
+
+
+def test_new_weights_take_effect_and_stale_prefixes_go(engine: VllmGenerator, folder: Path) -> None:
+    for seed in (0, 1, 0):
+        assert engine.load(str(folder / str(seed)), None)
+        assert difference(engine, network(seed), 1.0) < 1e-4
+    assert not engine.load(str(folder / "0"), folder / "adapter")  # which wants an engine with room for it
+
+
+def test_an_adapter_runs_on_its_base(folder: Path) -> None:
+    engine = VllmGenerator(str(folder / "0"), folder / "adapter", VllmConfig(), "float32")
+    adapted = peft.PeftModel.from_pretrained(network(0), str(folder / "adapter")).eval()
+    assert difference(engine, cast(PreTrainedModel, adapted), 1.0) < 1e-4
+    assert difference(engine, network(0), 1.0) > 0.05
+    engine.close()

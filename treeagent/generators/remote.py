@@ -1,0 +1,310 @@
+"""A server that speaks the OpenAI protocol (vLLM, SGLang, hosted ones): by token ids, or, where it has none, by text.
+
+A request is tried again as the ``openai`` package does: after timeouts, 429 and 5xx, in growing intervals or as long
+after as the server says. What then fails a single request costs its prompt alone; what would fail every other one too
+stops the run with a sentence, and ``--resume`` goes on from there.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from treeagent.generators.base import Failure, Pause, Sample, Usage, context_refusal, token_limits
+from treeagent.generators.config import RemoteConfig
+from treeagent.types import Message, Refused
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+try:
+    import openai
+    from openai.types import Completion, CompletionUsage
+except ImportError as error:
+    raise Refused(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
+
+Answer = TypeVar("Answer")
+_PROBE = tuple(range(8))
+"""A prompt that every vocabulary can spell."""
+_NO_CONTEXT = 1 << 40
+"""Tokens, where the server does not tell its model's context."""
+
+
+class _Server:
+    """A connection that holds few requests in flight and counts what they cost."""
+
+    def __init__(self, config: RemoteConfig, checkpoint: str) -> None:
+        """
+        Raises:
+            Refused: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
+        """
+        self.config = config
+        self.usage = Usage()
+        key = os.environ.get("OPENAI_API_KEY") or "none"  # a server of one's own wants none, but the client does
+        self._client = openai.OpenAI(
+            base_url=config.url, api_key=key, timeout=config.timeout, max_retries=config.retries
+        )
+        self._counting = threading.Lock()
+        self.model, self.context = self._find(checkpoint)
+
+    def forget(self) -> None:
+        """The server keeps its own prefixes, and its weights do not change while it runs."""
+
+    def _find(self, checkpoint: str) -> tuple[str, int]:
+        """The name under which the server knows the checkpoint, and the length of its context."""
+        served = _required(self._attempt(lambda: list(self._client.models.list())))
+        for model in served:
+            told = model.model_extra or {}
+            if PurePath(checkpoint).name in {PurePath(str(name)).name for name in (model.id, told.get("root"))}:
+                return model.id, int(told.get("max_model_len") or _NO_CONTEXT)
+        names = ", ".join(repr(model.id) for model in served[:8]) or "nothing"
+        raise Refused(
+            f"the server at {self.config.url} serves {names}, not {checkpoint!r}: start it on this checkpoint (vllm "
+            f"serve {checkpoint} --logprobs-mode processed_logprobs); a run that stopped here goes on with --resume"
+        )
+
+    def _gather(self, requests: Sequence[Callable[[], Answer]]) -> list[Answer | Failure]:
+        with ThreadPoolExecutor(self.config.concurrency) as pool:
+            return list(pool.map(self._attempt, requests))
+
+    def _attempt(self, request: Callable[[], Answer]) -> Answer | Failure:
+        server = f"the server at {self.config.url}"
+        try:
+            return request()
+        except openai.APITimeoutError:
+            return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise policy.remote.timeout")
+        except openai.APIConnectionError as error:
+            raise Refused(
+                f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct policy.remote.url"
+            ) from None
+        except (openai.AuthenticationError, openai.PermissionDeniedError):
+            raise Refused(f"{server} refuses the key: set OPENAI_API_KEY") from None
+        except openai.RateLimitError:
+            raise Refused(
+                f"{server} still answered 429 (too many requests) after {self.config.retries} further tries: lower "
+                "policy.remote.concurrency, raise policy.remote.retries, or see to the account's quota"
+            ) from None
+        except openai.NotFoundError as error:
+            raise Refused(
+                f"{server} answered 404 ({_words(error)}): correct policy.remote.url, or set "
+                "policy.remote.text_only=true if it completes chats alone"
+            ) from None
+        except openai.APIStatusError as error:
+            return Failure(f"{server} answered {error.status_code}: {_words(error)}")
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # what it sent is no answer
+            return Failure(f"the answer of {server} cannot be read ({type(error).__name__}: {error})")
+
+    def _count(self, usage: CompletionUsage | None) -> None:
+        if usage is None:
+            return
+        details = usage.prompt_tokens_details
+        cached = (details.cached_tokens if details is not None else None) or 0
+        price = usage.prompt_tokens * self.config.prompt_price + usage.completion_tokens * self.config.generated_price
+        with self._counting:
+            self.usage.encoded_tokens += usage.prompt_tokens - cached
+            self.usage.cached_tokens += cached
+            self.usage.generated_tokens += usage.completion_tokens
+            self.usage.price += price / 1e6
+
+
+class RemoteGenerator(_Server):
+    """Prompts and samples as token ids, by the protocol's completions with vLLM's extensions."""
+
+    def __init__(self, config: RemoteConfig, checkpoint: str, temperature: float) -> None:
+        """``temperature`` is the policy's, at which the server's log-probabilities are checked.
+
+        Raises:
+            Refused: as for any server, or it gives no token ids, or log-probabilities of another distribution than the
+                one that it draws from.
+        """
+        super().__init__(config, checkpoint)
+        plain, drawn = (self._top_gap(each) for each in (1.0, temperature))
+        if not math.isclose(drawn * temperature, plain, rel_tol=0.02, abs_tol=1e-3):
+            raise Refused(
+                f"the server at {config.url} gives log-probabilities without the temperature {temperature:g} that it "
+                "draws with: start it with --logprobs-mode processed_logprobs (vLLM), or set policy.temperature to 1"
+            )
+
+    def sample(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        count: int,
+        seeds: Sequence[int],
+        *,
+        stop_id: int,
+        max_new_tokens: int | Sequence[int],
+        temperature: float = 1.0,
+        pauses: Sequence[Pause | None] = (),
+    ) -> list[list[Sample] | Failure]:
+        """As ``Generator.sample``. The server knows no pauses: it draws the whole turn, which is then cut."""
+        limits = token_limits(prompts, max_new_tokens, self.context)
+        draw = partial(self._draw, count, stop_id, temperature)
+        drawn = self._gather([partial(draw, *each) for each in zip(prompts, seeds, limits, strict=True)])
+        return [
+            samples if pause is None or isinstance(samples, Failure) else [pause.cut(sample) for sample in samples]
+            for samples, pause in zip(drawn, pauses or [None] * len(prompts), strict=True)
+        ]
+
+    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
+        """As ``Generator.next_logprobs``.
+
+        Raises:
+            Refused: a request fails, or the server knows no ``logprob_token_ids``.
+        """
+        import torch
+
+        asked = self._gather([partial(self._score, prompt, token_ids) for prompt in prompts if token_ids])
+        return torch.tensor([_required(row) for row in asked]).reshape(len(prompts), len(token_ids))
+
+    def refusal(self, prompt: tuple[int, ...]) -> str:
+        return context_refusal(prompt, self.context)
+
+    def _draw(
+        self, count: int, stop_id: int, temperature: float, prompt: tuple[int, ...], seed: int, limit: int
+    ) -> list[Sample]:
+        distinct = count if temperature > 0 else min(count, 1)  # the likeliest continuation is the same each time
+        samples: list[Sample] = []
+        while len(samples) < distinct:  # a server may give fewer at a time than it is asked for
+            answer = self._complete(
+                prompt,
+                n=distinct - len(samples),
+                seed=seed + len(samples),
+                max_tokens=limit,
+                temperature=temperature,
+                logprobs=0,
+                stop_token_ids=[stop_id],
+                ignore_eos=True,  # which need not be the stop token
+            )
+            samples += map(_sample, answer.choices)
+        return samples * count if temperature == 0 else samples[:count]
+
+    def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int]) -> list[float]:
+        answer = self._complete(
+            prompt,
+            max_tokens=1,
+            temperature=1.0,
+            logprobs=len(token_ids),
+            logprob_token_ids=list(token_ids),
+            return_tokens_as_token_ids=True,
+        )
+        told = _top_logprobs(answer)
+        return [told[f"token_id:{token}"] for token in token_ids]
+
+    def _top_gap(self, temperature: float) -> float:
+        """Between the log-probabilities of the likeliest token and the fifth after the probe."""
+        answer = _required(
+            self._attempt(
+                lambda: self._complete(
+                    _PROBE, max_tokens=1, temperature=temperature, logprobs=5, return_tokens_as_token_ids=True
+                )
+            )
+        )
+        try:
+            _sample(answer.choices[0])
+            best, *_, worst = sorted(_top_logprobs(answer).values(), reverse=True)[:5]
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            raise Refused(
+                f"the server at {self.config.url} gives no token ids with their log-probabilities: use one that knows "
+                "vLLM's return_token_ids, or set policy.remote.text_only=true to play and measure by text alone"
+            ) from None
+        return best - worst
+
+    def _complete(
+        self,
+        prompt: tuple[int, ...],
+        *,
+        max_tokens: int,
+        temperature: float,
+        logprobs: int,
+        n: int = 1,
+        seed: int = 0,
+        **extensions: object,
+    ) -> Completion:
+        answer = self._client.completions.create(
+            model=self.model,
+            prompt=list(prompt),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            logprobs=logprobs,
+            n=n,
+            seed=seed,
+            top_p=1.0,
+            # The checkpoint's generation_config.json may ask for others, and then the learners' would not be the
+            # distribution drawn from.
+            extra_body={"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True} | extensions,
+        )
+        if not answer.choices:
+            raise ValueError("no choices")
+        self._count(answer.usage)
+        return answer
+
+
+class RemoteChat(_Server):
+    """Conversations and replies as text, by the protocol's chat completions: no token ids, no log-probabilities."""
+
+    def reply(
+        self,
+        conversations: Sequence[Sequence[Message]],
+        count: int,
+        seeds: Sequence[int],
+        *,
+        max_new_tokens: int,
+        temperature: float,
+    ) -> list[list[str] | Failure]:
+        """``count`` replies to each conversation."""
+        reply = partial(self._reply, count, max_new_tokens, temperature)
+        return self._gather([partial(reply, *each) for each in zip(conversations, seeds, strict=True)])
+
+    def _reply(
+        self, count: int, max_new_tokens: int, temperature: float, conversation: Sequence[Message], seed: int
+    ) -> list[str]:
+        rows: list[Any] = [{"role": message.role, "content": message.content} for message in conversation]
+        replies: list[str] = []
+        while len(replies) < count:  # a server may give fewer at a time than it is asked for
+            answer = self._client.chat.completions.create(
+                model=self.model,
+                messages=rows,
+                n=count - len(replies),
+                seed=seed + len(replies),
+                max_tokens=max_new_tokens,
+                temperature=temperature,
+            )
+            if not answer.choices:
+                raise ValueError("no choices")
+            self._count(answer.usage)
+            replies += [choice.message.content or "" for choice in answer.choices]
+        return replies[:count]
+
+
+def _required(answer: Answer | Failure) -> Answer:
+    if isinstance(answer, Failure):
+        raise Refused(answer.reason)
+    return answer
+
+
+def _words(error: openai.APIStatusError) -> str:
+    """The server's own, on one line."""
+    return " ".join(str(error.message).split())[:200]
+
+
+def _sample(choice: Any) -> Sample:
+    """
+    Raises:
+        ValueError: it holds not one log-probability for each token id.
+    """
+    ids, logprobs = tuple(map(int, choice.token_ids)), tuple(map(float, choice.logprobs.token_logprobs))
+    if not ids or len(ids) != len(logprobs):
+        raise ValueError(f"{len(ids)} token ids, {len(logprobs)} log-probabilities")
+    return Sample(ids, logprobs)
+
+
+def _top_logprobs(answer: Completion) -> dict[str, float]:
+    """Of the first token."""
+    logprobs = answer.choices[0].logprobs
+    if logprobs is None or not logprobs.top_logprobs:
+        raise ValueError("no top_logprobs")
+    return logprobs.top_logprobs[0]

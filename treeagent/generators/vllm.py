@@ -1,0 +1,169 @@
+"""A vLLM engine in this process: many GPUs, many prompts, shared prefixes kept by the engine itself."""
+
+import gc
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treeagent.generators.base import Pause, Sample, Usage, context_refusal, token_limits
+from treeagent.generators.config import DType, VllmConfig
+from treeagent.types import Refused
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+try:
+    from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
+    from vllm.lora.request import LoRARequest
+    from vllm.platforms import current_platform
+except ImportError as error:
+    raise Refused(f"vllm is missing ({error}): pip install 'treeagent[vllm]'") from error
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks of adapters for which vLLM makes room."""
+
+
+class VllmGenerator:
+    """Runs a whole model, or an adapter on its base; can turn to another checkpoint of the same kind."""
+
+    def __init__(self, base: str, adapter: Path | None, config: VllmConfig, dtype: DType = "auto") -> None:
+        """Takes a minute. ``base`` is a folder or hub name; ``adapter`` a folder in PEFT's format."""
+        self.base, self.adapter = base, adapter
+        self.usage = Usage()
+        rank = 0 if adapter is None else int(json.loads((adapter / "adapter_config.json").read_text())["r"])
+        self._llm = LLM(
+            model=base,
+            skip_tokenizer_init=True,
+            dtype=dtype,
+            tensor_parallel_size=config.tensor_parallel_size,
+            gpu_memory_utilization=config.gpu_memory_utilization,
+            max_model_len=config.max_model_len,
+            logprobs_mode="processed_logprobs",  # those of the distribution drawn from, temperature applied
+            enable_prefix_caching=True,
+            enable_sleep_mode=current_platform.is_sleep_mode_available(),
+            enable_lora=adapter is not None,
+            max_lora_rank=next(room for room in _RANKS if room >= rank),
+        )
+        self.context = int(self._llm.llm_engine.model_config.max_model_len)
+        self._asleep = False
+        self._adapters = 1
+        """Loaded so far; vLLM tells them by a number."""
+
+    def load(self, base: str, adapter: Path | None) -> bool:
+        """Turn to another checkpoint, which takes a second. False where that wants another engine: one with room for
+        adapters, or on another base."""
+        if (base, adapter) == (self.base, self.adapter):
+            return True
+        if (adapter is None) != (self.adapter is None) or (adapter is not None and base != self.base):
+            return False
+        self._wake()
+        if adapter is None:
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_path": base})
+        self.base, self.adapter = base, adapter
+        self._adapters += 1
+        self.forget()
+        return True
+
+    def sample(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        count: int,
+        seeds: Sequence[int],
+        *,
+        stop_id: int,
+        max_new_tokens: int | Sequence[int],
+        temperature: float = 1.0,
+        pauses: Sequence[Pause | None] = (),
+    ) -> list[list[Sample]]:
+        """As ``Generator.sample``. The engine knows no pauses: it draws the whole turn, which is then cut."""
+        limits = token_limits(prompts, max_new_tokens, self.context)
+        if not count:
+            return [[] for _ in prompts]
+        settings = [
+            SamplingParams(
+                n=count if temperature > 0 else 1,  # the likeliest continuation is the same each time
+                temperature=temperature,
+                seed=seed,
+                max_tokens=limit,
+                stop_token_ids=[stop_id],
+                ignore_eos=True,  # which need not be the stop token
+                logprobs=0,
+                detokenize=False,
+            )
+            for seed, limit in zip(seeds, limits, strict=True)
+        ]
+        drawn = [[_sample(each) for each in answer.outputs] for answer in self._generate(prompts, settings)]
+        self.usage.generated_tokens += sum(len(sample.token_ids) for samples in drawn for sample in samples)
+        return [
+            (samples if pause is None else [pause.cut(sample) for sample in samples]) * (count // len(samples))
+            for samples, pause in zip(drawn, pauses or [None] * len(prompts), strict=True)
+        ]
+
+    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
+        """As ``Generator.next_logprobs``."""
+        import torch
+
+        token_limits(prompts, 1, self.context)
+        asked = list(token_ids) or None
+        settings = SamplingParams(max_tokens=1, temperature=1.0, logprob_token_ids=asked, detokenize=False)
+        answers = self._generate(prompts, [settings] * len(prompts))
+        rows = [[answer.outputs[0].logprobs[0][token].logprob for token in token_ids] for answer in answers]
+        return torch.tensor(rows).reshape(len(prompts), len(token_ids))
+
+    def refusal(self, prompt: tuple[int, ...]) -> str:
+        return context_refusal(prompt, self.context)
+
+    def forget(self) -> None:
+        """Also leave the GPUs to whatever trains next: until the engine is called again, its weights are in the CPU's
+        memory."""
+        if self._asleep:
+            return
+        self._llm.reset_prefix_cache()
+        if current_platform.is_sleep_mode_available():
+            self._llm.sleep(level=1)
+            self._asleep = True
+
+    def close(self) -> None:
+        self._llm.llm_engine.engine_core.shutdown()
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._llm.wake_up()
+            self._asleep = False
+
+    def _generate(self, prompts: Sequence[tuple[int, ...]], settings: Sequence[SamplingParams]) -> list[RequestOutput]:
+        self._wake()
+        adapter = self.adapter and LoRARequest(self.adapter.name, self._adapters, str(self.adapter))
+        answers: list[RequestOutput] = self._llm.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+            list(settings),
+            use_tqdm=False,
+            lora_request=adapter,
+        )
+        for answer, prompt in zip(answers, prompts, strict=True):
+            cached = answer.num_cached_tokens or 0
+            self.usage.cached_tokens += cached
+            self.usage.encoded_tokens += len(prompt) - cached
+        return answers
+
+
+def _sample(drawn: CompletionOutput) -> Sample:
+    ids = tuple(drawn.token_ids)
+    return Sample(ids, tuple(step[token].logprob for step, token in zip(drawn.logprobs, ids, strict=True)))
+
+
+_running: VllmGenerator | None = None
+"""This process's engine: it takes nearly all of the GPUs' memory, so there is one."""
+
+
+def engine(base: str, adapter: Path | None, config: VllmConfig, dtype: DType) -> VllmGenerator:
+    """This process's engine, turned to a checkpoint; started where there is none that could be."""
+    global _running
+    if _running is None or not _running.load(base, adapter):
+        if _running is not None:
+            _running.close()
+            _running = None
+            gc.collect()
+        _running = VllmGenerator(base, adapter, config, dtype)
+    return _running
