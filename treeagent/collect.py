@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from treeagent.envs.base import Demonstrator
+from treeagent.envs.calls import read_call
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
-from treeagent.grammar import ReAct
+from treeagent.grammar import Grammar
 from treeagent.search.growth import Growth, backup, end, plant, take_step
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.seeds import derive_seed
@@ -16,22 +17,30 @@ from treeagent.types import Message, Task
 
 
 def demonstrate(
-    dynamics: EnvDynamics, demonstrator: Demonstrator, tasks: Sequence[Task], *, seed: int, grammar: ReAct
+    dynamics: EnvDynamics, demonstrator: Demonstrator, tasks: Sequence[Task], *, seed: int, grammar: Grammar
 ) -> Iterator[Tree]:
-    """One demonstration of each task. Actions carry text only: token ids come with a tokenizer, later."""
+    """One demonstration of each task. Actions carry text only: token ids come with a tokenizer, later.
+
+    Where the grammar has calls of tools, a text that names a tool becomes one; another stays the text that is said.
+    """
     with asyncio.Runner() as runner:
         for task in tasks:
             growth = runner.run(_episode(dynamics, demonstrator, task, derive_seed(seed, task.id), grammar))
             yield growth.tree
 
 
-async def _episode(dynamics: EnvDynamics, demonstrator: Demonstrator, task: Task, seed: int, grammar: ReAct) -> Growth:
+async def _episode(
+    dynamics: EnvDynamics, demonstrator: Demonstrator, task: Task, seed: int, grammar: Grammar
+) -> Growth:
     rng = random.Random(seed)
+    tools = () if grammar.calls == "text" else dynamics.env.tools()
     (growth,) = await plant(dynamics, [task], [seed])
     path: list[Edge] = []
     while not (node := end(growth, path)).ended:
         # The environment stands where the last step left it, which is where the demonstrator must act.
-        action = grammar.read(grammar.write(*demonstrator.act(rng)))
+        thought, text = demonstrator.act(rng)
+        call = read_call(text, tools)
+        action = grammar.read(grammar.write(thought, text if isinstance(call, str) else call))
         node.edges.append(Edge(action, prior=1.0))
         path.append(node.edges[-1])
         await take_step(dynamics, growth, path)

@@ -1,17 +1,117 @@
-"""ReAct text to think/action and back (Yao et al. 2023). A malformed call is data: the action carries the reason."""
+"""Turns of an agent to thought and call, and back: ReAct text, JSON with when/which/how, or a model's own tool calls.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+All are read strictly. A malformed or ambiguous turn is data: its action carries the reason, which the agent reads next.
 
-from treeagent.types import Action
+An environment with tools is called by name. One whose actions are text is spoken to: a turn that calls no tool says its
+text to the environment as it is. Where there are tools, such text is the environment's to understand, as
+``search[red lamp]`` is, or to refuse.
+"""
 
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from treeagent.types import Action, ToolCall
+
+Format = Literal["react", "json", "tools"]
+Syntax = Literal["hermes", "llama", "mistral"]
 _THOUGHT = "Thought: "
 _ACTION = "Action: "
+_MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "llama": '{"name"', "mistral": "[TOOL_CALLS]"}
+_BEGINNINGS: Mapping[Syntax, re.Pattern[str]] = {
+    "hermes": re.compile("<tool_call>"),
+    "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
+    "mistral": re.compile(r"\[TOOL_CALLS\]"),
+}
+
+
+class Tool(Protocol):
+    """A tool of an environment."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """JSON schema of the arguments."""
+        ...
+
+
+class Grammar(Protocol):
+    """How a turn spells a thought and a call."""
+
+    @property
+    def calls(self) -> Literal["text", "named", "native"]:
+        """What a call is: always text; a tool by its name, where there are tools; or that in the model's own words, for
+        which its chat template tells it the tools."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """What an action begins with."""
+        ...
+
+    def begins_action(self, text: str) -> bool:
+        """Whether a turn that has come so far is past its thought."""
+        ...
+
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """What tells a model that was not trained on the format how to write it, and the tools."""
+        ...
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        """The text of a turn."""
+        ...
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        """The action that ``text`` spells; ``error`` is set where it holds no single call."""
+        ...
+
+    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        """A thought alone: the beginning of a turn, up to and with the mark after which its call is to follow."""
+        ...
+
+
+def make_grammar(name: Format, chat_template: str = "") -> Grammar:
+    """The grammar of a format; a model's own tool calls are spelt as its chat template spells them, else as Hermes."""
+    match name:
+        case "react":
+            return ReAct()
+        case "json":
+            return JsonAction()
+        case "tools":
+            if "[TOOL_CALLS]" in chat_template:
+                return ToolCalls("mistral")
+            llama = '"parameters"' in chat_template and "<tool_call>" not in chat_template
+            return ToolCalls("llama" if llama else "hermes")
+
+
+def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Tools as chat templates take them."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+        }
+        for tool in tools
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class ReAct:
-    """``Thought: ...`` on the first line, ``Action: ...`` on the last."""
+    """``Thought: ...`` on the first line, ``Action: ...`` on the last (Yao et al. 2023).
+
+    It has no instructions: models learn it from demonstrations.
+    """
+
+    @property
+    def calls(self) -> Literal["text"]:
+        return "text"
 
     @property
     def mark(self) -> str:
@@ -22,8 +122,12 @@ class ReAct:
         """Whether a turn that has come so far is past its thought: a line starts with the mark."""
         return f"\n{self.mark}" in f"\n{text}"
 
-    def write(self, thought: str, call: str) -> str:
-        return f"{_THOUGHT}{thought}\n{_ACTION}{call}" if thought else f"{_ACTION}{call}"
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        return ""
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        said = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
+        return f"{_THOUGHT}{thought}\n{_ACTION}{said}" if thought else f"{_ACTION}{said}"
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The action that ``text`` spells; ``error`` is set where it holds no single call."""
@@ -48,3 +152,225 @@ class ReAct:
 
 def _thought(head: str) -> str:
     return head.strip().removeprefix(_THOUGHT.strip()).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class JsonAction:
+    """A thought, then ``<action>{"when": ..., "which": ..., "how": {...}}</action>``.
+
+    ``when`` says whether a tool is called at all. Where it is true, ``which`` names the tool and ``how`` holds its
+    arguments; where it is false, ``which`` is null and ``how`` is ``{"text": ...}``, what is said instead. So each can
+    be judged apart: to call at the right time, the right tool, with the right arguments.
+    """
+
+    @property
+    def calls(self) -> Literal["named"]:
+        return "named"
+
+    @property
+    def mark(self) -> str:
+        return "<action>"
+
+    def begins_action(self, text: str) -> bool:
+        return self.mark in _after_thinking(text)
+
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        text = 'To say TEXT, end your turn with <action>{"when": false, "which": null, "how": {"text": TEXT}}</action>.'
+        call = 'To call a tool, end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.'
+        return "\n".join(("Think first.", call, text, *_listing(tools)) if tools else ("Think first.", text))
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        if isinstance(call, str):
+            parts: dict[str, object] = {"when": False, "which": None, "how": {"text": call}}
+        else:
+            parts = {"when": True, "which": call.name, "how": call.arguments}
+        action = f"{self.mark}{_json(parts)}</action>"
+        return f"{thought}\n{action}" if thought else action
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        action = self.read_thought(text, token_ids, logprobs)
+        return _with_call(action, lambda: _when_which_how(_between(_after_thinking(text), self.mark, "</action>")))
+
+    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        said = _after_thinking(text)
+        beyond = "".join(said.partition(self.mark)[1:])
+        return Action(text, "", _bare(text.removesuffix(beyond)), tuple(token_ids), tuple(logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """A model's own tool calls, one a turn, after what it thinks in ``<think>`` tags or in plain text.
+
+    ``hermes`` (Qwen and many others): ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. ``llama``:
+    ``{"name": ..., "parameters": {...}}`` from the start of a line to the end of the turn. ``mistral``:
+    ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`` or ``[TOOL_CALLS]name[ARGS]{...}``.
+    """
+
+    syntax: Syntax = "hermes"
+
+    @property
+    def calls(self) -> Literal["native"]:
+        return "native"
+
+    @property
+    def mark(self) -> str:
+        return _MARKS[self.syntax]
+
+    def begins_action(self, text: str) -> bool:
+        return self._begin(_after_thinking(text)) >= 0
+
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """For a chat template that writes no tools."""
+        if not tools:
+            return "Think in <think> tags, then say your action."
+        return "\n".join(
+            (f"Think in <think> tags, then call a tool:\n{self._spelt('NAME', 'ARGUMENTS')}", *_listing(tools))
+        )
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        said = call if isinstance(call, str) else self._spelt(_json(call.name), _json(call.arguments))
+        return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        action = self.read_thought(text, token_ids, logprobs)
+        return _with_call(action, lambda: self._call(_after_thinking(text)))
+
+    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        said = _after_thinking(text)
+        thinking = text[: len(text) - len(said) + max(self._begin(said), 0)]
+        return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
+
+    def _spelt(self, name: str, arguments: str) -> str:
+        match self.syntax:
+            case "hermes":
+                return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
+            case "llama":
+                return f'{{"name": {name}, "parameters": {arguments}}}'
+            case "mistral":
+                return f'[TOOL_CALLS] [{{"name": {name}, "arguments": {arguments}}}]'
+
+    def _begin(self, said: str) -> int:
+        """Where the call begins in what follows the thinking, -1 where there is none."""
+        found = _BEGINNINGS[self.syntax].search(said)
+        return -1 if found is None else found.start()
+
+    def _call(self, said: str) -> str | ToolCall:
+        begin = self._begin(said)
+        if begin < 0:
+            return _said(said)
+        match self.syntax:
+            case "hermes":
+                return _named(_between(said, self.mark, "</tool_call>"), "arguments")
+            case "llama":
+                return _named(_value(said[begin:].removeprefix("<|python_tag|>")), "parameters")
+            case "mistral":
+                return _mistral(said[begin:].removeprefix(self.mark).strip())
+
+
+def _with_call(action: Action, read: Callable[[], str | ToolCall]) -> Action:
+    """The action with its call, or with the reason why there is none."""
+    try:
+        return replace(action, call=read())
+    except (ValueError, RecursionError) as error:
+        return replace(action, error=str(error))
+
+
+def _when_which_how(value: object) -> str | ToolCall:
+    when, which, how = _parts(value, "when", "which", "how")
+    if not isinstance(when, bool):
+        raise ValueError("when must be true or false")
+    if when:
+        return _tool_call(which, how)
+    if which is not None:
+        raise ValueError("which must be null where when is false")
+    (text,) = _parts(how, "text")
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("text must be a text that is not empty")
+    return text.strip()
+
+
+def _mistral(said: str) -> ToolCall:
+    if said.startswith("["):
+        calls = _value(said)
+        if not isinstance(calls, list) or len(calls) != 1:
+            raise ValueError("a turn makes one tool call")
+        return _named(calls[0], "arguments")
+    name, _, arguments = said.partition("[ARGS]")
+    return _tool_call(name.strip(), _value(arguments))
+
+
+def _said(text: str) -> str:
+    """What a turn without a tool call says."""
+    if any(mark in text for mark in ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")):
+        raise ValueError("this is no tool call of your format")
+    if not text.strip():
+        raise ValueError("after the thought there is neither a tool call nor a text")
+    return text.strip()
+
+
+def _named(value: object, key: str) -> ToolCall:
+    return _tool_call(*_parts(value, "name", key))
+
+
+def _tool_call(name: object, arguments: object) -> ToolCall:
+    if not isinstance(name, str) or not name:
+        raise ValueError("the tool must be named by a text")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"the arguments of {name} must be an object")
+    return ToolCall(name, arguments)
+
+
+def _parts(value: object, *keys: str) -> list[object]:
+    """The values of a JSON object that has these keys and no other."""
+    if not isinstance(value, dict) or set(value) != set(keys):
+        raise ValueError(f"write a JSON object of {', '.join(keys)}")
+    return [value[key] for key in keys]
+
+
+def _between(text: str, mark: str, end: str) -> object:
+    """The JSON between a mark and its end, which ends the turn."""
+    if text.count(mark) != 1:
+        raise ValueError(f"there is more than one {mark}" if mark in text else f"there is no {mark}")
+    inner, closed, after = text.partition(mark)[2].partition(end)
+    if not closed:
+        raise ValueError(f"{mark} is not closed")
+    if after.strip():
+        raise ValueError(f"something follows {end}")
+    return _value(inner)
+
+
+def _value(text: str) -> object:
+    """JSON read strictly: a key given twice is ambiguous, and NaN is none."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the call is no JSON: {error}") from error
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key is given twice")
+    return dict(pairs)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _listing(tools: Sequence[Tool]) -> list[str]:
+    lines = [f"- {tool.name}: {tool.description} {_json(tool.parameters)}" for tool in tools]
+    return ["The tools, with the JSON schema of their arguments:", *lines]
+
+
+def _after_thinking(text: str) -> str:
+    """What follows the thinking, in which a call is only weighed; nothing while it goes on."""
+    rest = text.rpartition("</think>")[2]
+    return "" if rest.lstrip().startswith("<think>") else rest
+
+
+def _bare(thinking: str) -> str:
+    return thinking.replace("<think>", "").replace("</think>", "").strip()

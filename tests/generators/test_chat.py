@@ -9,7 +9,7 @@ from toy_llama import tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Message
+from treeagent.types import Message, Refused
 
 CHAT = ChatFormat(tokenizer())
 STOP = CHAT.stop_id
@@ -162,16 +162,12 @@ def other_template(template: str | None) -> PreTrainedTokenizerFast:
     [
         "{{ m['content'] if loop.last or m['role'] != 'assistant' else '(cut)' }}",  # earlier actions dropped
         "{{ m['content'] }}{{ loop.length }}",  # earlier turns depend on later ones
-        "{{ m['content'] | upper }}",
     ],
 )
 def test_a_template_that_rewrites_earlier_turns_is_refused(rewrite: str) -> None:
     template = "{% for m in messages %}[{{ m['role'] }}]" + rewrite + "<|end|>{% endfor %}[assistant]"
-    chat = ChatFormat(other_template(template))
-    opening = (Message("user", "a"),)
-    chat.prompt_ids(opening)
-    with pytest.raises(ValueError, match="rewrites earlier turns"):
-        chat.prompt_ids((*opening, said((*CHAT.encode("hm"), STOP)), Message("user", "b")))
+    with pytest.raises(Refused, match="rewrites earlier turns; give the tokenizer one under which"):
+        ChatFormat(other_template(template))
 
 
 @pytest.mark.parametrize("template", [None, ""])
@@ -181,7 +177,8 @@ def test_a_tokenizer_without_a_chat_template_is_refused(template: str | None) ->
 
 
 def test_a_tokenizer_without_a_stop_token_is_refused() -> None:
-    endless = copy.deepcopy(tokenizer())
+    endless = other_template("{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}[assistant]")
+    assert ChatFormat(endless).stop_id == STOP
     endless.eos_token = None
     with pytest.raises(ValueError, match="has no end-of-sequence token"):
         ChatFormat(endless)

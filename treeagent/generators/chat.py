@@ -1,43 +1,92 @@
 """Conversations as token ids, through the tokenizer's own chat template, without tokenising an action twice.
 
-What a model sampled enters the next prompt as the very ids that it sampled; only text that no model wrote (task,
-observations, the template's marks) is tokenised, once, as the piece that it adds. A template that rewrites earlier
-turns cannot be used so, and is refused. Only the template's own marks become special tokens: an observation that spells
-one is plain text, so that no page can end its turn and speak for another.
+What a model sampled enters the next prompt as the very ids that it sampled: the template writes stand-ins for the
+agent's turns, and only the text between them is tokenised, once, as the piece that it adds. So it does not matter what
+a template does to the words of a turn, such as trimming them or leaving thoughts out. A template that rewrites what
+stands before a turn cannot be used so, and is refused. Only the template's own marks become special tokens: an
+observation that spells one is plain text, so that no page can end its turn and speak for another.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.types import Message, Refused
 
 _ESCAPE = "\U000ffffd"
 """A private character that announces a stand-in for a special token's text, or for itself."""
+_TURN = "\U000ffffc"
+"""A private character that announces the stand-in for a turn of the agent."""
+_DATE = "26 Jul 2024"
+"""Some templates write today's date, and today's prompt would not be tomorrow's; this is what they write without a
+clock."""
+_TRIAL = (
+    Message("system", "70101"),  # digits, which no template spells otherwise
+    Message("user", "70202"),
+    Message("assistant", "70303", (0,)),
+    Message("user", "70404"),
+    Message("assistant", "70505", (0,)),
+    Message("user", "70606"),
+)
+"""A conversation by which a template shows what it can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a conversation is handed to the template."""
+
+    tools: bool
+    """The template writes the tools."""
+    answers: str
+    """Role of what the agent reads after its turns."""
+    system: bool
+    """The template has a system role; else what it would hold begins the first message."""
 
 
 class ChatFormat:
-    """Renders conversations that end before an assistant turn, in the midst of one, or after one at the very end."""
+    """Renders conversations that end before an assistant turn, in the midst of one, or after one at the very end.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """
-        Raises:
-            ValueError: the tokenizer has no chat template or no end-of-sequence token.
-        """
+    Args:
+        instructions: lines that open every conversation, as its system message, unless the template writes the tools.
+        tools: in OpenAI's form, for the template to write; what the agent reads is then a tool's answer, where the
+            template can tell that.
+
+    Attributes:
+        stop_id: the special token that the template ends a turn of the agent with, the tokenizer's end of sequence
+            where it writes none.
+
+    Raises:
+        Refused: the tokenizer has no chat template, or one that rewrites earlier turns or opens a turn otherwise than
+            its generation prompt does, or nothing ends a turn.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        instructions: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         if not tokenizer.chat_template:
             raise Refused(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
-        if tokenizer.eos_token_id is None:
-            raise Refused(f"the tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token")
         self.tokenizer = tokenizer
-        self.stop_id = int(tokenizer.eos_token_id)
-        self.stop_text = str(tokenizer.eos_token)
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        self._escaped = [_ESCAPE, *sorted(special, key=len, reverse=True)]  # of two that fit, the longer one is meant
+        self._special = sorted(special, key=len, reverse=True)  # of two that fit, the longer one is meant
+        self._escaped = [_ESCAPE, _TURN, *self._special]
         self._escapable = re.compile("|".join(map(re.escape, self._escaped)))
+        self._instructions = instructions
+        self._tools: list[dict[Any, Any] | Callable[..., Any]] = [dict(tool) for tool in tools]
+        self._tool_names = [tool["function"]["name"] for tool in tools]
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
+        self._form = _Form(tools=False, answers="user", system=False)
+        self._fit_form()
+        self.stop_text, self.stop_id = self._stop()
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of plain text, no special token among them."""
@@ -71,7 +120,7 @@ class ChatFormat:
         of a turn.
 
         Raises:
-            ValueError: the template rewrites earlier turns, or an assistant message carries no ids.
+            Refused: the template rewrites earlier turns, or an assistant message carries no ids.
         """
         turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
         if not turns:
@@ -81,29 +130,110 @@ class ChatFormat:
             raise Refused(f"the assistant message {said.content!r} carries no token ids: it cannot be trained on")
         if messages[-1].partial:
             return ()
-        before = self._render(messages[: turns[-1]]) + said.content
-        whole = self._render(messages)
-        if not whole.startswith(before):
-            raise Refused(
-                f"the chat template of {self.tokenizer.name_or_path!r} rewrites earlier turns; treeagent needs one "
-                "under which a longer conversation starts with the shorter one"
-            )
-        added = whole[len(before) :]
-        if said.token_ids[-1] == self.stop_id:
-            added = added.removeprefix(self.stop_text)
+        added = self._added(self._render(messages), messages[: turns[-1]])
+        if said.token_ids[-1] == self.stop_id and added.lstrip().startswith(self.stop_text):
+            added = added.lstrip().removeprefix(self.stop_text)
         return self._encode_rendered(added)
 
-    def _rendered(self, messages: tuple[Message, ...]) -> str:
-        """The conversation as the template writes it, with stand-ins for what spells a special token in what is read;
-        what was said is not encoded again."""
-        rows = [
-            {
-                "role": message.role,
-                "content": message.content if message.role == "assistant" else self._escape(message.content),
-            }
-            for message in messages
-        ]
-        return str(self.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
+    def _added(self, whole: str, before: tuple[Message, ...]) -> str:
+        """What a rendered conversation adds after its last turn, which follows the messages ``before``.
+
+        Three ways of opening that turn go with what was read before it: the same text; more blanks, which are the
+        turn's own words; and less of the generation prompt, such as an opened thought that is told in no earlier turn.
+        """
+        read = self._render(before)
+        head, found, added = whole.partition(_stand_in(sum(message.role == "assistant" for message in before)))
+        if found and (head.rstrip() == read.rstrip() or self._opens_less(head, read, before)):
+            return added
+        if found and head.startswith(read):
+            raise Refused(
+                f"the chat template of {self.tokenizer.name_or_path!r} opens a turn with {head[len(read) :]!r}, which "
+                "its generation prompt leaves out: make it write that where add_generation_prompt is true"
+            )
+        raise Refused(
+            f"the chat template of {self.tokenizer.name_or_path!r} rewrites earlier turns; give the tokenizer one "
+            "under which a longer conversation starts with the shorter one"
+        )
+
+    def _opens_less(self, head: str, read: str, before: tuple[Message, ...]) -> bool:
+        return read.startswith(head) and head.startswith(self._rendered(before, opening=False))
+
+    def _fit_form(self) -> None:
+        """Take the form that tells the template most, of those under which it writes all and rewrites nothing."""
+        forms = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
+        fault = ""
+        for form in (*(forms if self._tools else ()), _Form(False, "user", True), _Form(False, "user", False)):
+            self._form = form
+            self._render.cache_clear()
+            if not (fault := self._trial_fault()):
+                return
+        raise Refused(fault)
+
+    def _trial_fault(self) -> str:
+        """Why the template cannot be used as ``_form`` says; empty where it can."""
+        try:
+            self._added(self._render(_TRIAL[:4]), _TRIAL[:2])
+            self._added(self._render(_TRIAL), _TRIAL[:4])
+        except Refused as fault:
+            return str(fault)
+        whole = self._render(_TRIAL)
+        missing = next((each for each in _TRIAL if each.role != "assistant" and whole.count(each.content) != 1), None)
+        if missing is not None:
+            return (
+                f"the chat template of {self.tokenizer.name_or_path!r} does not write a message of role "
+                f"{missing.role!r} once: give the tokenizer one that does"
+            )
+        if self._form.tools and any(name not in whole for name in self._tool_names):
+            return f"the chat template of {self.tokenizer.name_or_path!r} writes no tools: give it none"
+        return ""
+
+    def _stop(self) -> tuple[str, int]:
+        """How a turn of the agent ends."""
+        after = self._render(_TRIAL).partition(_stand_in(0))[2].lstrip()
+        text = next((token for token in self._special if after.startswith(token)), self.tokenizer.eos_token)
+        if text is None:
+            raise Refused(f"the tokenizer {self.tokenizer.name_or_path!r} has no end-of-sequence token: give it one")
+        return str(text), self.tokenizer.get_vocab()[str(text)]
+
+    def _rendered(self, messages: tuple[Message, ...], opening: bool = True) -> str:
+        """The conversation as the template writes it, with stand-ins for the agent's turns, and in what is read for all
+        that spells a special token; ``opening`` adds the next turn's."""
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    self._rows(messages),
+                    tools=self._tools if self._form.tools else None,
+                    tokenize=False,
+                    add_generation_prompt=opening,
+                    date_string=_DATE,
+                )
+            )
+        except TemplateError as error:
+            raise Refused(
+                f"the chat template of {self.tokenizer.name_or_path!r} cannot write this conversation ({error}): give "
+                "the tokenizer one that can"
+            ) from error
+
+    def _rows(self, messages: tuple[Message, ...]) -> list[dict[str, str]]:
+        rows: list[dict[str, str]] = []
+        opening = [] if self._form.tools or not self._instructions else [self._instructions]
+        turns = 0
+        for message in messages:
+            content = self._escape(message.content)
+            if message.role == "assistant":
+                rows.append({"role": "assistant", "content": _stand_in(turns)})
+                turns += 1
+            elif message.role == "system":
+                opening.append(content)
+            elif turns:
+                rows.append({"role": self._form.answers, "content": content})
+            else:
+                rows.append({"role": "user", "content": content})
+        if opening and self._form.system:
+            return [{"role": "system", "content": "\n\n".join(opening)}, *rows]
+        if opening:
+            rows[0]["content"] = "\n\n".join((*opening, rows[0]["content"]))
+        return rows
 
     def _escape(self, text: str) -> str:
         return self._escapable.sub(lambda found: _ESCAPE + chr(0xF0000 + self._escaped.index(found[0])), text)
@@ -116,3 +246,7 @@ class ChatFormat:
             ids += self.encode(self._escaped[ord(piece[0]) - 0xF0000])
             ids += self.tokenizer(piece[1:], add_special_tokens=False)["input_ids"]
         return tuple(ids)
+
+
+def _stand_in(turn: int) -> str:
+    return _TURN + chr(0xF0000 + turn)

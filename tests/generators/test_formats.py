@@ -1,0 +1,287 @@
+"""JSON actions and native tool calls: what is written is read again, what is malformed or ambiguous carries why."""
+
+import asyncio
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from template_families import FAMILIES, family
+
+from treeagent.collect import demonstrate
+from treeagent.config import PolicyConfig, RunConfig
+from treeagent.envs import EnvDynamics
+from treeagent.envs.base import Env
+from treeagent.envs.frozenlake import FrozenLakeEnv
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.sql import SqlEnv
+from treeagent.grammar import Format, Grammar, JsonAction, ReAct, ToolCalls, make_grammar, openai_tools
+from treeagent.jobs import conversation, told_tools
+from treeagent.search.node import Tree
+from treeagent.types import Action, Message, ToolCall
+
+JSON, HERMES, LLAMA, MISTRAL = JsonAction(), ToolCalls("hermes"), ToolCalls("llama"), ToolCalls("mistral")
+STRUCTURED: list[Grammar] = [JSON, HERMES, LLAMA, MISTRAL]
+FIND = ToolCall("find", {"thing": "a lamp", "least": 2})
+
+plain = st.text(st.characters(exclude_categories=["Cs"]))
+thoughts = plain.map(str.strip).filter(lambda text: not any(mark in text for mark in "<{[\r"))
+names = st.text("abcdefgh_.-1", min_size=1)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | plain,
+    lambda inner: st.lists(inner) | st.dictionaries(plain, inner),
+    max_leaves=4,
+)
+tool_calls = st.builds(ToolCall, names, st.dictionaries(plain, values, max_size=3))
+spoken = thoughts.filter(bool)
+
+
+def read_call(grammar: Grammar, text: str) -> str | ToolCall:
+    action = grammar.read(text)
+    assert action.error == "", action.error
+    return action.call
+
+
+@pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
+@settings(max_examples=30, deadline=None)
+@given(thought=thoughts, call=tool_calls | spoken)
+def test_what_is_written_is_read(grammar: Grammar, thought: str, call: str | ToolCall) -> None:
+    action = grammar.read(grammar.write(thought, call), (1, 2), (-0.5, -0.25))
+    assert (action.thought, action.call, action.error) == (thought, call, "")
+    assert (action.token_ids, action.logprobs) == ((1, 2), (-0.5, -0.25))
+
+
+marks = ["<action>", "</action>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<think>", "</think>"]
+signs = ["{", "}", "[", "]", "\n", " ", '{"name": "a", "arguments": {}}', '{"name": "a", "parameters": {}}']
+pieces = st.sampled_from([*marks, *signs, '{"when": true, "which": "a", "how": {}}'])
+
+
+@pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
+@settings(max_examples=30, deadline=None)
+@given(text=st.lists(pieces | plain, max_size=8).map("".join))
+def test_any_text_is_an_action(grammar: Grammar, text: str) -> None:
+    action = grammar.read(text)
+    assert action.text == text
+    assert bool(action.error) != bool(action.call)
+
+
+@pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
+@settings(max_examples=30, deadline=None)
+@given(thought=thoughts, call=tool_calls, data=st.data())
+def test_a_turn_begins_its_call_once_and_its_thought_is_known_there(
+    grammar: Grammar, thought: str, call: ToolCall, data: st.DataObject
+) -> None:
+    text = grammar.write(thought, call)
+    begin = text.index(grammar.mark) + len(grammar.mark)
+    end = data.draw(st.integers(0, len(text)))
+    assert grammar.begins_action(text[:end]) == (end >= begin)
+    action = grammar.read_thought(text[:begin], (1, 2), (-0.5, -0.25))
+    assert (action.text, action.thought, action.call, action.error) == (text[:begin], thought, "", "")
+
+
+def written(**parts: object) -> str:
+    return f"<action>{json.dumps(parts)}</action>"
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        (written(when=True, which="find", how={"thing": "a lamp", "least": 2}), FIND),
+        ("I look.\n" + written(when=True, which="back", how={}) + "\n", ToolCall("back", {})),
+        (written(when=False, which=None, how={"text": " 42 "}), "42"),
+        ("<think>or <action>?</think>" + written(when=True, which="back", how={}), ToolCall("back", {})),
+        ('<action>\n{"how": {}, "which": "back",\n"when": true}\n</action>', ToolCall("back", {})),
+    ],
+)
+def test_json_actions(text: str, call: str | ToolCall) -> None:
+    assert read_call(JSON, text) == call
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("I look.", "there is no <action>"),
+        ("<think>" + written(when=True, which="back", how={}), "there is no <action>"),
+        (written(when=True, which="a", how={}) * 2, "there is more than one <action>"),
+        ('<action>{"when": true', "<action> is not closed"),
+        (written(when=True, which="a", how={}) + " done", "something follows </action>"),
+        ("<action>find a lamp</action>", "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        ('<action>{"when": true, "when": false, "which": null, "how": {}}</action>', "a key is given twice"),
+        ('<action>{"when": true, "which": "a", "how": {"x": NaN}}</action>', "NaN is no JSON"),
+        (written(when=True, which="a"), "write a JSON object of when, which, how"),
+        (written(when=True, which="a", how={}, why="?"), "write a JSON object of when, which, how"),
+        (written(when="yes", which="a", how={}), "when must be true or false"),
+        (written(when=1, which="a", how={}), "when must be true or false"),
+        (written(when=True, which=None, how={}), "the tool must be named by a text"),
+        (written(when=True, which="a", how="x"), "the arguments of a must be an object"),
+        (written(when=False, which="a", how={"text": "x"}), "which must be null where when is false"),
+        (written(when=False, which=None, how={"thing": "x"}), "write a JSON object of text"),
+        (written(when=False, which=None, how={"text": " "}), "text must be a text that is not empty"),
+    ],
+)
+def test_malformed_json_actions(text: str, reason: str) -> None:
+    assert JSON.read(text) == Action(text, "", JSON.read(text).thought, error=reason)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "thought"),
+    [
+        (HERMES, '<tool_call>{"name": "find", "arguments": {"thing": "a lamp", "least": 2}}</tool_call>', ""),
+        (
+            HERMES,
+            "<think>\nwhich <tool_call>?\n</think>\n\nI look.\n<tool_call>\n"
+            '{"arguments": {"thing": "a lamp", "least": 2}, "name": "find"}\n</tool_call>\n',
+            "which <tool_call>?\n\n\nI look.",
+        ),
+        (LLAMA, '{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', ""),
+        (LLAMA, 'I look.\n{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', "I look."),
+        (LLAMA, '<|python_tag|>{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', ""),
+        (MISTRAL, '[TOOL_CALLS] [{"name": "find", "arguments": {"thing": "a lamp", "least": 2}}]', ""),
+        (MISTRAL, 'I look.[TOOL_CALLS]find[ARGS]{"thing": "a lamp", "least": 2}', "I look."),
+    ],
+)
+def test_native_tool_calls(grammar: Grammar, text: str, thought: str) -> None:
+    action = grammar.read(text)
+    assert (action.thought, action.call, action.error) == (thought, FIND, "")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "reason"),
+    [
+        (HERMES, "<tool_call>{}</tool_call><tool_call>{}</tool_call>", "there is more than one <tool_call>"),
+        (HERMES, '<tool_call>{"name": "a", "arguments": {}}', "<tool_call> is not closed"),
+        (HERMES, '<tool_call>{"name": "a", "arguments": {}}</tool_call> so', "something follows </tool_call>"),
+        (HERMES, '<tool_call>{"name": "a", "arguments": "{}"}</tool_call>', "the arguments of a must be an object"),
+        (HERMES, '<tool_call>{"name": "a", "parameters": {}}</tool_call>', "write a JSON object of name, arguments"),
+        (HERMES, '[TOOL_CALLS] [{"name": "a", "arguments": {}}]', "this is no tool call of your format"),
+        (HERMES, "{}</tool_call>", "this is no tool call of your format"),
+        (HERMES, "<think>hm", "after the thought there is neither a tool call nor a text"),
+        (HERMES, "<think>hm</think>\n", "after the thought there is neither a tool call nor a text"),
+        (HERMES, "", "after the thought there is neither a tool call nor a text"),
+        (
+            LLAMA,
+            '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}',
+            "the call is no JSON: Extra data: line 1 column 32 (char 31)",
+        ),
+        (LLAMA, '{"name": "a", "arguments": {}}', "write a JSON object of name, parameters"),
+        (LLAMA, '<tool_call>{"name": "a", "arguments": {}}</tool_call>', "this is no tool call of your format"),
+        (MISTRAL, "[TOOL_CALLS] []", "a turn makes one tool call"),
+        (MISTRAL, '[TOOL_CALLS] [{"name": "a", "arguments": {}}, {}]', "a turn makes one tool call"),
+        (MISTRAL, "[TOOL_CALLS]a", "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        (MISTRAL, '[TOOL_CALLS] {"name": "a"}', "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        (MISTRAL, "[TOOL_CALLS] [[]]", "write a JSON object of name, arguments"),
+    ],
+)
+def test_malformed_tool_calls(grammar: Grammar, text: str, reason: str) -> None:
+    action = grammar.read(text)
+    assert (action.call, action.error) == ("", reason)
+
+
+@pytest.mark.parametrize("grammar", [HERMES, LLAMA, MISTRAL], ids=repr)
+def test_a_turn_without_a_tool_call_says_its_text(grammar: Grammar) -> None:
+    action = grammar.read("<think>\na way?\n</think>\n\n go north\n")
+    assert (action.thought, action.call, action.error) == ("a way?", "go north", "")
+
+
+def test_a_call_nested_too_deeply_is_malformed() -> None:
+    text = f'<tool_call>{{"name": "a", "arguments": {"[" * 100_000}}}</tool_call>'
+    assert HERMES.read(text).error.startswith("maximum recursion depth") or "no JSON" in HERMES.read(text).error
+
+
+@pytest.mark.parametrize(
+    ("name", "grammar"),
+    [("qwen", HERMES), ("llama3", LLAMA), ("mistral", MISTRAL), ("gemma", HERMES), ("deepseek", HERMES)],
+)
+def test_tool_calls_are_spelt_as_the_template_spells_them(name: str, grammar: Grammar) -> None:
+    assert make_grammar("tools", str(family(name).chat_template)) == grammar
+    assert set(FAMILIES) == {"qwen", "llama3", "mistral", "gemma", "deepseek"}
+    assert make_grammar("react") == ReAct()
+    assert make_grammar("json") == JSON
+
+
+SHOP, SQL, LAKE = ShopEnv(ShopOptions(products=100)), SqlEnv(), FrozenLakeEnv()
+
+
+def shown(env: Env, grammar: Grammar, count: int = 3) -> list[Tree]:
+    player = env.demonstrator(0.0)
+    assert player is not None
+    return list(demonstrate(EnvDynamics(env, max_steps=12), player, env.tasks("train", count), seed=0, grammar=grammar))
+
+
+def actions(trees: list[Tree]) -> list[Action]:
+    return [edge.action for tree in trees for node in tree.nodes() for edge in node.edges]
+
+
+@pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
+def test_demonstrations_go_the_same_in_every_format(grammar: Grammar) -> None:
+    """Text calls that name a tool become calls of it; others are said as they are."""
+    for env in (SHOP, SQL, LAKE):
+        trees, plain = shown(env, grammar), shown(env, ReAct())
+        for one, other in zip(trees, plain, strict=True):
+            assert [(n.terminated, n.invalid) for n in one.nodes()] == [
+                (n.terminated, n.invalid) for n in other.nodes()
+            ]
+            seen, known = ([node.state.messages[-1] for node in tree.nodes()] for tree in (one, other))
+            assert seen == known
+        assert [action.thought for action in actions(trees)] == [action.thought for action in actions(plain)]
+        assert not any(action.error for action in actions(trees))
+    assert all(isinstance(action.call, str) for action in actions(shown(LAKE, grammar)))
+    called = {action.call.name for action in actions(shown(SQL, grammar)) if isinstance(action.call, ToolCall)}
+    assert called == {"schema", "query", "answer"}
+    assert all(isinstance(action.call, ToolCall) for action in actions(shown(SQL, grammar)))
+
+
+def test_instructions_name_the_tools_and_a_written_call_reads_as_they_say() -> None:
+    for grammar in STRUCTURED:
+        lines = grammar.instructions(SQL.tools())
+        assert all(f"- {name}: " in lines for name in ("schema", "query", "answer"))
+        assert "- query" not in grammar.instructions(())
+    assert ReAct().instructions(SQL.tools()) == ""
+    assert 'end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.' in JSON.instructions(
+        SQL.tools()
+    )
+
+
+def test_tools_for_a_template_are_in_openai_s_form() -> None:
+    [schema, query, _] = openai_tools(SQL.tools())
+    assert schema["type"] == query["type"] == "function"
+    assert query["function"]["name"] == "query"
+    assert query["function"]["parameters"]["required"] == ["sql"]
+
+
+@pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
+def test_a_malformed_turn_is_answered_and_the_episode_goes_on(grammar: Grammar) -> None:
+    dynamics = EnvDynamics(SQL, max_steps=3)
+    state = asyncio.run(dynamics.reset(SQL.tasks("train", 1)[0]))
+    malformed = grammar.read(grammar.write("", ToolCall("query", {"sql": "x"})) + grammar.mark)
+    after = asyncio.run(dynamics.step(state, malformed))
+    assert (after.invalid, after.terminated, after.truncated) == (True, False, False)
+    assert after.state.messages[-1].content == f"Invalid action: {malformed.error}"
+    unknown = asyncio.run(dynamics.step(after.state, grammar.read(grammar.write("", ToolCall("fly", {})))))
+    assert unknown.invalid
+    assert unknown.state.messages[-1].content.startswith("no tool fly")
+    schema = asyncio.run(dynamics.step(after.state, grammar.read(grammar.write("", ToolCall("schema", {})))))
+    assert not schema.invalid
+    assert " TEXT" in schema.state.messages[-1].content
+
+
+def test_a_model_that_was_not_made_here_is_told_the_format_and_the_tools() -> None:
+    tools = json.dumps([asdict(tool) for tool in SQL.tools()])
+    opening = (Message("user", "go"),)
+
+    def told(format: Format, tools: str) -> str:
+        chat, grammar = conversation(family("qwen"), PolicyConfig(format=format), tools)
+        assert grammar == make_grammar(format, str(family("qwen").chat_template))
+        return str(chat.tokenizer.decode(list(chat.prompt_ids(opening))))
+
+    assert told("json", tools) == f"<|im_start|>system\n{JSON.instructions(SQL.tools())}<|im_end|>\n{told('json', '')}"
+    assert told("tools", tools).count('{"type": "function", "function": {"name": "query"') == 1
+    assert "Think" not in told("tools", tools)
+    assert told("json", "") == told("tools", "") == told("react", "")
+    assert JSON.instructions(()) in told("json", "[]")
+    told_by = [told_tools(RunConfig(policy=PolicyConfig(model=model, format=each))) for model, each in SETTINGS]
+    assert [bool(told) for told in told_by] == [False, False, False, True]
+
+
+SETTINGS: list[tuple[str | None, Format]] = [(None, "react"), (None, "tools"), ("m", "react"), ("m", "json")]

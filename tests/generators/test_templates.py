@@ -1,0 +1,308 @@
+"""Chat templates in the style of today's families: prompts grow by what is new, whatever was said and read."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from template_families import FAMILIES, STOPS, family, with_template
+from toy_llama import sharpened
+from transformers import PreTrainedModel
+
+from treeagent.generators.base import Sample
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import random_model
+from treeagent.pairs import PairConfig, preference_pairs
+from treeagent.policy import LLMPolicy
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.targets import TargetConfig, imitation_rows, policy_rows
+from treeagent.types import Action, Message, Refused, State, Task, Transition
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "find",
+            "description": "Find a thing.",
+            "parameters": {"type": "object", "properties": {"thing": {"type": "string"}}, "required": ["thing"]},
+        },
+    }
+]
+blanks = st.text(" \t\n\r\u00a0\u3000", max_size=3)
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+spelt = st.sampled_from(
+    [*(mark for marks, _, end in FAMILIES.values() for mark in (*marks, end)), "\U000ffffc\U000f0000"]
+)
+text = st.builds(lambda before, middle, after: before + middle + after, blanks, words | spelt, blanks)
+thought = st.builds(lambda inner, said: f"<think>\n{inner}\n</think>\n\n{said}", text, text)
+names = st.sampled_from(sorted(FAMILIES))
+
+
+@cache
+def chat(name: str, tools: bool = False, instructions: str = "") -> ChatFormat:
+    return ChatFormat(family(name), instructions=instructions, tools=TOOLS if tools else ())
+
+
+def said(format: ChatFormat, words: str, *, cut: bool = False) -> Message:
+    ids = format.encode_action(words)
+    return Message("assistant", words, ids[:-1] if cut and len(ids) > 1 else ids)
+
+
+def spelled(format: ChatFormat, *messages: Message) -> str:
+    """The prompt as text, special tokens included."""
+    return str(format.tokenizer.decode(list(format.prompt_ids(messages))))
+
+
+@st.composite
+def conversations(draw: st.DrawFn, name: str, tools: bool) -> tuple[ChatFormat, tuple[Message, ...]]:
+    """Up to four turns; system messages for families that have none, too."""
+    format = chat(name, tools)
+    messages = [Message("system", draw(words.filter(bool)))] if draw(st.booleans()) else []
+    messages.append(Message("user", draw(text)))
+    for _ in range(draw(st.integers(1, 4))):
+        messages += [said(format, draw(text | thought), cut=draw(st.booleans())), Message("user", draw(text))]
+    return format, tuple(messages)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), names, st.booleans())
+def test_a_prompt_is_the_earlier_prompt_then_what_was_sampled_then_what_is_new(
+    data: st.DataObject, name: str, tools: bool
+) -> None:
+    format, messages = data.draw(conversations(name, tools))
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            before, after = format.prompt_ids(messages[:place]), format.prompt_ids(messages[: place + 2])
+            assert after == before + message.token_ids + format.context_ids(messages[: place + 2])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), names, st.booleans())
+def test_only_the_template_ends_turns(data: st.DataObject, name: str, tools: bool) -> None:
+    """Every turn of the agent ends once, whoever wrote its end and whatever is spelt in what is read."""
+    format, messages = data.draw(conversations(name, tools))
+    [last] = [place for place, message in enumerate(messages) if message.role == "assistant"][-1:]
+    bare = tuple(Message(each.role, "x", format.encode_action("x") if each.token_ids else ()) for each in messages)
+    assert format.prompt_ids(messages).count(format.stop_id) == format.prompt_ids(bare).count(format.stop_id)
+    assert format.stop_id not in messages[last].token_ids[:-1]
+
+
+def reference(name: str, turns: list[tuple[str, str]]) -> str:
+    """The stock template's own rendering."""
+    rows = [{"role": role, "content": content} for role, content in turns]
+    return str(
+        family(name).apply_chat_template(rows, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024")
+    )
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_of_plain_words_a_prompt_spells_what_the_template_renders(name: str) -> None:
+    format = chat(name)
+    turns = [("user", "find a lamp"), ("assistant", "search[lamp]"), ("user", "a lamp"), ("assistant", "click[1]")]
+    turns.append(("user", "bought"))
+    messages = [said(format, each) if role == "assistant" else Message("user", each) for role, each in turns]
+    expected = reference(name, turns)
+    if name == "deepseek":  # what opened the thought was read, and stays
+        expected = expected.replace("<｜Assistant｜>", "<｜Assistant｜><think>\n").removesuffix("<think>\n")
+    if name == "mistral":  # the blank before the words is the template's, and the model's to say
+        expected = expected.replace("[/INST] ", "[/INST]")
+    assert spelled(format, *messages) == expected
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_turn_ends_as_the_family_ends_it(name: str) -> None:
+    format = chat(name)
+    assert format.stop_text == STOPS[name]
+    assert format.tokenizer.convert_ids_to_tokens([format.stop_id]) == [STOPS[name]]
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_thoughts_stay_where_stock_templates_drop_them(name: str) -> None:
+    format = chat(name)
+    turn = "<think>\nthe red one\n</think>\n\nclick[red]"
+    told = (Message("user", "a"), said(format, turn), Message("user", "b"), said(format, turn), Message("user", "c"))
+    assert spelled(format, *told).count("the red one") == 2
+    stock = reference(name, [("user", "a"), ("assistant", turn), ("user", "b"), ("assistant", turn), ("user", "c")])
+    assert stock.count("the red one") == (0 if name in ("qwen", "deepseek") else 2)
+
+
+@pytest.mark.parametrize("name", ["llama3", "mistral", "gemma"])
+def test_a_template_that_trims_takes_turns_that_begin_and_end_with_blanks(name: str) -> None:
+    format = chat(name)
+    turn = said(format, " \n go \n")
+    prompt = format.prompt_ids((Message("user", "a"), turn, Message("user", "b")))
+    start = len(format.prompt_ids((Message("user", "a"),)))
+    assert prompt[start : start + len(turn.token_ids)] == turn.token_ids
+    assert " \n go \n" + STOPS[name] in format.tokenizer.decode(list(prompt))
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_system_message_is_told_once_at_the_beginning(name: str) -> None:
+    """In the first message where there is no such role, or where the template would move it to the last."""
+    format = chat(name)
+    told: tuple[Message, ...] = (Message("system", "Be brief."), Message("user", "find a lamp"))
+    for turn in range(3):
+        assert spelled(format, *told).count("Be brief.") == 1
+        assert spelled(format, *told).index("Be brief.") < spelled(format, *told).index("find a lamp")
+        told = (*told, said(format, f"turn {turn}"), Message("user", "seen"))
+    if name in ("gemma", "mistral"):
+        assert "Be brief.\n\nfind a lamp" in spelled(format, *told)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_instructions_are_a_system_message_of_every_conversation(name: str) -> None:
+    told = (Message("user", "find a lamp"),)
+    with_message = chat(name).prompt_ids((Message("system", "Write JSON."), *told))
+    assert chat(name, instructions="Write JSON.").prompt_ids(told) == with_message
+    both = chat(name, instructions="Write JSON.").prompt_ids((Message("system", "Be brief."), *told))
+    assert both == chat(name).prompt_ids((Message("system", "Write JSON.\n\nBe brief."), *told))
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama3"])
+def test_tools_are_written_by_a_template_that_knows_them(name: str) -> None:
+    """Once, without our instructions; what the agent then reads is a tool's answer."""
+    format = chat(name, tools=True, instructions="Write JSON.")
+    told = (
+        Message("user", "go"),
+        said(format, "x"),
+        Message("user", "a lamp"),
+        said(format, "y"),
+        Message("user", "b"),
+    )
+    prompt = spelled(format, *told)
+    assert prompt.count("Find a thing.") == 1
+    assert "Write JSON." not in prompt
+    assert prompt.count("<tool_response>" if name == "qwen" else "ipython") == 2
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma", "deepseek"])
+def test_where_a_template_writes_no_tools_or_moves_them_instructions_are_told(name: str) -> None:
+    told = (Message("user", "go"),)
+    format = chat(name, tools=True, instructions="Write JSON.")
+    assert format.prompt_ids(told) == chat(name, instructions="Write JSON.").prompt_ids(told)
+
+
+def test_a_prompt_does_not_depend_on_the_day() -> None:
+    assert "Today is 26 Jul 2024" in spelled(chat("llama3"), Message("user", "a"))
+
+
+def test_a_conversation_that_the_template_cannot_write_is_refused() -> None:
+    with pytest.raises(Refused, match=r"cannot write this conversation \(user and model must take turns\): give"):
+        chat("gemma").prompt_ids((Message("user", "a"), Message("user", "b")))
+
+
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+
+
+def made(template: str) -> ChatFormat:
+    return ChatFormat(with_template(template, *FAMILIES["qwen"]))
+
+
+def test_a_template_without_a_generation_prompt_is_refused() -> None:
+    with pytest.raises(Refused, match=r"opens a turn with '<\|im_start\|>assistant\\n', which its generation prompt"):
+        made(CHATML)
+    made(CHATML + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages[-2:] %}[{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}[assistant]",  # a window
+        "{{ messages | length }}{% for m in messages %}[{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}[assistant]",
+        "{% for m in messages %}[{{ m.role }}]{{ m.content if loop.last else '...' }}<|im_end|>{% endfor %}[assistant]",
+    ],
+)
+def test_a_template_that_rewrites_history_is_refused_with_what_to_do(template: str) -> None:
+    with pytest.raises(Refused, match="rewrites earlier turns; give the tokenizer one under which a longer conversati"):
+        made(template)
+
+
+def test_a_template_that_rewrites_history_later_on_is_refused_then() -> None:
+    late = made("{% for m in messages[-7:] %}[{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}[assistant]")
+    told: tuple[Message, ...] = (Message("user", "a"),)
+    for _ in range(3):
+        told = (*told, said(late, "x"), Message("user", "b"))
+        late.prompt_ids(told)
+    with pytest.raises(Refused, match="rewrites earlier turns"):
+        late.prompt_ids((*told, said(late, "x"), Message("user", "b")))
+
+
+def test_a_template_that_leaves_out_what_is_to_be_read_is_refused() -> None:
+    with pytest.raises(Refused, match="does not write a message of role 'system' once: give"):
+        made("{% for m in messages %}[{{ m.role }}]{{ m.content if m.role == 'assistant' }}.{% endfor %}[assistant]")
+
+
+@dataclass(frozen=True)
+class Teller:
+    """Answers with the texts it was given, in turn; ends after two steps, with a reward that depends on what was
+    said."""
+
+    texts: Sequence[str]
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", self.texts[0]),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        place = len(state.messages) // 2 + 1
+        said = Message("assistant", action.text, action.token_ids)
+        after = State(state.task, (*state.messages, said, Message("user", self.texts[place])))
+        return Transition(after, reward=len(action.text) % 7 / 7, terminated=place == 2)
+
+
+class Recorder(LocalGenerator):
+    """Remembers each sample with its prompt."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.sampled: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+
+    def sample(self, prompts: Sequence[tuple[int, ...]], *args: Any, **kwargs: Any) -> list[list[Sample]]:
+        drawn = super().sample(prompts, *args, **kwargs)
+        self.sampled |= {(prompt, each.token_ids) for prompt, of in zip(prompts, drawn, strict=True) for each in of}
+        return drawn
+
+
+def trained(ids: Sequence[int], mask: Sequence[bool]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Each run of trained tokens, after all that stands before it."""
+    start = 0
+    for masked, run in groupby(mask):
+        end = start + len(list(run))
+        if masked:
+            yield tuple(ids[:start]), tuple(ids[start:end])
+        start = end
+
+
+@settings(deadline=None, max_examples=6)
+@given(names, st.lists(text, min_size=3, max_size=3), st.integers(0, 99))
+def test_what_is_trained_is_what_was_sampled_after_what_was_read(name: str, texts: list[str], seed: int) -> None:
+    """From sampling to the rows and pairs of the learners no token changes, whatever bytes are said and read."""
+    generator = Recorder(tiny_model(name))
+    policy = LLMPolicy(generator, chat(name), temperature=1.5, max_new_tokens=6)
+    config = SearchConfig(limits=Limits(simulations=9), candidates=3)
+    [tree] = asyncio.run(Search(policy, Teller(texts), config).run([Task("t", texts[0])], [seed]))
+    assert not tree.error
+    targets = TargetConfig(min_return=0, paths_per_tree=9)
+    rows = [*imitation_rows(tree, targets), *policy_rows(tree, targets)]
+    runs = [run for row in rows for run in trained(row.token_ids, row.mask)]
+    for pairs in (PairConfig(rule="all", min_margin=1e-6), PairConfig(rule="trajectory", min_margin=1e-6)):
+        for pair in preference_pairs(tree, pairs):
+            for side in (pair.chosen, pair.rejected):
+                read = (False,) * len(pair.context_ids)
+                runs += trained((*pair.context_ids, *side.token_ids), (*read, *side.mask))
+    assert len(runs) > 10
+    assert set(runs) <= generator.sampled
+
+
+@cache
+def tiny_model(name: str) -> PreTrainedModel:
+    shape = ScratchConfig(vocabulary=320, layers=1, width=32, heads=2, context=1024)
+    return sharpened(random_model(family(name), shape, 0))
