@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +59,7 @@ def check(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its options, such as difficulty=1.")
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Tasks to check it on.")] = 3,
+    worker: Annotated[bool, typer.Option("--worker", help="Run it in a process of its own, under its limits.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
@@ -68,15 +69,18 @@ def check(
     Example: treeagent envs check shop difficulty=1
     """
     from treeagent.config import load_config
-    from treeagent.envs import make_env
+    from treeagent.envs import WorkerEnv, make_env
 
     settings = load_config(None, [f"environment.options.{option}" for option in options or ()]).environment.options
-    checked, other = make_env(env, settings), make_env(env, settings)
+    make = WorkerEnv if worker else make_env
+    checked, other = make(env, settings), make(env, settings)
     try:
-        found = _found(env, checked, other, tasks)
+        found = find(env, checked, other, tasks)
     finally:
         checked.close()
         other.close()
+    if worker:
+        found = replace(found, skipped=(*found.skipped, "global random state: it is the worker's own"))
     if as_json:
         typer.echo(json.dumps(asdict(found)))
     else:
@@ -113,7 +117,8 @@ def new(
     typer.echo(f"check it: cd {out} && treeagent envs check {name}:{title}")
 
 
-def _found(name: str, checked: "Env", other: "Env", count: int) -> Findings:
+def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
+    """Check an environment on its first ``count`` training tasks; ``other`` is a second instance of it."""
     from treeagent.envs.check import check_env, check_tasks, first_tasks, measure_env
     from treeagent.types import Refused
 

@@ -1,19 +1,25 @@
-"""Small environments that fail on demand, and a policy and processes to watch them by."""
+"""Small environments that fail on demand, a policy and processes to watch them by, and a long run of them."""
 
+import asyncio
+import gc
+import math
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from treeagent.envs import Demonstrator, Env
+from treeagent.envs import Demonstrator, Env, EnvDynamics, WorkerEnv
 from treeagent.envs.base import SnapshotKind, StepResult
 from treeagent.types import Action, Proposal, Split, State, Task, ToolCall
 
@@ -76,6 +82,9 @@ class Stairs(Env):
         if start + count > 100:
             raise ValueError(f"split {split!r} holds 100 tasks")
         return [stairs_task(number) for number in range(start, start + count)]
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        return [stairs_task(rng.randrange(1000)) for _ in range(2)]
 
     def legal_actions(self) -> list[str] | None:
         return ["up", "down"]
@@ -234,3 +243,87 @@ def gone(process: int, seconds: float = 10.0) -> bool:
     while runs(process) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not runs(process)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What this process holds."""
+
+    resident: int
+    """Bytes of memory."""
+    descriptors: int
+    processes: int
+
+
+def held() -> Held:
+    gc.collect()
+    return Held(resident_bytes(), len(os.listdir("/proc/self/fd")), len(children()))
+
+
+def resident_bytes(process: int | str = "self") -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@dataclass(frozen=True, slots=True)
+class Endured:
+    """What came of many episodes in a worker, some of them with a fault."""
+
+    faults: Mapping[str, int]
+    """Episodes by what was injected; "" are the sound ones."""
+    solved: int
+    lost: tuple[str, ...]
+    """Sound episodes that failed, and faults that passed unnoticed, in words."""
+    stuck: int
+    """Episodes that took longer than the limit of a call and a start."""
+    starts: int
+    """Processes started."""
+    warm: Held
+    """After a fifth of the episodes, 200 at most."""
+    after: Held
+
+
+def fault_of(number: int) -> str:
+    """Of the episodes 2 in 100 fail at once, 1 in 1,000 hangs and 1 in 200 is slow, which is no failure."""
+    if number % 1000 == 500:
+        return "hog" if number % 2000 == 500 else "sleep"
+    if number % 200 == 11:
+        return "slow"
+    quick = [fault for fault in FAULTS if fault not in ("sleep", "hog")]
+    return quick[number // 50 % len(quick)] if number % 50 == 7 else ""
+
+
+def endure(
+    episodes: int, *, seconds: float = math.inf, call_seconds: float = 5.0, start_seconds: float = 60.0
+) -> Endured:
+    """Climb the stairs so many times in a worker, or until ``seconds`` have passed, with faults in the mix."""
+    env = WorkerEnv(STAIRS, call_seconds=call_seconds, start_seconds=start_seconds)
+    dynamics = EnvDynamics(env, max_steps=6)
+    solved = stuck = 0
+    lost = list[str]()
+    warm, played, deadline = held(), 0, time.monotonic() + seconds
+
+    async def climbed(number: int) -> bool:
+        state = await dynamics.reset(stairs_task(number, fault_of(number)))
+        for _ in range(3):
+            transition = await dynamics.step(state, Action("up", "up"))
+            state = transition.state
+        return transition.terminated and transition.reward == 1.0
+
+    for number in range(episodes):
+        sound, began, failure = fault_of(number) in ("", "slow"), time.monotonic(), ""
+        try:
+            success = asyncio.run(climbed(number))
+        except Exception as error:  # the episode boundary
+            success, failure = False, repr(error)
+        solved += success
+        if success != sound:
+            lost.append(f"episode {number} with fault {fault_of(number)!r}: {failure or success}")
+        stuck += time.monotonic() - began > call_seconds + start_seconds
+        if number == min(episodes // 5, 200):
+            warm = held()
+        played += 1
+        if time.monotonic() > deadline:
+            break
+    after = held()
+    env.close()
+    return Endured(Counter(map(fault_of, range(played))), solved, tuple(lost), stuck, env.starts, warm, after)

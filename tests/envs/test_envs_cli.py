@@ -1,6 +1,7 @@
 """``treeagent envs`` as it is called, and each rule that its check adds, broken by one small environment."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -140,6 +141,11 @@ class Steady(Hurried):
         return float(self.said == "forty-two") * (1.0 if time.monotonic() - self.began < 0.4 else 0.5)
 
 
+class Deadly(Quiz):
+    def step(self, action: str | ToolCall) -> StepResult:
+        os._exit(7)
+
+
 class Telling(Quiz):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -259,6 +265,13 @@ def test_check_passes_and_prints_counts_and_times() -> None:
     assert "branches equal their replays (1 tasks, snapshots exact)" in result.stdout
     assert result.stdout.rstrip().endswith("passed")
     assert all(call in result.stdout for call in ("reset", "step", "snapshot", "restore"))
+
+
+def test_a_check_in_a_worker_reports_what_kills_the_process() -> None:
+    assert treeagent("check", f"{__name__}:Quiz", "--worker", "--tasks", "1").exit_code == 0
+    result = treeagent("check", f"{__name__}:Deadly", "--worker", "--tasks", "1")
+    assert result.exit_code == 1
+    assert "EnvCrashed" in result.stdout and "ended with exit code 7" in result.stdout
 
 
 def test_check_exits_with_1_on_a_violation_in_json_too() -> None:

@@ -5,7 +5,6 @@ import gc
 import os
 import pickle
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +15,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from faulty_envs import DICE, FAULTS, STAIRS, Stairs, WordsPolicy, children, gone, runs, stairs_task
+from faulty_envs import (
+    DICE,
+    FAULTS,
+    STAIRS,
+    Stairs,
+    WordsPolicy,
+    children,
+    endure,
+    gone,
+    resident_bytes,
+    runs,
+    stairs_task,
+)
 
 from treeagent.envs import EnvDynamics, Forkable, check_env
 from treeagent.envs.base import Env, EnvBroken, SnapshotLost
@@ -26,7 +37,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.types import Action, Policy, Proposal, Refused, State, Task, ToolCall
+from treeagent.types import Policy, Proposal, Refused, State, Task, ToolCall
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 
@@ -177,6 +188,12 @@ def test_any_call_can_fail(stairs: WorkerEnv, fault: str, at: str, error: type[E
     with pytest.raises(error, match=at if fault != "raise" else "stair 2"):
         play_up(stairs, stairs_task(1, fault, at))
     assert play_up(stairs, stairs_task(2)) == 1.0
+
+
+def test_variations_are_drawn_inside_from_the_callers_generator(stairs: WorkerEnv) -> None:
+    draws = random.Random(3), random.Random(3)
+    assert stairs.variations(stairs_task(1), draws[0]) == list(Stairs().variations(stairs_task(1), draws[1]))
+    assert draws[0].getstate() == draws[1].getstate()
 
 
 def play_up(env: Env, task: Task) -> float | None:
@@ -421,9 +438,17 @@ def test_interrupting_the_parent_says_nothing_of_the_process() -> None:
 def test_a_thousand_resets_leave_nothing_behind() -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     env = WorkerEnv(STAIRS)
+    sizes = list[tuple[int, int]]()
     for number in range(1000):
-        start(env, stairs_task(number))
+        process = start(env, stairs_task(number))["process"]
+        env.step("up")
+        env.snapshot()
+        if number in (99, 999):
+            gc.collect()
+            assert isinstance(process, int)
+            sizes.append((resident_bytes(), resident_bytes(process)))
     assert (env.starts, len(children())) == (1, 1)
+    assert all(after - before < 4 * 2**20 for before, after in zip(*sizes, strict=True)), sizes
     env.close()
     for _ in range(3):
         env = WorkerEnv(STAIRS)
@@ -494,49 +519,13 @@ def test_a_process_killed_between_two_calls_costs_no_tree() -> None:
     assert [grown(tree) for tree in trees] == [grown(tree) for tree in search(Stairs(), tasks)]
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def fault_of(number: int) -> str:
-    """Of the episodes 2 in 100 fail at once, and 1 in 1,000 hangs."""
-    if number % 1000 == 500:
-        return "hog" if number % 2000 == 500 else "sleep"
-    quick = [fault for fault in FAULTS if fault not in ("sleep", "hog")]
-    return quick[number // 50 % len(quick)] if number % 50 == 7 else ""
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_episodes_with_faults_are_neither_lost_nor_stuck() -> None:
-    env = WorkerEnv(STAIRS, call_seconds=5)
-    dynamics = EnvDynamics(env, max_steps=6)
-    faults = [fault_of(number) for number in range(10_000)]
-    after_warm_up: list[tuple[int, int, int]] = []
-
-    async def episode(number: int) -> float:
-        state = await dynamics.reset(stairs_task(number, faults[number]))
-        for _ in range(3):
-            transition = await dynamics.step(state, Action("up", "up"))
-            state = transition.state
-        assert transition.terminated
-        return transition.reward or 0.0
-
-    solved, failed = 0, dict[int, str]()
-    for number in range(10_000):
-        try:
-            solved += asyncio.run(episode(number)) == 1.0
-        except Exception as error:
-            failed[number] = repr(error)
-        if number in (2_000, 9_999):
-            gc.collect()
-            after_warm_up.append((resident_bytes(), len(os.listdir("/proc/self/fd")), len(children())))
-    unexpected = {number: error for number, error in failed.items() if not faults[number]}
-    assert not unexpected
-    assert list(failed) == [number for number, fault in enumerate(faults) if fault]
-    assert solved == 10_000 - len(failed) == 9_790
-    (bytes_before, *before), (bytes_after, *after) = after_warm_up
-    assert before == after
-    assert bytes_after - bytes_before < 8 * 2**20
-    assert env.starts == 1 + len(failed)
-    env.close()
+    endured = endure(10_000)
+    failing = sum(count for fault, count in endured.faults.items() if fault not in ("", "slow"))
+    assert (failing, endured.faults["slow"], endured.faults["hog"], endured.faults["sleep"]) == (210, 50, 5, 5)
+    assert (endured.lost, endured.stuck, endured.solved) == ((), 0, 9_790)
+    assert endured.starts == 1 + failing
+    assert (endured.warm.descriptors, endured.warm.processes) == (endured.after.descriptors, endured.after.processes)
+    assert endured.after.resident - endured.warm.resident < 8 * 2**20

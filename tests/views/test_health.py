@@ -28,6 +28,7 @@ def test_figures_of_one_tree() -> None:
             "reward_std": 0.5,
             "entropy": 1.86 / 9,
             "invalid": 0.0,
+            "forbidden": 0.0,
             "repetition": 0.0,
             "process": 0.0,
             "steps": 1.5,

@@ -131,6 +131,12 @@ class WorkerEnv(Env):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self._call("tasks", _sequence_of(Task), split, count, start)
 
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        """The environment's, drawn from the caller's generator."""
+        tasks, state = self._call("variations", lambda answer: (_sequence_of(Task)(answer[0]), answer[1]), task, rng)
+        rng.setstate(state)
+        return tasks
+
     def tools(self) -> Sequence[ToolSpec]:
         return self._call("tools", _sequence_of(ToolSpec))
 
@@ -420,6 +426,9 @@ class _Host:
 
     def step(self, action: str | ToolCall) -> tuple[object, object]:
         return self.env.step(action), self.env.state_key()
+
+    def variations(self, task: Task, rng: random.Random) -> tuple[object, object]:
+        return self.env.variations(task, rng), rng.getstate()
 
     def snapshot(self) -> bytes | int:
         snapshot = self.env.snapshot()

@@ -1,0 +1,174 @@
+"""Real OpenEnv servers over WebSocket: one of ours, and one that knows nothing of us."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from treeagent.envs import EnvCrashed, EnvTimeout, Forkable, check_env
+from treeagent.envs.adapters.openenv import OpenEnvEnv, from_openenv
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.types import Refused, ToolCall
+
+pytest.importorskip("openenv", reason="the openenv extra is not installed")
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+OURS = """
+from treeagent.envs import make_env
+from treeagent.envs.adapters.openenv import to_openenv
+app = to_openenv(lambda: make_env("shop", {"products": 200}))
+"""
+COUNTER = """
+import os, time
+from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+
+class Add(Action):
+    amount: int
+
+class Total(Observation):
+    total: int
+
+class Counter(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    total = 0
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.total = seed % 3
+        return Total(total=self.total)
+
+    def step(self, action, timeout_s=None, **kwargs):
+        if action.amount == 13:
+            os._exit(13)
+        if action.amount == 99:
+            time.sleep(60)
+        self.total += action.amount
+        return Total(total=self.total, reward=float(self.total == 5), done=self.total >= 5)
+
+    @property
+    def state(self):
+        return State()
+
+app = create_fastapi_app(Counter, Add, Total, max_concurrent_envs=4)
+"""
+
+
+def started(script: str) -> "tuple[subprocess.Popen[bytes], str]":
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = f"{textwrap.dedent(script)}\nimport uvicorn\nuvicorn.run(app, port={port}, log_level='warning')"
+    process = subprocess.Popen(
+        [sys.executable, "-c", running], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        assert process.poll() is None
+        with socket.socket() as client:
+            if not client.connect_ex(("127.0.0.1", port)):
+                return process, f"http://127.0.0.1:{port}"
+        time.sleep(0.1)
+    raise TimeoutError("the server does not start")
+
+
+@pytest.fixture(scope="module")
+def shop_server() -> Iterator[str]:
+    process, address = started(OURS)
+    yield address
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def counter_server() -> Iterator[str]:
+    process, address = started(COUNTER)
+    yield address
+    process.kill()
+    process.wait()
+
+
+def counter(address: str, seconds: float = 30.0) -> OpenEnvEnv:
+    def act(call: str | ToolCall) -> dict[str, Any]:
+        return {"amount": call if isinstance(call, str) else None}
+
+    return from_openenv(address, name="counter", prompt="Count to five.", act=act, seconds=seconds)
+
+
+def test_one_of_ours_is_the_same_over_the_wire(shop_server: str) -> None:
+    here, there = ShopEnv(ShopOptions(products=200)), from_openenv(shop_server, name="shop", prompt="Buy it.")
+    assert (there.snapshot_kind, there.stochastic, there.snapshot_portable) == ("exact", False, False)
+    boots = ToolCall("search", {"query": "boot"})
+    calls: list[str | ToolCall] = ["search[lamp]", "click[no such thing]", boots, "click[back to search]"]
+    for task in there.tasks("train", 2):
+        assert there.reset(options={"task": task})[0] == here.reset(seed=task.seed)[0]
+        for call in calls:
+            observation, reward, terminated, truncated, info = here.step(call)
+            answer = there.step(call)
+            assert answer[:4] == (observation, reward, terminated, truncated)
+            assert ("tool_error" in answer[4]) == ("tool_error" in info)
+            assert there.state_key() == here.state_key()
+            place = there.snapshot()
+            there.step("click[next >]")
+            there.restore(place)
+            assert there.state_key() == here.state_key()
+    there.close()
+
+
+def test_the_conformance_check_passes_with_snapshots_over_the_wire(shop_server: str) -> None:
+    env, other = (from_openenv(shop_server, name="shop", prompt="Buy it.") for _ in range(2))
+    calls = ["search[lamp]", "search[boot]", "click[next >]", "click[back to search]"]
+    report = check_env(env, env.tasks("train", 1)[0], other=other, actions=calls)
+    assert report.passed, report.violations
+    assert report.branches == report.equal_branches == 24
+    fork = Forkable(env)
+    fork.reset(env.tasks("train", 1)[0])
+    mark = fork.mark()
+    fork.step("search[lamp]")
+    fork.goto(mark)
+    assert (fork.restored_snapshots, fork.replayed_steps) == (1, 0)
+    env.close()
+    with pytest.raises(Refused, match="another session"):
+        other.restore(fork._snapshots.get(mark).snapshot)  # type: ignore[union-attr]
+    other.close()
+
+
+def test_any_other_server_is_replayed(counter_server: str) -> None:
+    env = counter(counter_server)
+    assert env.snapshot_kind == "replay"
+    report = check_env(env, env.tasks("train", 1)[0], actions=["1", "2"], branches=8, depth=2)
+    assert report.passed, report.violations
+    assert report.branches == report.equal_branches == 8
+    assert env.reset(options={"task": env.tasks("test", 1)[0]})[0] == '{"total": 2}'
+    observation, _, _, _, info = env.step("many")
+    assert "VALIDATION_ERROR" in observation
+    assert info == {"tool_error": observation}
+    assert env.step("3") == ('{"total": 5}', 1.0, True, False, {})
+    assert env.verify() == 1.0
+    assert env.step("3")[4] == {"tool_error": "the episode is over"}
+    env.close()
+
+
+def test_a_server_that_hangs_or_dies_costs_the_episode(counter_server: str) -> None:
+    env = counter(counter_server, seconds=3.0)
+    env.reset(seed=0)
+    with pytest.raises(EnvTimeout, match="step of counter took longer than 3 seconds"):
+        env.step("99")
+    with pytest.raises(ValueError, match="no episode has begun"):
+        env.step("1")
+    env.reset(seed=0)
+    assert env.step("1")[0] == '{"total": 1}'
+    with pytest.raises(EnvCrashed, match="step of counter failed"):
+        env.step("13")
+    with pytest.raises(EnvCrashed, match="reset of counter failed"):
+        env.reset(seed=0)
+    env.close()
+
+
+def test_a_server_that_is_not_there_is_refused() -> None:
+    with pytest.raises(Refused, match=r"the OpenEnv server http://127\.0\.0\.1:9 does not answer"):
+        counter("http://127.0.0.1:9")

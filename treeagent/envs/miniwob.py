@@ -1,0 +1,436 @@
+"""MiniWoB++ in a real, headless Chromium: small web pages, read as a list of their elements, used by click and key."""
+
+import os
+import random
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass as value
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from treeagent.envs.adapters import required
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.worker import EnvCrashed
+from treeagent.types import Refused, Split, Task, ToolCall
+
+_BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_SECONDS = 20
+"""Limit of loading a page, and of each of its scripts."""
+_NO_END = 2**31 - 1
+"""Milliseconds, the most that a timer of a page can hold: the page's own time limit is lifted."""
+_PROMPT = "Do what the page asks for."
+
+
+def _tool(name: str, description: str, *arguments: str) -> ToolSpec:
+    properties = {argument: {"type": "string"} for argument in arguments}
+    schema = {"type": "object", "properties": properties, "required": list(arguments), "additionalProperties": False}
+    return ToolSpec(name, description, schema)
+
+
+TOOLS = (
+    text_tool("click", "Click the element with this number.", "ref"),
+    _tool("type", "Click a textbox and replace its text; a line break presses Enter.", "ref", "text"),
+    _tool("select", "Choose an option of a list.", "ref", "option"),
+    _tool("scroll", "Scroll an element up or down by most of its height.", "ref", "direction"),
+)
+
+_BEFORE = """
+const real = Date, shift = real.UTC(2024, 0, 15, 12) - real.now(), now = () => real.now() + shift;
+window.Date = new Proxy(real, {
+  construct: (target, given, made) => Reflect.construct(target, given.length ? given : [now()], made),
+  apply: () => new real(now()).toString(),
+  get: (target, name) => (name === 'now' ? now : target[name]),
+});
+const pending = new Set(), later = setTimeout, never = clearTimeout, frame = requestAnimationFrame;
+window.setTimeout = (call, delay, ...given) => {
+  const timer = later(() => {
+    pending.delete(timer);
+    typeof call === 'function' ? call(...given) : window.eval(call);
+  }, delay);
+  if (!(delay > 1000)) pending.add(timer);
+  return timer;
+};
+window.clearTimeout = timer => { pending.delete(timer); never(timer); };
+window.requestAnimationFrame = call => {
+  const drawn = {};
+  pending.add(drawn);
+  return frame(time => { pending.delete(drawn); call(time); });
+};
+window.treeagentSettle = done => {
+  const patience = performance.now() + 4000;
+  const wait = () => frame(pending.size && performance.now() < patience ? wait : () => frame(() => done()));
+  wait();
+};
+"""
+"""Every page opens on the same day, or its calendars would be other tasks tomorrow; and it is looked at when what it
+has put off for up to a second is done, for at most four seconds, or what is seen would depend on the machine."""
+
+_START = """
+const [seed, mode, limit] = arguments;
+if (window.jQuery) jQuery.fx.off = true;
+const still = document.createElement('style');
+still.textContent = '* { transition: none !important; animation: none !important; }';
+document.head.appendChild(still);
+core.EPISODE_MAX_TIME = limit;
+Math.seedrandom(seed);
+core.setDataMode(mode);
+core.startEpisodeReal();
+"""
+
+_LIST = """
+const roles = {
+  A: 'link', BUTTON: 'button', TEXTAREA: 'textbox', IMG: 'image', LI: 'listitem', TD: 'cell', TH: 'cell',
+  CANVAS: 'canvas', H1: 'heading', H2: 'heading', H3: 'heading', LABEL: 'label',
+};
+const inputs = {
+  button: 'button', submit: 'button', reset: 'button', checkbox: 'checkbox', radio: 'radio', range: 'slider',
+};
+const apart = ['query', 'query-wrap', 'click-canvas', 'attention-canvas', 'reward-display', 'sync-task-cover'];
+const drawn = ['rect', 'circle', 'ellipse', 'polygon', 'line', 'path', 'text', 'image'];
+const used = [
+  'link', 'button', 'textbox', 'checkbox', 'radio', 'slider', 'combobox', 'listbox', 'tab', 'menuitem', 'option',
+];
+const found = [], rows = [];
+const plain = text => text.replace(/\\s+/g, ' ').trim();
+const roleOf = element => {
+  if (element.getAttribute('role')) return element.getAttribute('role');
+  if (element.isContentEditable) return 'textbox';
+  if (element.tagName === 'INPUT') return inputs[element.type] || 'textbox';
+  if (element.tagName === 'SELECT') return element.multiple || element.size > 1 ? 'listbox' : 'combobox';
+  return roles[element.tagName] || (drawn.includes(element.tagName) ? element.tagName : 'text');
+};
+const visit = element => {
+  if (apart.includes(element.id) || ['SCRIPT', 'STYLE', 'NOSCRIPT'].includes(element.tagName)) return;
+  if (element.tagName === 'IFRAME') return element.contentDocument && visit(element.contentDocument.body);
+  const style = getComputedStyle(element);
+  if (style.display === 'none' || style.opacity === '0') return;
+  const box = element.getBoundingClientRect(), role = roleOf(element), use = used.includes(role);
+  const own = plain([...element.childNodes].filter(node => node.nodeType === 3).map(node => node.data).join(' '));
+  const shape = drawn.includes(element.tagName) || role === 'canvas' || role === 'image';
+  const bare = !element.children.length && (style.cursor === 'pointer' || style.backgroundImage !== 'none');
+  const large = shape ? Math.max(box.width, box.height) >= 3 : box.width * box.height > 0;
+  const shown = large && style.visibility === 'visible' && box.right > 0 && box.bottom > 0;
+  if (shown && (use || own || shape || bare)) {
+    const field = ['INPUT', 'TEXTAREA', 'SELECT'].includes(element.tagName);
+    let name = field ? (element.labels && element.labels.length ? plain(element.labels[0].textContent) : '')
+      : plain(use ? element.textContent : own);
+    name = name || element.getAttribute('aria-label') || element.title || element.alt || element.placeholder || '';
+    const states = [];
+    if (role === 'button' && field) name = element.value;
+    else if (role === 'textbox') states.push('value ' + JSON.stringify(field ? element.value : element.innerText));
+    else if (role === 'slider') states.push('value ' + element.value);
+    if (!name && !shape) name = element.className || element.id || '';
+    if (element.checked) states.push('checked');
+    if (element.disabled) states.push('disabled');
+    if (element === element.ownerDocument.activeElement) states.push('focused');
+    if (element.tagName === 'SELECT') {
+      const words = options => JSON.stringify(options.map(option => plain(option.text)));
+      const options = [...element.options];
+      states.push('selected ' + words(options.filter(option => option.selected)), 'options ' + words(options));
+    }
+    if (shape) {
+      const [x, y] = [box.x + box.width / 2, box.y + box.height / 2].map(Math.round);
+      states.push(`at ${x},${y} size ${Math.round(box.width)}x${Math.round(box.height)}`);
+      const fill = element.getAttribute('fill') || element.style.fill;
+      if (fill) states.push('fill ' + fill);
+    }
+    const hidden = element.scrollHeight - element.clientHeight;
+    if (hidden > 1 && element.clientHeight && ['auto', 'scroll'].includes(style.overflowY)) {
+      states.push(`scrolled ${Math.round(element.scrollTop)} of ${hidden}`);
+    }
+    found.push(element);
+    rows.push([role, plain(String(name)).slice(0, 500), states.join(' ')]);
+  }
+  if (element.tagName !== 'SELECT') [...element.children].forEach(visit);
+};
+visit(document.body);
+window.treeagentFound = found;
+const asked = core.getUtterance();
+return [asked.utterance || asked, rows, WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL];
+"""
+
+_POINT = """
+const element = (window.treeagentFound || [])[arguments[0] - 1];
+if (!element || !element.isConnected) return null;
+element.scrollIntoView({block: 'nearest', inline: 'nearest'});
+const box = element.getClientRects()[0];
+if (!box) return null;
+const frame = element.ownerDocument === document ? null : element.ownerDocument.defaultView.frameElement;
+const [left, top] = frame ? [frame.getBoundingClientRect().x, frame.getBoundingClientRect().y] : [0, 0];
+return [Math.floor(left + box.x + box.width / 2), Math.floor(top + box.y + box.height / 2)];
+"""
+
+_SELECT = """
+const element = window.treeagentFound[arguments[0] - 1];
+const option = [...(element.options || [])].find(each => each.text.replace(/\\s+/g, ' ').trim() === arguments[1]);
+if (!option) return false;
+option.selected = true;
+for (const name of ['input', 'change']) element.dispatchEvent(new Event(name, {bubbles: true}));
+return true;
+"""
+
+_SCROLL = """
+let element = window.treeagentFound[arguments[0] - 1];
+while (element && element.scrollHeight <= element.clientHeight + 1) element = element.parentElement;
+if (!element) return false;
+element.scrollTop += arguments[1] * Math.max(10, Math.floor(0.8 * element.clientHeight));
+return true;
+"""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class MiniWoBOptions:
+    """Settings of ``MiniWoBEnv``."""
+
+    page: str = "click-button"
+    """One of the pages that ship with MiniWoB++, such as click-tab-2 or flight.Alaska."""
+
+
+@value(frozen=True, slots=True)
+class Element:
+    """What is listed of a visible element; its number is its place in the list, from 1 on."""
+
+    role: str
+    name: str
+    state: str
+
+
+class MiniWoBEnv(Env):
+    """A page of MiniWoB++ in Chromium, its elements numbered and listed. Going back reloads the page and replays.
+
+    Tasks are seeds; train has every third, and so have validation and test, but a page with few variants shows the same
+    one under many seeds. Time plays no part: the page's limit is lifted, its calendar stands still, jQuery and CSS do
+    not animate. A success is the page's full reward before its decay. There is no dragging.
+
+    Raises:
+        Refused: the extra or a browser is not installed, or there is no such page.
+    """
+
+    options_type = MiniWoBOptions
+    snapshot_kind: SnapshotKind = "replay"
+
+    def __init__(self, options: MiniWoBOptions | None = None) -> None:
+        self.options = options or MiniWoBOptions()
+        page = self.options.page
+        if page not in pages():
+            raise Refused(f"page is {page!r}: give one that MiniWoB++ ships, such as {pages()[:3]}")
+        self._browser = _program(*_BROWSERS), _program("chromedriver")
+        self._driver: Any = None
+        self._playing = False
+        self._ended, self._reward = False, 0.0
+        self.asked = ""
+        """What the page asks for."""
+        self.elements: Sequence[Element] = ()
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        """Start ``options["task"]``, or training task number ``seed``, on the page loaded anew."""
+        from selenium.common.exceptions import WebDriverException
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        task = task_to_play(self, seed, options)
+        self._playing = False
+        try:
+            driver = self._started()
+            driver.get(_address(self.options.page))
+            WebDriverWait(driver, _SECONDS, 0.02).until(
+                lambda driver: driver.execute_script("return window.core && core.cover_div !== null")
+            )
+            # Other words in other splits, where a page knows of them.
+            mode = "test" if task.split == "test" else "train"
+            driver.execute_script(_START, str(task.seed), mode, _NO_END)
+            WebDriverWait(driver, _SECONDS, 0.02).until(lambda driver: driver.execute_script("return WOB_TASK_READY"))
+            self._playing = True
+            return self._look(), {}
+        except WebDriverException as error:
+            self.close()
+            raise EnvCrashed(f"page {self.options.page} does not start: {_first_line(error)}") from error
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        from selenium.common.exceptions import WebDriverException
+
+        if not self._playing:
+            raise ValueError("no episode has begun: call reset first")
+        call = "the episode is over" if self._ended else read_call(action, TOOLS)
+        try:
+            error = call if isinstance(call, str) else self._act(call.name, call.arguments)
+            if error:
+                return error, 0.0, self._ended, False, {"tool_error": error}
+            observation = self._look()
+        except WebDriverException as broken:
+            self.close()
+            raise EnvCrashed(f"page {self.options.page}, {call}: {_first_line(broken)}") from broken
+        return observation, self.verify(), self._ended, False, {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return TOOLS
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [
+            Task(f"miniwob-{self.options.page}-{split}-{index}", _PROMPT, split, 3 * index + _BUCKETS[split])
+            for index in range(start, start + count)
+        ]
+
+    def verify(self) -> float:
+        """1 where the page has given its full reward, else 0."""
+        return float(self._ended and self._reward >= 1.0)
+
+    def demonstrator(self, noise: float) -> "MiniWoBDemonstrator":
+        return MiniWoBDemonstrator(self, noise)
+
+    def close(self) -> None:
+        """End the browser."""
+        from selenium.common.exceptions import WebDriverException
+
+        driver, self._driver, self._playing = self._driver, None, False
+        if driver is not None:
+            try:
+                driver.quit()
+            except WebDriverException:  # it has ended already
+                driver.service.stop()
+
+    def _started(self) -> Any:
+        from selenium import webdriver
+
+        if self._driver is None:
+            options = webdriver.ChromeOptions()
+            options.binary_location = self._browser[0]
+            options.unhandled_prompt_behavior = "accept"
+            for flag in _flags():
+                options.add_argument(flag)
+            service = webdriver.ChromeService(executable_path=self._browser[1])
+            self._driver = webdriver.Chrome(options=options, service=service)
+            self._driver.set_page_load_timeout(_SECONDS)
+            self._driver.set_script_timeout(_SECONDS)
+            self._driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _BEFORE})
+            self._driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "UTC"})
+        return self._driver
+
+    def _look(self) -> str:
+        """List the page's elements, once it is drawn and still."""
+        self._driver.execute_async_script("window.treeagentSettle(arguments[0])")
+        self.asked, rows, self._ended, reward = self._driver.execute_script(_LIST)
+        self._reward = float(reward)
+        if self._ended:
+            self.elements = ()
+            return "the page has ended the task"
+        self.elements = [Element(*row) for row in rows]
+        lines = [f"task: {self.asked}"]
+        for number, each in enumerate(self.elements, 1):
+            lines.append(
+                " ".join(filter(None, (f"[{number}] {each.role}", f'"{each.name}"' * bool(each.name), each.state)))
+            )
+        return "\n".join(lines)
+
+    def _act(self, name: str, arguments: Mapping[str, object]) -> str:
+        """Make a call. Returns why it cannot be made, or nothing."""
+        ref = str(arguments["ref"]).strip()
+        point = self._driver.execute_script(_POINT, int(ref)) if ref.isdecimal() else None
+        if point is None:
+            return f"no element {ref}, use 1 to {len(self.elements)}"
+        match name:
+            case "click":
+                return self._press(point)
+            case "type":
+                return self._press(point, str(arguments["text"]))
+            case "select":
+                option = str(arguments["option"])
+                done = self._driver.execute_script(_SELECT, int(ref), option)
+                return "" if done else f"element {ref} has no option {option}"
+        direction = {"up": -1, "down": 1}.get(str(arguments["direction"]))
+        if direction is None:
+            return "direction must be up or down"
+        return "" if self._driver.execute_script(_SCROLL, int(ref), direction) else f"element {ref} does not scroll"
+
+    def _press(self, point: Sequence[int], text: str | None = None) -> str:
+        """Click at a point of the window, and type over what is written there."""
+        from selenium.common.exceptions import MoveTargetOutOfBoundsException
+        from selenium.webdriver import ActionChains, Keys
+        from selenium.webdriver.common.actions.action_builder import ActionBuilder
+
+        mouse = ActionBuilder(self._driver, duration=0)
+        mouse.pointer_action.move_to_location(*point).click()
+        try:
+            mouse.perform()
+        except MoveTargetOutOfBoundsException:
+            return "the element is out of sight"
+        if text is not None:
+            keys = ActionChains(self._driver, duration=0)
+            keys.key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).send_keys(Keys.DELETE)
+            keys.send_keys(text.replace("\n", Keys.ENTER)).perform()
+        return ""
+
+
+class MiniWoBDemonstrator:
+    """Clicks the element that the page's instruction quotes, where it quotes one, else any; with probability ``noise``
+    any. Good for pages that take one click, and for something to try on the others.
+    """
+
+    def __init__(self, env: MiniWoBEnv, noise: float) -> None:
+        if not 0.0 <= noise <= 1.0:
+            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
+        self._env, self._noise = env, noise
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        quoted = re.findall(r'"([^"]+)"', self._env.asked)
+        elements = self._env.elements
+        meant = [number for number, each in enumerate(elements, 1) if each.name in quoted]
+        astray = not meant or rng.random() < self._noise
+        number = rng.randrange(1, len(elements) + 1) if astray and elements else (meant or [1])[0]
+        return ", ".join(quoted), f"click[{number}]"
+
+
+def pages() -> list[str]:
+    """Names of the pages that MiniWoB++ ships, in order.
+
+    Raises:
+        Refused: the extra is not installed.
+    """
+    html = _html()
+    flights = [f"flight.{folder.parent.name}" for folder in html.glob("flight/*/wrapper.html")]
+    return sorted([*(file.stem for file in html.glob("miniwob/*.html")), *flights])
+
+
+def _html() -> Path:
+    return Path(required("miniwob").__file__).parent / "html"
+
+
+def _address(page: str) -> str:
+    folder, _, flight = page.partition(".")
+    file = f"flight/{flight}/wrapper.html" if folder == "flight" else f"miniwob/{page}.html"
+    return (_html() / file).as_uri()
+
+
+def _program(*names: str) -> str:
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    raise Refused(
+        f"{names[0]} is not installed: MiniWoB++ needs a browser, as of apt-get install chromium chromium-driver"
+    )
+
+
+def _flags() -> list[str]:
+    flags = [
+        "--headless=new",
+        "--window-size=800,900",
+        "--allow-file-access-from-files",  # pages hold others in a frame
+        "--disable-background-networking",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--remote-debugging-pipe",  # which closes, and the browser with it, when its driver is killed
+    ]
+    # Root cannot have Chromium's own sandbox. The pages are those of the package.
+    return [*flags, "--no-sandbox"] if os.geteuid() == 0 else flags
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

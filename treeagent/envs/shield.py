@@ -1,0 +1,210 @@
+"""What an agent may call and how much it may read: forbidden calls never reach the environment, and what the
+environment says is bounded in bytes."""
+
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field
+
+from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec, checked_reset, checked_step, checked_verdict
+from treeagent.envs.calls import read_call
+from treeagent.types import Refused, Split, Task, ToolCall
+
+FORBIDDEN = "Forbidden call: "
+"""What the observation of a forbidden call begins with."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Shield:
+    """Which calls are forbidden, and what each of them costs."""
+
+    deny: tuple[str, ...] = ()
+    """Regular expressions, whatever the case, looked for in the call as ``tool[argument, argument]``, each argument in
+    plain text, and in the action as it was written."""
+    predicate: str = ""
+    """A function of yours, "module:function": (call) → why it is forbidden, or None. The call is a ``ToolCall`` where
+    it is a well-formed call of a tool, else the text."""
+    penalty: Annotated[float, Field(ge=0)] = 0.0
+    """What each forbidden call takes off the outcome, of which a verifier's stays at 0 or more; its process reward is
+    as much below 0, so that the cost is the same whatever ``search.process_weight`` is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What the episode has used up."""
+
+    forbidden: int = 0
+    read: int = 0
+    """Bytes of observations."""
+    terminated: bool = False
+
+
+class ShieldedEnv(Env):
+    """``env`` behind a shield and within budgets of bytes.
+
+    A forbidden call is an observation with the reason, under ``info["tool_error"]`` too, and nothing else happens. It
+    does not matter who steps: search, replay, demonstrator or evaluation; nor whether ``env`` is in another process.
+
+    Args:
+        env: the environment; this object is the only one to step it.
+        shield: what is forbidden.
+        observation_bytes: of an observation that are read, in UTF-8; a note tells how many were cut.
+        episode_bytes: of all observations together after which the episode is truncated.
+
+    Raises:
+        Refused: a pattern is no regular expression, or the predicate cannot be imported.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        shield: Shield | None = None,
+        *,
+        observation_bytes: int | None = None,
+        episode_bytes: int | None = None,
+    ) -> None:
+        self._env, self._shield = env, shield or Shield()
+        self._observation_bytes, self._episode_bytes = observation_bytes, episode_bytes
+        self._denied = [_compiled(pattern) for pattern in self._shield.deny]
+        self._predicate = _imported(self._shield.predicate)
+        self._tools = env.tools() if self._denied or self._predicate else ()
+        self._spent = _Spent()
+        self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
+        self.snapshot_portable = env.snapshot_portable
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        observation, info = checked_reset(self._env.reset(seed=seed, options=options))
+        self._spent = _Spent()
+        return self._read(observation), info
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        reason = self._forbidden(action)
+        if reason is not None:
+            return self._refuse(reason)
+        observation, reward, terminated, truncated, info = checked_step(self._env.step(action))
+        self._spent = replace(self._spent, terminated=terminated)
+        return self._read(observation), reward, terminated, truncated or self._full(), info
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return self._env.tasks(split, count, start)
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        return self._env.variations(task, rng)
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return self._env.tools()
+
+    def legal_actions(self) -> list[str] | None:
+        """The environment's; those that are forbidden are told apart only when they are tried."""
+        return self._env.legal_actions()
+
+    def verify(self) -> float | None:
+        """The environment's verdict, less the penalties."""
+        verdict, cost = checked_verdict(self._env.verify()), self._shield.penalty * self._spent.forbidden
+        return verdict if verdict is None else max(verdict - cost, min(verdict, 0.0))
+
+    def snapshot(self) -> object:
+        return self._env.snapshot(), self._spent
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        match snapshot:
+            case (place, _Spent() as spent):
+                self._env.restore(place, reseed=reseed)
+                self._spent = spent
+            case _:
+                raise Refused(f"a {type(snapshot).__name__} is no snapshot of a ShieldedEnv: restore what it gave")
+
+    def state_key(self) -> str | None:
+        """The environment's, and what of the budgets is used up, as far as that decides the future."""
+        key, spent = self._env.state_key(), self._spent
+        used = (spent.forbidden if self._shield.penalty else 0, spent.read if self._episode_bytes else 0)
+        return None if key is None else f"{used[0]}/{used[1]} {key}"
+
+    def demonstrator(self, noise: float) -> Demonstrator | None:
+        return self._env.demonstrator(noise)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _forbidden(self, action: str | ToolCall) -> str | None:
+        """Why the call must not be made; None where it may."""
+        if not self._denied and self._predicate is None:
+            return None
+        read = read_call(action, self._tools) if self._tools else action
+        call = read if isinstance(read, ToolCall) else action
+        texts = {action if isinstance(action, str) else _spelled(action), _spelled(call)}
+        for pattern in self._denied:
+            if any(map(pattern.search, texts)):
+                return f"it matches {pattern.pattern!r}"
+        return self._predicate(call) if self._predicate is not None else None
+
+    def _refuse(self, reason: str) -> StepResult:
+        self._spent = replace(self._spent, forbidden=self._spent.forbidden + 1)
+        cost = 0.0 - self._shield.penalty
+        observation = self._read(FORBIDDEN + reason)
+        info: dict[str, object] = {"tool_error": observation, "process_reward": cost}
+        return observation, cost, self._spent.terminated, self._full(), info
+
+    def _read(self, observation: str) -> str:
+        """What the agent reads of an observation, which is booked."""
+        content, limit = observation.encode(), self._observation_bytes
+        if limit is not None and len(content) > limit:
+            kept = content[:limit].decode(errors="ignore")
+            observation = f"{kept}\n[{len(content) - len(kept.encode())} more bytes cut]"
+        self._spent = replace(self._spent, read=self._spent.read + len(observation.encode()))
+        return observation
+
+    def _full(self) -> bool:
+        """Whether the episode has used up its bytes; a task that is over is not cut short."""
+        spent = self._spent
+        return self._episode_bytes is not None and spent.read > self._episode_bytes and not spent.terminated
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.IGNORECASE | re.DOTALL)  # a line break must not hide a call
+    except re.error as error:
+        raise Refused(f"shield.deny holds {pattern!r}, which is no regular expression: {error}") from error
+
+
+def _imported(predicate: str) -> Callable[[str | ToolCall], str | None] | None:
+    from treeagent.envs import imported  # which imports this module
+
+    if not predicate:
+        return None
+    found: Any = imported(predicate, "shield.predicate")
+    if not callable(found):
+        raise Refused(f"shield.predicate {predicate!r} is a {type(found).__name__}: name a function")
+
+    def checked(call: str | ToolCall) -> str | None:
+        reason = found(call)
+        if reason is not None and not isinstance(reason, str):
+            raise Refused(f"shield.predicate {predicate!r} returned {reason!r:.80}: give a reason in words or None")
+        return reason
+
+    return checked
+
+
+def _spelled(call: str | ToolCall) -> str:
+    return call if isinstance(call, str) else f"{call.name}[{', '.join(_texts(call.arguments))}]"
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The values of an argument, however deep, in plain text."""
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for each in value.values():
+                yield from _texts(each)
+        case list() | tuple():
+            for each in value:
+                yield from _texts(each)
+        case _:
+            yield str(value)
