@@ -4,12 +4,14 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, Forkable, Mark, ReplayDivergence, SnapshotLost, ToolSpec
 from treeagent.envs.check import CheckReport, check_env
 from treeagent.envs.dynamics import EnvDynamics
+from treeagent.envs.shield import Shield, ShieldedEnv
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 from treeagent.types import Refused
 
@@ -26,11 +28,14 @@ __all__ = [
     "Forkable",
     "Mark",
     "ReplayDivergence",
+    "Shield",
+    "ShieldedEnv",
     "SnapshotLost",
     "ToolSpec",
     "WorkerEnv",
     "check_env",
     "env_class",
+    "imported",
     "make_env",
 ]
 
@@ -41,9 +46,12 @@ BUILT_IN = {
     "minigrid": "treeagent.envs.minigrid:MiniGridEnv",
     "sql": "treeagent.envs.sql:SqlEnv",
     "python": "treeagent.envs.python:PythonEnv",
+    "qa": "treeagent.envs.qa:QaEnv",
+    "sokoban": "treeagent.envs.sokoban:SokobanEnv",
+    "miniwob": "treeagent.envs.miniwob:MiniWoBEnv",
 }
 
-EXTRAS = {"textworld": "textworld", "frozenlake": "gymnasium", "minigrid": "minigrid"}
+EXTRAS = {"textworld": "textworld", "frozenlake": "gymnasium", "minigrid": "minigrid", "miniwob": "miniwob"}
 """The extra that a built-in environment needs, which is also the name of the package that it brings."""
 
 
@@ -54,16 +62,25 @@ def env_class(name: str) -> type[Env]:
     Raises:
         Refused: no such environment.
     """
-    module_name, _, class_name = BUILT_IN.get(name, name).partition(":")
-    if not class_name:
+    if name not in BUILT_IN and ":" not in name:
         raise Refused(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
-    if name not in BUILT_IN and os.getcwd() not in sys.path:
+    found: type[Env] = imported(BUILT_IN.get(name, name), "environment")
+    return found
+
+
+def imported(name: str, what: str) -> Any:
+    """What ``"module:name"`` names, whose module may lie in the current folder; ``what`` it is to be, in words.
+
+    Raises:
+        Refused: there is no such module, or it has no such name.
+    """
+    module_name, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where a console script, unlike python -m, does not look
     try:
-        found: type[Env] = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise Refused(f"environment {name!r} cannot be imported ({error}): give an importable module") from error
-    return found
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Refused(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
 
 
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:

@@ -1,0 +1,6 @@
+"""Search question answering: questions of one to three hops over a local corpus, after Search-R1 (Jin et al. 2025)."""
+
+from treeagent.envs.qa.env import QaEnv
+from treeagent.envs.qa.options import QaOptions
+
+__all__ = ["QaEnv", "QaOptions"]

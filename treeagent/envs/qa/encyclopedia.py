@@ -1,0 +1,285 @@
+"""A generated encyclopedia of people, towns, companies and books that refer to each other, and questions on it.
+
+It has three parts that know nothing of each other, one for each split: no question of a split names, passes or ends at
+an article that another split's questions do. All lie in one corpus.
+"""
+
+import itertools
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from treeagent.envs.qa.index import Passage
+from treeagent.envs.qa.questions import Hop, Question, data_of
+from treeagent.types import Refused, Split, Task
+
+Kind = Literal["person", "town", "company", "book"]
+
+_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+_KINDS: tuple[Kind, ...] = ("person", "town", "company", "book")
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What an article of one kind says of another article, in that article only."""
+
+    subject: Kind
+    name: str
+    object: Kind | Literal["river"]
+    sentences: tuple[str, ...]
+    nouns: tuple[str, ...]
+    """Phrases for the object within a longer question."""
+    questions: tuple[str, ...]
+
+
+_RELATIONS = (
+    Relation(
+        "person",
+        "birthplace",
+        "town",
+        ("Born in {}.", "A native of {}.", "Grew up in {}, the place of birth."),
+        ("the birthplace of {}", "the town where {} was born"),
+        ("Where was {} born?", "What is the birthplace of {}?"),
+    ),
+    Relation(
+        "person",
+        "employer",
+        "company",
+        ("Works for {}.", "Employed by {}.", "Holds a post at {}."),
+        ("the employer of {}", "the company that employs {}"),
+        ("Which company does {} work for?", "What is the employer of {}?"),
+    ),
+    Relation(
+        "person",
+        "teacher",
+        "person",
+        ("Studied under {}.", "A pupil of {}.", "Learned the trade from {}."),
+        ("the teacher of {}", "the person who taught {}"),
+        ("Who taught {}?", "Who was the teacher of {}?"),
+    ),
+    Relation(
+        "town",
+        "mayor",
+        "person",
+        ("Its mayor is {}.", "{} presides over the town hall.", "Governed by {}."),
+        ("the mayor of {}", "the head of the town hall of {}"),
+        ("Who is the mayor of {}?", "Who governs {}?"),
+    ),
+    Relation(
+        "town",
+        "river",
+        "river",
+        ("Lies on the {}.", "The {} flows through it.", "Built on the banks of the {}."),
+        ("the river of {}", "the river that flows through {}"),
+        ("Which river flows through {}?", "On which river does {} lie?"),
+    ),
+    Relation(
+        "company",
+        "founder",
+        "person",
+        ("Founded by {}.", "{} set it up.", "Goes back to {}, who started it."),
+        ("the founder of {}", "the person who founded {}"),
+        ("Who founded {}?", "Who is the founder of {}?"),
+    ),
+    Relation(
+        "company",
+        "seat",
+        "town",
+        ("Based in {}.", "Its head office is in {}.", "Run from {}."),
+        ("the seat of {}", "the town where {} is based"),
+        ("Where is {} based?", "In which town is the seat of {}?"),
+    ),
+    Relation(
+        "book",
+        "author",
+        "person",
+        ("Written by {}.", "{} wrote it.", "From the pen of {}."),
+        ("the author of {}", "the writer of {}"),
+        ("Who wrote {}?", "Who is the author of {}?"),
+    ),
+    Relation(
+        "book",
+        "setting",
+        "town",
+        ("Set in {}.", "The story takes place in {}.", "All its scenes are laid in {}."),
+        ("the setting of {}", "the town where {} is set"),
+        ("Where is {} set?", "In which town does {} take place?"),
+    ),
+)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\S+", text))
+
+
+_GIVEN = _words(
+    "Ada Ben Cleo Dan Eva Finn Gina Hugo Iris Jon Kim Leo Mia Ned Olga Paul Rosa Sam Tess Uma Vera Will Xenia Yuri Zoe "
+    "Alan Beth Carl Dora Emil Flora Glen Hanna Igor Jill Karl Lena Mark Nora Otto"
+)
+_FAMILIES = _words(
+    "Abbot Baker Carter Dyer Ellis Fisher Glover Hunter Irwin Jarvis Keller Lambert Mason Norris Osborn Potter Quill "
+    "Reeve Sawyer Turner Upton Vance Weaver Yates Archer Bishop Cooper Draper Ewing Foster Gibson Harper Ingram Jensen "
+    "Knight Lowell Miller Nolan Parker Ramsey Sutton Tanner Walker Young Barlow Cutler Dalton Porter"
+)
+_TOWN_MARKS = _words(
+    "North South East West Upper Lower Old New Great Little Long High Saint Royal Inner Outer Deep Far Near Middle"
+)
+_TOWNS = _words(
+    "Norwick Selford Ashby Bramouth Calstead Dunton Elden Farmere Galbury Holmgate Iverwell Kelwick Lanford Marby "
+    "Ockmouth Penstead Rosden Sandmere Thornbury Ulgate Varwell Weswick Yarford Brinby Cormouth Dalstead Everton "
+    "Fenden Grimmere Harbury Loxgate Morwell Ottwick Priorford Rudby Stanmouth Tolstead Umberton Vexden Wynmere"
+)
+_COLOURS = _words(
+    "Amber Silver Crimson Hollow Quiet Bitter Distant Frozen Golden Hidden Iron Jade Lost Marble Narrow Open Paper "
+    "Restless Scarlet Tender Velvet Wild Yellow Broken Copper Dusty Endless Faded Gentle Humble"
+)
+_NOUNS = _words(
+    "Tide Orchard Lantern Mirror Garden Harvest Compass Bridge Winter Signal Letter Window Shadow Island Feather "
+    "Thread Kingdom Valley Station Promise Echo Candle Meadow Stranger Voyage Summer Circle Anchor Ladder Fountain"
+)
+_TRADES = _words(
+    "Glass Mills Foundry Press Rail Shipping Textiles Brewing Optics Timber Ceramics Mining Paints Motors Clocks Tools"
+)
+_RIVERS = _words(
+    "Avel Bruna Corve Dessa Erin Fyle Gorna Hesk Isel Jorra Kenna Lorva Mosa Nevra Orla Pesk Quen Rilla Sorna Tamor "
+    "Ursa Velna Wesla Xara Yssol Zorn Arnel Bovey Carra Dovra"
+)
+_NAMES: Mapping[Kind, tuple[Sequence[str], Sequence[str]]] = {
+    "person": (_GIVEN, _FAMILIES),
+    "town": (_TOWN_MARKS, _TOWNS),
+    "company": (_FAMILIES, _TRADES),
+    "book": (_COLOURS, _NOUNS),
+}
+"""First and last words. Every word is in the names of every split, so that a small model knows how all are spelt."""
+_FIRST_SENTENCES: Mapping[Kind, tuple[str, ...]] = {
+    "person": ("A painter.", "A chemist.", "A pilot.", "A singer.", "A judge.", "A surveyor."),
+    "town": ("A market town.", "A harbour town.", "A town in the hills.", "A town of weavers."),
+    "company": ("A family business.", "A firm of forty people.", "A company with a long history."),
+    "book": ("A novel.", "A thriller.", "A book for children.", "A prize-winning novel."),
+}
+_DISTRACTORS = 10
+"""One article in so many is on a name as such, and in no question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """What an article is about, and what it says."""
+
+    kind: Kind
+    name: str
+    facts: Mapping[str, str]
+    """Names of objects by relation."""
+
+
+class Encyclopedia:
+    """Articles and questions, the same ones for the same number of articles."""
+
+    def __init__(self, articles: int) -> None:
+        rng = random.Random(f"encyclopedia {articles}")
+        distractors = articles // _DISTRACTORS
+        names = {kind: _draw_names(kind, (articles - distractors) // len(_KINDS), rng) for kind in _KINDS}
+        self._parts = {
+            split: _related({kind: names[kind][number :: len(_SPLITS)] for kind in _KINDS}, rng)
+            for number, split in enumerate(_SPLITS)
+        }
+        entities = [entity for part in self._parts.values() for entity in part.values()]
+        titles_and_texts = [(entity.name, _article(entity, rng)) for entity in entities]
+        words = [*_FAMILIES, *_GIVEN, *_COLOURS, *_NOUNS, *_TRADES]
+        for number in range(distractors):
+            word, other = words[number % len(words)], rng.choice(words)
+            titles_and_texts.append((word, f"{word} is a name. Many have it, as others have {other}."))
+        rng.shuffle(titles_and_texts)
+        self._chains: dict[tuple[Split, int], list[_Chain]] = {}
+        self.passages = tuple(Passage(str(number), *each) for number, each in enumerate(titles_and_texts))
+
+    def tasks(self, split: Split, hops: int, count: int, start: int = 0) -> Sequence[Task]:
+        """Questions ``start`` to ``start + count`` of so many hops on a split's part.
+
+        Raises:
+            Refused: there are fewer.
+        """
+        if (split, hops) not in self._chains:
+            part = self._parts[split]
+            chains = [chain for entity in part.values() for chain in _chains(part, entity, hops)]
+            random.Random(f"order {split} {hops}").shuffle(chains)
+            self._chains[split, hops] = chains
+        chains = self._chains[split, hops]
+        if start + count > len(chains):
+            raise Refused(
+                f"{split} questions {start} to {start + count} are asked for, but there are {len(chains)} on "
+                f"{len(self.passages)} articles: raise articles or difficulty"
+            )
+        return [self._task(split, number, chains[number]) for number in range(start, start + count)]
+
+    def _task(self, split: Split, number: int, chain: "_Chain") -> Task:
+        name = f"qa{len(chain)}-{len(self.passages)}-{split}-{number}"
+        prompt, question = _asked(chain, random.Random(f"wording {name}"))
+        return Task(name, prompt, split, number, data_of(question))
+
+
+_Chain = tuple[tuple[str, Relation, str], ...]
+"""(subject, relation, object), each object the next one's subject."""
+
+
+def _draw_names(kind: Kind, count: int, rng: random.Random) -> list[str]:
+    """Names of two words, or of three where those are too few."""
+    first, last = _NAMES[kind]
+    pools = (first, last) if count <= len(first) * len(last) else (first, first, last)
+    return rng.sample([" ".join(words) for words in itertools.product(*pools)], count)
+
+
+def _related(names: Mapping[Kind, Sequence[str]], rng: random.Random) -> dict[str, Entity]:
+    objects: dict[str, Sequence[str]] = {"river": _RIVERS}
+    objects.update(names.items())
+    return {
+        name: Entity(
+            kind,
+            name,
+            {each.name: _another(objects[each.object], name, rng) for each in _RELATIONS if each.subject == kind},
+        )
+        for kind in _KINDS
+        for name in names[kind]
+    }
+
+
+def _another(names: Sequence[str], name: str, rng: random.Random) -> str:
+    while (drawn := rng.choice(names)) == name:
+        pass
+    return drawn
+
+
+def _article(entity: Entity, rng: random.Random) -> str:
+    sentences = [
+        rng.choice(relation.sentences).format(entity.facts[relation.name])
+        for relation in _RELATIONS
+        if relation.subject == entity.kind
+    ]
+    rng.shuffle(sentences)
+    return " ".join((rng.choice(_FIRST_SENTENCES[entity.kind]), *sentences))
+
+
+def _chains(part: Mapping[str, Entity], entity: Entity, hops: int) -> Iterator[_Chain]:
+    """Ways from an article over ``hops`` facts that come by no article twice."""
+    for relation in _RELATIONS:
+        if relation.subject != entity.kind:
+            continue
+        found = entity.facts[relation.name]
+        link = (entity.name, relation, found)
+        if hops == 1:
+            yield (link,)
+        elif found in part:
+            for rest in _chains(part, part[found], hops - 1):
+                if entity.name not in (each[2] for each in rest):
+                    yield (link, *rest)
+
+
+def _asked(chain: _Chain, rng: random.Random) -> tuple[str, Question]:
+    phrase = chain[0][0]
+    for _, relation, _ in chain[:-1]:
+        phrase = rng.choice(relation.nouns).format(phrase)
+    _, last, answer = chain[-1]
+    answers = (answer, f"{answer} River", f"River {answer}") if last.object == "river" else (answer,)
+    hops = tuple(Hop(subject, relation.name, found) for subject, relation, found in chain)
+    return rng.choice(last.questions).format(phrase), Question(answers, hops)

@@ -1,0 +1,168 @@
+"""Search question answering as an environment."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.qa.demonstrator import QaDemonstrator
+from treeagent.envs.qa.encyclopedia import Encyclopedia
+from treeagent.envs.qa.files import read_passages, read_questions
+from treeagent.envs.qa.index import Index, Passage
+from treeagent.envs.qa.options import QaOptions
+from treeagent.envs.qa.questions import Question, question_of, right
+from treeagent.types import Refused, Split, Task, ToolCall
+
+_MOST_PASSAGES = 10
+_SEARCH = "Find the passages that fit a query best."
+_ANSWER = text_tool("answer", "Answer the question in as few words as can be. Ends the visit.", "text")
+_TOOLS = (
+    ToolSpec(
+        "search",
+        _SEARCH,
+        {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string"},
+                "k": {"type": "integer", "minimum": 1, "maximum": _MOST_PASSAGES, "description": "How many passages."},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+        read_only=True,
+    ),
+    _ANSWER,
+)
+_IN_BRACKETS = (text_tool("search", _SEARCH, "query", read_only=True), _ANSWER)
+"""The same tools as ``name[argument]`` calls them, which has room for one argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """All that an episode remembers; the corpus never changes."""
+
+    queries: tuple[str, ...] = ()
+    """What was looked for. For demonstrators: nothing depends on this or ``read``."""
+    read: str = ""
+    """What the last search gave."""
+    answer: str | None = None
+
+
+class QaEnv(Env):
+    """Questions that take one to three searches in a corpus ranked by BM25, each for what the last one found. Reward is
+    1 for an accepted answer, word for word but for case, punctuation and articles, else 0.
+
+    Calls are ``search[query]``, ``search {"query": ..., "k": 5}`` and ``answer[text]``, or tool calls. The corpus is a
+    generated encyclopedia, or files of the user's own.
+
+    Raises:
+        Refused: the user's files cannot be read.
+    """
+
+    options_type = QaOptions
+    snapshot_kind: SnapshotKind = "exact"
+    stochastic = False
+
+    def __init__(self, options: QaOptions | None = None) -> None:
+        self.options = options or QaOptions()
+        self._at: tuple[Task, Visit] | None = None
+        path = self.options.questions
+        self._of_file = None if path is None else read_questions(path)
+        if self.options.corpus is not None and not Path(self.options.corpus).is_file():
+            raise Refused(f"corpus {self.options.corpus} is no file: give a JSONL file of id, title and text")
+
+    @property
+    def question(self) -> Question:
+        """The current task's answer key. For verifiers and demonstrators only."""
+        return question_of(self._place()[0])
+
+    @property
+    def visit(self) -> Visit:
+        return self._place()[1]
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        """Start ``options["task"]``, or training task number ``seed``."""
+        task = task_to_play(self, seed, options)
+        question_of(task)
+        self._at = task, Visit()
+        self._index  # noqa: B018 (it is made here: no search should wait for it)
+        return "an encyclopedia is open", {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        task, visit = self._place()
+        call = _read(action) if visit.answer is None else "the question is answered already"
+        if isinstance(call, str):
+            return call, 0.0, visit.answer is not None, False, {"tool_error": call}
+        if call.name == "answer":
+            self._at = task, replace(visit, answer=str(call.arguments["text"]))
+            return "answered", self.verify(), True, False, {}
+        query, count = str(call.arguments["query"]), call.arguments.get("k", self.options.passages)
+        if not isinstance(count, int) or not 1 <= count <= _MOST_PASSAGES:
+            refusal = f"k of search must be between 1 and {_MOST_PASSAGES}"
+            return refusal, 0.0, False, False, {"tool_error": refusal}
+        found = self._index.search(query, count)
+        shown = "\n".join(f"{each.title}: {each.text}" for each in found) or "nothing found"
+        self._at = task, replace(visit, queries=(*visit.queries, query), read=shown)
+        return shown, 0.0, False, False, {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return _TOOLS
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        if self._of_file is None:
+            return self._encyclopedia.tasks(split, self.options.difficulty, count, start)
+        known = self._of_file[split]
+        if start + count > len(known):
+            raise Refused(
+                f"{split} questions {start} to {start + count} are asked for, but {self.options.questions} has "
+                f"{len(known)} of them: bring more"
+            )
+        return known[start : start + count]
+
+    def verify(self) -> float:
+        """1 for an accepted answer, 0 for a wrong one and before there is one."""
+        answer = self.visit.answer
+        return 0.0 if answer is None else float(right(self.question, answer))
+
+    def snapshot(self) -> object:
+        return self._place()
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        match snapshot:
+            case (Task() as task, Visit() as visit):
+                self._at = task, visit
+            case _:
+                raise Refused(f"a {type(snapshot).__name__} is no snapshot of a QaEnv: restore what snapshot() gave")
+
+    def demonstrator(self, noise: float) -> QaDemonstrator:
+        return QaDemonstrator(self, noise)
+
+    def close(self) -> None:
+        if "_index" in self.__dict__:
+            self._index.close()
+            del self._index
+
+    def _place(self) -> tuple[Task, Visit]:
+        if self._at is None:
+            raise ValueError("no episode has begun: call reset first")
+        return self._at
+
+    @functools.cached_property
+    def _encyclopedia(self) -> Encyclopedia:
+        return Encyclopedia(self.options.articles)
+
+    @functools.cached_property
+    def _index(self) -> Index:
+        corpus = self.options.corpus
+        passages: Sequence[Passage] = self._encyclopedia.passages
+        return Index(passages if corpus is None else read_passages(corpus))
+
+
+def _read(action: str | ToolCall) -> ToolCall | str:
+    """The call that an action asks for, or why it asks for none."""
+    in_brackets = isinstance(action, str) and action.rstrip().endswith("]")
+    return read_call(action, _IN_BRACKETS if in_brackets else _TOOLS)
