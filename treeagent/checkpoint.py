@@ -1,20 +1,32 @@
-"""A policy, its tokenizer and value head as one folder: a stock Hugging Face checkpoint, the head in a subfolder."""
+"""A policy, its tokenizer and value head as one folder: a stock Hugging Face checkpoint, the head in a subfolder.
 
+Of a model with an adapter the folder holds the adapter alone, in PEFT's format, and the place of its base.
+"""
+
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from treeagent.generators.quiet import no_progress_bars
+from treeagent.generators.config import DType
+from treeagent.generators.quiet import no_old_names, no_progress_bars
+from treeagent.types import Refused
 from treeagent.value_head import ValueHead
+
+_ADAPTER = "adapter_config.json"
+"""PEFT's name for what tells an adapter's folder from a whole model's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What acts and what learns."""
 
-    model: PreTrainedModel
+    model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
     head: ValueHead | None = None
 
@@ -24,7 +36,10 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     with no_progress_bars():
-        checkpoint.model.save_pretrained(partial)
+        if isinstance(checkpoint.model, PeftModel):
+            _save_adapter(checkpoint.model, partial, folder)
+        else:
+            checkpoint.model.save_pretrained(partial)
     checkpoint.tokenizer.save_pretrained(partial)
     if checkpoint.head is not None:
         checkpoint.head.save(partial)
@@ -34,10 +49,97 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
     return folder
 
 
-def load_checkpoint(name: str | Path) -> Checkpoint:
-    """A local folder or a hub name; the head is None where the checkpoint has none."""
+def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | None = None) -> Checkpoint:
+    """A local folder or a hub name; the head is None where the checkpoint has none.
+
+    Raises:
+        ValueError: the checkpoint is an adapter, and its base is not where it was or is of another architecture.
+    """
+    base, adapter = base_and_adapter(name)
     with no_progress_bars():
-        model = AutoModelForCausalLM.from_pretrained(name)
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    head = ValueHead.load(Path(name), model.config.hidden_size) if (Path(name) / "value_head").is_dir() else None
-    return Checkpoint(model, tokenizer, head)
+        whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map)
+    model = whole if adapter is None else _with_saved_adapter(whole, adapter)
+    head = ValueHead.load(Path(name), model.config.hidden_size) if has_head(name) else None
+    return Checkpoint(model, load_tokenizer(name), head)
+
+
+def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
+    """A checkpoint's, without its weights."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+    return tokenizer
+
+
+def has_head(name: str | Path) -> bool:
+    """Whether a checkpoint has a value head."""
+    return (Path(name) / "value_head").is_dir()
+
+
+def base_and_adapter(name: str | Path) -> tuple[str, Path | None]:
+    """The whole model that a checkpoint loads, a folder or hub name, and the adapter's folder where there is one."""
+    adapted = (Path(name) / _ADAPTER).is_file()
+    return (_base(Path(name)), Path(name)) if adapted else (str(name), None)
+
+
+def merge(name: Path, out: Path) -> None:
+    """Write a checkpoint whose adapter has become part of the weights: a stock model, its head beside it.
+
+    Raises:
+        ValueError: the checkpoint has no adapter, or ``out`` exists.
+    """
+    if not (name / _ADAPTER).is_file():
+        raise Refused(f"{name} holds no adapter ({_ADAPTER}): it is a whole model as it is")
+    if out.exists():
+        raise Refused(f"{out} exists: choose a new folder for the merged model")
+    checkpoint = load_checkpoint(name)
+    assert isinstance(checkpoint.model, PeftModel)
+    merged = checkpoint.model.merge_and_unload(safe_merge=True)
+    save_checkpoint(Checkpoint(merged, checkpoint.tokenizer, checkpoint.head), out)
+
+
+def _save_adapter(model: PeftModel, partial: Path, folder: Path) -> None:
+    """``partial`` is to become ``folder``."""
+    base = str(model.get_base_model().name_or_path)
+    if not base:
+        raise Refused(f"the adapter for {folder} sits on a model that is on no disk: save that model first")
+    if Path(base).is_dir():
+        path = Path(base).resolve()
+        # A base beside its adapter moves with it.
+        base = os.path.join("..", path.name) if path.parent == folder.parent.resolve() else str(path)
+    model.active_peft_config.base_model_name_or_path = base
+    model.save_pretrained(str(partial), save_embedding_layers=False)  # the vocabulary is never changed
+    (partial / "README.md").unlink()  # a model card without a word on the model
+
+
+def _base(folder: Path) -> str:
+    """Where the base of an adapter is: a folder or a hub name."""
+    base = str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path)
+    path = Path(os.path.normpath(folder / base)) if base.startswith("..") else Path(base)
+    if path.is_dir():
+        return str(path)
+    if base.startswith("..") or path.is_absolute():
+        raise Refused(
+            f"the adapter in {folder} belongs to the model in {path}, where there is none: put it back, or write its "
+            f"new place into {folder / _ADAPTER} (base_model_name_or_path)"
+        )
+    return base
+
+
+def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
+    config = PeftConfig.from_pretrained(str(folder))
+    config.inference_mode = False  # it is to be trained on
+    config.base_model_name_or_path = None  # PEFT would warn that it is another than the model's
+    saved = load_file(folder / "adapter_model.safetensors")
+    try:
+        with no_old_names():
+            adapted = get_peft_model(model, config)
+        wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+        fits = {key: each.shape for key, each in saved.items()} == {key: each.shape for key, each in wanted.items()}
+    except ValueError:  # it has no layer of such a name
+        fits = False
+    if not fits:
+        raise Refused(
+            f"the adapter in {folder} does not fit the {type(model).__name__} in {model.name_or_path}: it was made "
+            "for a model of other layers or sizes; restore that one"
+        )
+    set_peft_model_state_dict(adapted, saved)
+    return cast(PeftModel, adapted)

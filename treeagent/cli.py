@@ -197,6 +197,25 @@ def update(
         Console().print(f"checkpoint in {written}", highlight=False, markup=False)
 
 
+@app.command()
+def merge(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint with an adapter.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The merged checkpoint's folder.", show_default=False)],
+) -> None:
+    """Make an adapter part of its base: a stock model that vLLM and transformers load.
+
+    Reads CHECKPOINT and its base, writes OUT.
+
+    Example: treeagent merge runs/shop/checkpoints/dpo shop-policy
+    """
+    from treeagent.checkpoint import merge as write
+
+    write(_checkpoint(str(checkpoint)), out)
+    Console().print(f"checkpoint in {out}", highlight=False, markup=False)
+
+
 @app.command("eval")
 def evaluate(
     checkpoint: CheckpointName,
@@ -265,6 +284,7 @@ def _run(
 ) -> "Iterator[Run]":
     from treeagent.config import load_config
     from treeagent.envs import make_env
+    from treeagent.envs.shield import ShieldedEnv
     from treeagent.run import Run
     from treeagent.tracking import tracked
 
@@ -273,7 +293,8 @@ def _run(
         config = own
     settings = load_config(config, overrides or (), seed=seed)
     # Before the folder exists: an environment that cannot be made must leave nothing behind.
-    make_env(settings.environment.name, settings.environment.options).close()
+    env = make_env(settings.environment.name, settings.environment.options)
+    ShieldedEnv(env, settings.environment.shield).close()
     with Run.create(out, settings, resume=resume) as run, tracked(run):
         yield run
 
@@ -293,7 +314,7 @@ def _checkpoint(name: str) -> Path:
 
     path = Path(name)
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise RunError(
                 f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
             )

@@ -7,6 +7,7 @@ from transformers import LlamaForCausalLM
 
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
+from treeagent.learners.watch import TrainingDiverged
 from treeagent.targets import TokenRow
 from treeagent.value_head import ValueHead
 
@@ -61,6 +62,15 @@ def test_padding_does_not_change_a_state(model: LlamaForCausalLM) -> None:
 def test_one_outcome_alone_has_no_auc(model: LlamaForCausalLM) -> None:
     rows = [replace(row, value_targets=(0.0, 0.0)) for row in token_rows(8)]
     assert fit_value(model, ValueHead(HIDDEN), rows, ValueConfig(epochs=1)).auc is None
+
+
+def test_a_loss_that_is_no_number_leaves_the_head_as_it_was(model: LlamaForCausalLM) -> None:
+    model.model.norm.weight.data.fill_(float("nan"))
+    head = ValueHead(HIDDEN)
+    before = weights(head)
+    with pytest.raises(TrainingDiverged, match="the value loss is nan after 0 positions"):
+        fit_value(model, head, told_rows(20), ValueConfig())
+    assert torch.equal(weights(head), before)
 
 
 def test_too_few_tasks_are_refused(model: LlamaForCausalLM) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 from trl.trainer import utils as trl_utils
 
-from treeagent.generators.quiet import no_progress_bars
+from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners import checkpoints
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
@@ -49,6 +49,7 @@ def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, fold
         "seed": config.seed,
         "use_cpu": model.device.type == "cpu",  # training happens where the model is
         "dataloader_pin_memory": False,
+        "ddp_find_unused_parameters": False,  # the value head's would be taken for such: it is run beside the model
         "accelerator_config": {"even_batches": False},  # ``Batches`` sees to it
         "remove_unused_columns": False,
         "report_to": "none",
@@ -102,7 +103,7 @@ def lent(model: Model, head: ValueHead | None = None) -> Iterator[None]:
     if head is not None:
         model.value_head = head.to(model.device)
     try:
-        with _labelled_positions_only():
+        with _labelled_positions_only(), no_old_names():
             yield
     finally:
         if head is not None:
@@ -146,8 +147,9 @@ class Learner(Trainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().training_step(*args, **kwargs)
-        if not torch.isfinite(loss):
-            raise TrainingDiverged(f"the loss is {loss.item()} at step {self.state.global_step + 1}")
+        everywhere = self.accelerator.gather(loss.detach())  # one process must not leave the others waiting
+        if not torch.isfinite(everywhere).all():
+            raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
         return loss
 
     @contextmanager
@@ -177,8 +179,10 @@ class Learner(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        folder = Path(self.args.output_dir)
-        checkpoints.seal(folder, self.state.global_step, self.run, self.watch.progress, self.watch.best)
+        self.accelerator.wait_for_everyone()  # each process writes its random state
+        if self.accelerator.is_main_process:
+            folder = Path(self.args.output_dir)
+            checkpoints.seal(folder, self.state.global_step, self.run, self.watch.progress, self.watch.best)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None is wanted."""
@@ -205,7 +209,8 @@ def fit(
     trainer.add_callback(watch)
     folder = hooks.get("checkpoint_dir")
     trainer.run = checkpoints.fingerprint(config, rows) if folder else ""
-    checkpoint = checkpoints.newest(folder, trainer.run) if folder else None
+    with trainer.accelerator.main_process_first():  # it removes what was cut short
+        checkpoint = checkpoints.newest(folder, trainer.run) if folder else None
     if checkpoint:
         watch.progress, watch.best = checkpoints.read(checkpoint, model.device)
         trainer._total_train_tokens = int(watch.progress.metrics.get("num_tokens", 0))  # TRL counts from 0 again

@@ -18,6 +18,22 @@ PolicyLoss = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo"
 
 
 @dataclass(frozen=True, config=_STRICT)
+class LoraConfig:
+    """A low-rank adapter beside frozen weights (Hu et al. 2021): h = W x + (alpha / rank) B A x, B being zero at
+    first."""
+
+    rank: Count = 16
+    """Rows of A and columns of B."""
+    alpha: Positive = 32.0
+    """Scale of what the adapter adds, times the rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of the adapter's inputs in imitation; preference and policy-gradient updates take none."""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Layers that get one, by the last part of their names; "all-linear" leaves out the language-model head, which can
+    have none."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class OptimiserConfig:
     """How gradient steps are taken, watched and saved. Defaults suit models of up to a few million parameters."""
 

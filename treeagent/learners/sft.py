@@ -132,9 +132,13 @@ class _SFTTrainer(Learner, SFTTrainer):
         weights = inputs.pop("weights")
         with _last_hidden_state(self.model) as hidden_states, _weighted(model, weights):
             loss: Tensor = super().compute_loss(model, inputs, False, num_items_in_batch)  # type: ignore[no-untyped-call]
-        if self.head is None or not len(targets):
+        if self.head is None or (not len(targets) and self.accelerator.num_processes == 1):
             return loss
-        value_loss = self.head.loss(hidden_states[0][places[:, 0], places[:, 1]], targets)
-        self._metrics["train"]["value_loss"].append(value_loss.item())
+        states = hidden_states[0][places[:, 0], places[:, 1]]
+        if len(targets):
+            value_loss = self.head.loss(states, targets)
+            self._metrics["train"]["value_loss"].append(value_loss.item())
+        else:
+            value_loss = self.head(states).sum()  # of nothing: the processes wait for each other's gradients
         # The token loss is already divided by the tokens of all accumulated batches.
         return loss + self.value_weight * value_loss / self.current_gradient_accumulation_steps

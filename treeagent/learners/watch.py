@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import torch
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -27,7 +28,8 @@ class Hooks(TypedDict, total=False):
     on_progress: Callable[[int, int], None] | None
     """Receives steps done and steps in all."""
     validate: Callable[[], float] | None
-    """Scores the model as it stands, higher is better; called before the first step too."""
+    """Scores the model as it stands, higher is better; called before the first step too. Of processes that train
+    together the first one alone is asked."""
     checkpoint_dir: Path | None
     """Where checkpoints go; a rerun of the same call resumes from the newest complete one."""
 
@@ -84,7 +86,7 @@ class Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if state.global_step == 0 and self.validate:
-            self._validate(0)
+            self._validate(state)
         self._report(state)
 
     def on_pre_optimizer_step(
@@ -102,7 +104,7 @@ class Watch(TrainerCallback):
         step = self.progress.step = state.global_step
         last = step >= state.max_steps
         if self.validate and (last or step % self.config.validate_every == 0):
-            self._validate(step)
+            self._validate(state)
             if self.config.patience and self.progress.stale >= self.config.patience:
                 control.should_training_stop = True
         if control.should_training_stop:
@@ -135,14 +137,16 @@ class Watch(TrainerCallback):
         if self.best or self.finite:
             restore_weights(self.model, self.best or self.finite)
 
-    def _validate(self, step: int) -> None:
+    def _validate(self, state: TrainerState) -> None:
         assert self.validate is not None
+        step = state.global_step
         training = self.model.training
         device = next(self.model.parameters()).device
         self.model.eval()
         # A validation that samples must not change what training draws.
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
-            score = float(self.validate())
+            scores = [float(self.validate()) if state.is_world_process_zero else 0.0]
+        score: float = broadcast_object_list(scores)[0]
         self.model.train(training)
         self._emit({"step": float(step), "validation": score})
         progress = self.progress

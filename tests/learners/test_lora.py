@@ -1,0 +1,300 @@
+"""Adapters: what training with one changes and what it leaves, what is saved of it and found again."""
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from head_gradients import head_gradients
+from peft import PeftModel
+from tiny import HIDDEN, advantage_rows, logprobs, make_model, make_tokenizer, pairs, token_rows, tokens, weights
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treeagent.checkpoint import Checkpoint, load_checkpoint, merge, save_checkpoint
+from treeagent.generators.local import LocalGenerator
+from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, SFTConfig, ValueConfig
+from treeagent.learners.dpo import train_dpo
+from treeagent.learners.grpo import train_grpo
+from treeagent.learners.lora import with_adapter
+from treeagent.learners.sft import train_sft
+from treeagent.learners.value import fit_value
+from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.types import Refused
+from treeagent.value_head import ValueHead
+
+LORA = LoraConfig(rank=2, alpha=8.0)
+Learn = Callable[[PeftModel, PreTrainedTokenizerFast, Hooks, bool], TrainResult]
+
+
+def adapted(seed: int = 0) -> PeftModel:
+    """The tiny model with an adapter on all its layers."""
+    model = with_adapter(make_model(), LORA, seed)
+    assert isinstance(model, PeftModel)
+    return model
+
+
+def stirred() -> PeftModel:
+    """An adapter that adds something: its B is no longer zero."""
+    model, shuffler = adapted(), torch.Generator().manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(std=0.05, generator=shuffler)
+    return model
+
+
+def base_weights(model: PeftModel) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for name, each in model.named_parameters() if "lora_" not in name])
+
+
+def adapter_weights(model: PeftModel) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for name, each in model.named_parameters() if "lora_" in name])
+
+
+def rft(model: PeftModel, tokenizer: PreTrainedTokenizerFast, hooks: Hooks, recompute: bool = False) -> TrainResult:
+    config = SFTConfig(max_steps=5, batch_size=4, save_every=2, log_every=1, gradient_checkpointing=recompute)
+    return train_sft(model, tokenizer, token_rows(10), config, head=ValueHead(HIDDEN), **hooks)
+
+
+def dpo(model: PeftModel, tokenizer: PreTrainedTokenizerFast, hooks: Hooks, recompute: bool = False) -> TrainResult:
+    config = DPOConfig(max_steps=5, batch_size=4, save_every=2, log_every=1, learning_rate=1e-2)
+    config = replace(config, gradient_checkpointing=recompute)
+    return train_dpo(model, tokenizer, pairs(make_model(), 10), config, **hooks)
+
+
+def grpo(model: PeftModel, tokenizer: PreTrainedTokenizerFast, hooks: Hooks, recompute: bool = False) -> TrainResult:
+    return packed(model, tokenizer, hooks, recompute, pack=False)
+
+
+def packed(
+    model: PeftModel, tokenizer: PreTrainedTokenizerFast, hooks: Hooks, recompute: bool = False, *, pack: bool = True
+) -> TrainResult:
+    config = GRPOConfig(max_steps=5, batch_size=4, save_every=2, log_every=1, learning_rate=1e-2, iterations=2)
+    config = replace(config, packed=pack, gradient_checkpointing=recompute)
+    return train_grpo(model, tokenizer, advantage_rows(make_model(), 10, stale=0.3), config, **hooks)
+
+
+LEARNERS = pytest.mark.parametrize("learn", [rft, dpo, grpo, packed])
+
+
+def test_a_new_adapter_changes_nothing_and_its_seed_is_its_own(model: LlamaForCausalLM) -> None:
+    row = token_rows(1)[0].token_ids
+    before, state = logprobs(model, row), torch.get_rng_state()
+    wrapped = adapted()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(logprobs(wrapped, row), before)
+    assert torch.equal(adapter_weights(wrapped), adapter_weights(adapted()))
+    assert not torch.equal(adapter_weights(wrapped), adapter_weights(adapted(seed=1)))
+    assert with_adapter(model, None, 0) is model
+    assert with_adapter(wrapped, LORA, 1) is wrapped
+
+
+@LEARNERS
+def test_the_adapter_alone_is_trained_and_goes_on_in_a_further_round(
+    learn: Learn, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model = adapted()
+    base, rounds = base_weights(model), [adapter_weights(model)]
+    for _ in range(2):
+        learn(model, tokenizer, {}, False)
+        rounds.append(adapter_weights(model))
+    assert torch.equal(base_weights(model), base)
+    assert not torch.equal(rounds[1], rounds[0]) and not torch.equal(rounds[2], rounds[1])
+    assert list(model.peft_config) == ["default"]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@LEARNERS
+def test_a_resumed_adapter_equals_an_uninterrupted_one(
+    learn: Learn, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done == 3:
+            raise Interrupted
+
+    whole, resumed, again = adapted(), adapted(), adapted()
+    expected = learn(whole, tokenizer, {}, False)
+    with pytest.raises(Interrupted):
+        learn(adapted(), tokenizer, {"checkpoint_dir": tmp_path, "on_progress": interrupt}, False)
+    steps: list[int] = []
+    hooks: Hooks = {"checkpoint_dir": tmp_path, "on_progress": lambda done, total: steps.append(done)}
+    result = learn(resumed, tokenizer, hooks, False)
+    assert steps == [2, 3, 4, 5]
+    assert torch.equal(weights(resumed), weights(whole))
+    assert {**result.metrics, "step_time": 0.0} == {**expected.metrics, "step_time": 0.0}
+    learn(again, tokenizer, hooks, False)
+    assert torch.equal(weights(again), weights(whole))
+    assert steps == [2, 3, 4, 5]  # a finished one is not run again
+
+
+@LEARNERS
+def test_recomputed_activations_give_an_adapter_the_same_steps(
+    learn: Learn, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    trained = []
+    for recompute in (False, True):
+        model = adapted()
+        learn(model, tokenizer, {}, recompute)
+        trained.append(adapter_weights(model))
+    assert torch.allclose(trained[1], trained[0], atol=1e-6)
+    assert not torch.equal(trained[0], adapter_weights(adapted()))
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_zero_advantages_leave_an_adapter_exactly_alone(tokenizer: PreTrainedTokenizerFast, pack: bool) -> None:
+    model = stirred()
+    before, rows = weights(model), advantage_rows(make_model(), 12, advantage=0.0, stale=0.3)
+    train_grpo(model, tokenizer, rows, GRPOConfig(max_steps=3, batch_size=8, packed=pack))
+    assert torch.equal(weights(model), before)
+
+
+def test_no_loss_reaches_an_observation_through_an_adapter(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows, model = token_rows(8), stirred()
+    base = model.get_base_model()
+    assert isinstance(base, LlamaForCausalLM)
+    with head_gradients(base) as gradients:
+        train_sft(model, tokenizer, rows, SFTConfig(max_steps=1, batch_size=8))
+    assert len(gradients) == 8
+    for row in rows:
+        assert [bool(each.any()) for each in gradients[row.token_ids]] == [*row.mask[1:], False]
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_masked_tokens_give_an_adapter_exactly_no_gradient(tokenizer: PreTrainedTokenizerFast, pack: bool) -> None:
+    """The last tokens of a row are nobody's context: masked out, changing them must change nothing, bit for bit."""
+    given = advantage_rows(make_model(), 8, stale=0.3)
+    rows = [replace(row, mask=(*row.mask[:-2], False, False)) for row in given]
+    trained = []
+    for ends in [(3, 3), (4, 5)]:
+        others = [replace(row, completion_ids=(*row.completion_ids[:-2], *ends)) for row in rows]
+        model = stirred()
+        train_grpo(model, tokenizer, others, GRPOConfig(max_steps=1, batch_size=8, packed=pack))
+        trained.append(adapter_weights(model))
+    assert torch.equal(trained[0], trained[1])
+    assert not torch.equal(trained[0], adapter_weights(stirred()))
+
+
+def test_a_stored_reference_that_is_shifted_gives_an_adapter_the_analytic_margin(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    """The reference is the policy as it was, adapter included, not the base without it."""
+    model = stirred()
+    config = DPOConfig(max_steps=1, batch_size=8, log_every=1, loss_type=("sigmoid",), loss_weights=(1.0,), beta=0.25)
+    result = train_dpo(model, tokenizer, pairs(model, 8, shift=4.0), config)
+    assert result.metrics["rewards/margins"] == pytest.approx(1.0, abs=1e-4)
+    assert result.metrics["loss"] == pytest.approx(math.log1p(math.exp(-1.0)), abs=1e-5)
+
+
+def test_the_generator_and_the_head_s_fit_read_base_and_adapter_together() -> None:
+    model, merged, base = stirred(), stirred().merge_and_unload(), make_model()
+    shuffler = random.Random(0)
+    prompts = [tokens(shuffler, length) for length in (5, 9)]
+    states = [LocalGenerator(each).hidden(prompts) for each in (model, merged, base)]
+    assert torch.allclose(states[0], states[1], atol=1e-5)
+    assert not torch.allclose(states[0], states[2], atol=1e-2)
+    drawn = [
+        LocalGenerator(each).sample(prompts, 3, [0, 1], stop_id=1, max_new_tokens=6) for each in (model, merged, base)
+    ]
+    ids = [[sample.token_ids for samples in one for sample in samples] for one in drawn]
+    assert ids[0] == ids[1] != ids[2]
+    fits = [fit_value(each, ValueHead(HIDDEN), token_rows(20), ValueConfig(epochs=2)) for each in (model, merged, base)]
+    assert fits[0].train_loss == pytest.approx(fits[1].train_loss, abs=1e-5)
+    assert fits[0].train_loss != pytest.approx(fits[2].train_loss, abs=1e-5)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of two checkpoints: a base, and an adapter on it with a head of its own."""
+    checkpoints = tmp_path / "run" / "checkpoints"
+    save_checkpoint(Checkpoint(make_model(), make_tokenizer()), checkpoints / "base")
+    policy = replace(load_checkpoint(checkpoints / "base"), head=ValueHead(HIDDEN))
+    policy = replace(policy, model=with_adapter(policy.model, LORA, 0))
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.fill_(0.02)
+    save_checkpoint(policy, checkpoints / "dpo")
+    return tmp_path / "run"
+
+
+def test_a_checkpoint_holds_the_adapter_alone_and_a_moved_run_finds_its_base(run: Path) -> None:
+    saved = load_checkpoint(run / "checkpoints" / "dpo")
+    names = {path.name for path in (run / "checkpoints" / "dpo").iterdir()}
+    assert names == {
+        "adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json", "value_head"
+    }  # fmt: skip
+    moved = run.with_name("moved")
+    run.rename(moved)
+    loaded = load_checkpoint(moved / "checkpoints" / "dpo")
+    assert isinstance(loaded.model, PeftModel) and loaded.head is not None
+    assert torch.equal(weights(loaded.model), weights(saved.model))
+    assert torch.equal(base_weights(loaded.model), weights(make_model()))
+    trained = {name for name, each in loaded.model.named_parameters() if each.requires_grad}
+    assert trained == {name for name, _ in loaded.model.named_parameters() if "lora_" in name}
+    save_checkpoint(loaded, moved / "checkpoints" / "round-2")  # continued, it still sits on the same base
+    config = json.loads((moved / "checkpoints" / "round-2" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "../base"
+
+
+def test_a_base_elsewhere_is_named_by_its_whole_path(run: Path, tmp_path: Path) -> None:
+    save_checkpoint(load_checkpoint(run / "checkpoints" / "dpo"), tmp_path / "elsewhere" / "policy")
+    config = json.loads((tmp_path / "elsewhere" / "policy" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str((run / "checkpoints" / "base").resolve())
+    loaded = load_checkpoint(tmp_path / "elsewhere" / "policy")
+    assert torch.equal(weights(loaded.model), weights(load_checkpoint(run / "checkpoints" / "dpo").model))
+
+
+def test_a_base_that_is_gone_is_refused_by_both_names(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints" / "base")
+    with pytest.raises(Refused, match=r"checkpoints/dpo belongs to the model in .*checkpoints/base, where"):
+        load_checkpoint(run / "checkpoints" / "dpo")
+
+
+@pytest.mark.parametrize("change", [{"num_hidden_layers": 3}, {"num_hidden_layers": 1}, {"intermediate_size": 48}])
+def test_a_base_of_another_architecture_is_refused(run: Path, change: dict[str, int]) -> None:
+    config = LlamaConfig.from_pretrained(run / "checkpoints" / "base")
+    for name, value in change.items():
+        setattr(config, name, value)
+    save_checkpoint(Checkpoint(LlamaForCausalLM(config), make_tokenizer()), run / "checkpoints" / "base")
+    with pytest.raises(Refused, match="does not fit the LlamaForCausalLM in"):
+        load_checkpoint(run / "checkpoints" / "dpo")
+
+
+def test_an_adapter_on_no_disk_s_model_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="on a model that is on no disk"):
+        save_checkpoint(Checkpoint(adapted(), make_tokenizer()), tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+
+
+def test_a_merged_checkpoint_is_a_stock_model_of_the_same_outputs(run: Path) -> None:
+    policy, out = load_checkpoint(run / "checkpoints" / "dpo"), run / "checkpoints" / "merged"
+    merge(run / "checkpoints" / "dpo", out)
+    stock, row = AutoModelForCausalLM.from_pretrained(out), token_rows(1)[0].token_ids
+    assert stock.config.architectures == ["LlamaForCausalLM"]
+    assert torch.allclose(logprobs(stock, row), logprobs(policy.model, row), atol=1e-5)
+    assert not torch.allclose(logprobs(stock, row), logprobs(make_model(), row), atol=1e-2)
+    assert policy.head is not None
+    assert torch.equal(weights(ValueHead.load(out, HIDDEN)), weights(policy.head))
+    with pytest.raises(Refused, match="holds no adapter"):
+        merge(out, run / "again")
+    with pytest.raises(Refused, match="exists: choose a new folder"):
+        merge(run / "checkpoints" / "dpo", out)
+
+
+def test_another_adapter_than_the_checkpoint_s_is_refused() -> None:
+    for other in (replace(LORA, rank=4), replace(LORA, alpha=4.0), replace(LORA, targets=("q_proj",))):
+        with pytest.raises(Refused, match="the checkpoint's adapter has rank, alpha and dropout"):
+            with_adapter(adapted(), other, 0)
+
+
+def test_targets_that_cannot_have_an_adapter_are_refused() -> None:
+    with pytest.raises(Refused, match="do not fit LlamaForCausalLM"):
+        with_adapter(make_model(), replace(LORA, targets=("c_attn",)), 0)
+    with pytest.raises(Refused, match="name the language-model head"):
+        with_adapter(make_model(), replace(LORA, targets=("q_proj", "lm_head")), 0)

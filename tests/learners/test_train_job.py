@@ -1,0 +1,123 @@
+"""An update from stored trees: which trees it refuses, and by how many processes it is done."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from treeagent.checkpoint import Checkpoint
+from treeagent.config import RunConfig, UpdateConfig, load_config
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.jobs import TrainJob, refuse_foreign
+from treeagent.run import Run
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.train_job import train
+from treeagent.types import Action, Message, Refused, State, Task
+
+CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
+SCRATCH = ScratchConfig(vocabulary=300, width=16, heads=2, layers=1)
+TASK = Task("shop-train-0", "Buy a red kettle.")
+
+
+def tokenizer(text: str) -> PreTrainedTokenizerBase:
+    return train_tokenizer([text], SCRATCH)
+
+
+def checkpoint(tokenizer: PreTrainedTokenizerBase) -> Checkpoint:
+    return Checkpoint(random_model(tokenizer, SCRATCH, 0), tokenizer)
+
+
+def searched(tokenizer: PreTrainedTokenizerBase) -> Tree:
+    """A tree of one action, in the tokens of a policy with this tokenizer."""
+    chat, messages = ChatFormat(tokenizer), (Message("user", TASK.prompt),)
+    root = Node(State(TASK, messages), context_ids=chat.prompt_ids(messages))
+    root.edges = [Edge(Action("go", "go", token_ids=chat.encode_action("go")), prior=1.0)]
+    return Tree(TASK, 0, root)
+
+
+def job(config: RunConfig, folder: Path) -> TrainJob:
+    return TrainJob(config, folder / "base", "grpo", folder / "trees", ("collect",), folder / "grpo", folder / ".grpo")
+
+
+def test_trees_of_the_same_tokenizer_and_template_are_taken(tmp_path: Path) -> None:
+    own = tokenizer("Buy a red kettle. " * 20)
+    refuse_foreign([searched(own)], checkpoint(own), job(RunConfig(), tmp_path))
+
+
+def test_trees_of_another_tokenizer_or_template_are_refused(tmp_path: Path) -> None:
+    tree = searched(tokenizer("Buy a red kettle. " * 20))
+    with pytest.raises(Refused, match=r"writes task shop-train-0 in .*trees in other tokens"):
+        refuse_foreign([tree], checkpoint(tokenizer("nothing of the kind")), job(RunConfig(), tmp_path))
+    other = tokenizer("Buy a red kettle. " * 20)
+    other.chat_template = str(other.chat_template).replace("<|assistant|>", "<|assistant|> ")
+    with pytest.raises(Refused, match="tokenizer or chat template of"):
+        refuse_foreign([tree], checkpoint(other), job(RunConfig(), tmp_path))
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    own = tokenizer("Buy a red kettle. " * 20)
+    tree = searched(own)
+    tree.root.edges[0].action = replace(tree.root.edges[0].action, token_ids=(5, len(own)))
+    with pytest.raises(Refused, match=rf"holds token {len(own)}, but .*base knows {len(own)} tokens"):
+        refuse_foreign([tree], checkpoint(own), job(RunConfig(), tmp_path))
+
+
+def test_a_file_of_accelerate_that_is_missing_or_shares_weights_out_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "accelerate.yaml"
+    config = RunConfig(update=UpdateConfig(processes=2, accelerate_config=str(file)))
+    with pytest.raises(Refused, match=r"accelerate.yaml is no file: make it by accelerate config"):
+        train(job(config, tmp_path), lambda event: None)
+    settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "num_processes": 2}
+    file.write_text(json.dumps(settings | {"mixed_precision": "no", "use_cpu": False, "debug": False}))
+    with pytest.raises(Refused, match="is of type FSDP, which shares a model's weights or gradients out"):
+        train(job(config, tmp_path), lambda event: None)
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [Path(sys.executable).parent / "treeagent", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Searched by a warm start; nothing is learned from the trees yet."""
+    out = tmp_path_factory.mktemp("train_job") / "run"
+    small = ["warm_start.episodes=200", "warm_start.sft.max_steps=20", "collect.tasks=8", "evaluate.tasks=2"]
+    done = treeagent("quickstart", "--config", CONFIG, "--out", out, "workers=1", "update.methods=[]", *small)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.slow
+def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "trees").symlink_to(run / "trees")
+    base = run / "checkpoints" / "base"
+    settings = ["update.lora.rank=4", "update.processes=2", "collect.tasks=8"]
+    done = treeagent("update", "grpo", base, "--config", CONFIG, "--out", out, *settings)
+    assert done.returncode == 0, done.stderr
+    facts = Run.open(out).facts("grpo")
+    assert facts["update"]["steps"] > 0 and facts["value"]["epochs"] > 0
+    rows = [row for row in Run.open(out).metrics() if row["stage"] == "grpo"]
+    assert {"loss", "validation"} <= {name for row in rows for name in row}
+    assert not list((out / "checkpoints").glob(".*"))
+    done = treeagent("merge", out / "checkpoints" / "grpo", tmp_path / "merged")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "merged" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_what_several_processes_refuse_is_one_sentence(run: Path, tmp_path: Path) -> None:
+    config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
+    nothing = replace(job(config, tmp_path), checkpoint=run / "checkpoints" / "base")
+    with pytest.raises(Refused, match="none of the 0 advantage rows"):
+        train(nothing, lambda event: None)

@@ -1,0 +1,60 @@
+"""Low-rank adapters: trained in place of a model's own weights, and small enough to be kept for every round."""
+
+import peft
+import torch
+from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+from treeagent.generators.quiet import no_old_names
+from treeagent.learners.common import Model
+from treeagent.learners.config import LoraConfig
+from treeagent.types import Refused
+
+
+def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
+    """The model with an adapter, the only part of it that is trained; without a ``config`` as it comes.
+
+    A model that has an adapter keeps it. A new one changes no output before it is trained; its first weights depend on
+    ``seed`` alone.
+
+    Raises:
+        ValueError: the model's adapter is another one than ``config`` asks for, or a target cannot have one.
+    """
+    if config is None:
+        return model
+    if isinstance(model, PeftModel):
+        _refuse_other(model, config)
+        return model
+    name, targets = type(model).__name__, config.targets
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=config.rank,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]  # any number will do
+        lora_dropout=config.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+    )
+    with torch.random.fork_rng(devices=[]), no_old_names():
+        torch.manual_seed(seed)
+        try:
+            adapted = peft.get_peft_model(model, settings)
+        except ValueError as error:  # none found, or of a kind that LoRA knows nothing of
+            raise Refused(f"lora.targets {targets} do not fit {name}: {error}") from error
+    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+        raise Refused(f"lora.targets {targets} name the language-model head of {name}: leave it out")
+    # By their last names, which every layer has: so an adapter of a deeper model is told from one that fits.
+    own = adapted.active_peft_config
+    own.target_modules = {target.rpartition(".")[2] for target in own.target_modules}
+    return adapted
+
+
+def _refuse_other(model: PeftModel, config: LoraConfig) -> None:
+    """A later update cannot change the shape of an adapter, and must not seem to."""
+    own = model.active_peft_config
+    found = (own.r, own.lora_alpha, own.lora_dropout)
+    targets = config.targets if isinstance(config.targets, str) else set(config.targets)
+    if found != (config.rank, config.alpha, config.dropout) or targets not in ("all-linear", own.target_modules):
+        raise Refused(
+            f"the checkpoint's adapter has rank, alpha and dropout {found} on {sorted(own.target_modules)}, but lora "
+            f"asks for {(config.rank, config.alpha, config.dropout)} on {config.targets}: restore these settings, or "
+            "make it part of its base (treeagent merge) to begin another"
+        )
