@@ -3,6 +3,12 @@
     .venv/bin/python benchmarks/quickstart.py --seeds 0 1 2      # trains the policies to start from
     .venv/bin/python benchmarks/learning.py --seeds 0 1 2
 
+In another environment, whose config is used for what the environment and the policy are:
+
+    .venv/bin/python benchmarks/quickstart.py --config configs/envs/frozenlake.toml --out runs/frozenlake
+    .venv/bin/python benchmarks/learning.py --environment configs/envs/frozenlake.toml \\
+        --starts runs/frozenlake --out runs/learning-frozenlake
+
 Runs that are there already are read, unfinished ones resumed.
 """
 
@@ -17,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from treeagent.config import load_config
 from treeagent.evaluate import wilson_interval
 from treeagent.run import Run
 
@@ -39,13 +46,27 @@ class Learnt:
     generated_tokens: float
 
 
-def run(recipe: str, seed: int, start: Path, out: Path) -> Learnt:
+def settings_of(environment: Path) -> list[str]:
+    """What a config says of its environment and of how its policy samples, as overrides of another."""
+    config = load_config(environment)
+    place, policy = config.environment, config.policy
+    options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in place.options.items())
+    return [
+        f"environment.name={place.name}",
+        f"environment.options={{ {options} }}",
+        f"environment.max_steps={place.max_steps}",
+        f"policy.temperature={policy.temperature}",
+        f"policy.max_new_tokens={policy.max_new_tokens}",
+    ]
+
+
+def run(recipe: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Learnt:
     """One run of ``treeagent train``, on one core."""
     folder = out / recipe / f"seed{seed}"
     if not (folder / "report.html").exists():
         config = CONFIGS / f"{recipe}.toml" if recipe == "adapt" else CONFIGS / "baselines" / f"{recipe}.toml"
         command = ["train", start, "--config", config, "--out", folder, "--seed", seed, "--resume"]
-        command += ["workers=1", 'evaluate.modes=["greedy"]']
+        command += ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
         treeagent = Path(sys.executable).parent / "treeagent"
         log = out / recipe / f"seed{seed}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -108,13 +129,16 @@ def main() -> None:
         "--starts", type=Path, default=Path("runs/benchmark"), help="where benchmarks/quickstart.py wrote"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/learning"))
+    parser.add_argument("--environment", type=Path, help="a config of another environment than the store")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every recipe")
     parser.add_argument("--processes", type=int, default=2, help="runs side by side, a core each")
     arguments = parser.parse_args()
+    overrides = [*(settings_of(arguments.environment) if arguments.environment else ()), *arguments.set]
     wanted = [(recipe, seed) for seed in arguments.seeds for recipe in arguments.recipes]
     with ThreadPoolExecutor(arguments.processes) as pool:
         made = pool.map(
             lambda recipe, seed: run(
-                recipe, seed, arguments.starts / f"seed{seed}" / "checkpoints" / "warm", arguments.out
+                recipe, seed, arguments.starts / f"seed{seed}" / "checkpoints" / "warm", arguments.out, overrides
             ),
             *zip(*wanted, strict=True),
         )
