@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.adapt import Searched, choose_tasks, scaled
+from treeagent.adapt import Searched, choose_tasks, choose_variants, is_worth_learning, scaled
 from treeagent.run import Run
 from treeagent.search.limits import Limits
 from treeagent.store import read_records, shard_names, shards
@@ -29,15 +29,35 @@ def test_the_first_round_takes_the_first_tasks() -> None:
 
 def test_tasks_of_widest_spread_are_searched_again_and_unsolved_ones_told_apart() -> None:
     searched = {
-        0: Searched(0.1, True),
-        1: Searched(0.5, True),
-        2: Searched(0.0, False),  # all went equally: nothing to learn from it
-        3: Searched(0.4, False),
+        0: Searched(0.1, 0.9),
+        1: Searched(0.5, 0.5),
+        2: Searched(0.0, 0.0),  # all went equally: nothing to learn from it
+        3: Searched(0.4, 0.0),
     }
     assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1], [3])
     assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1], [])
     assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [], [])
     assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1], [3])  # no more than have a spread
+
+
+def test_variations_are_of_solved_tasks_of_widest_spread_and_another_each_turn() -> None:
+    searched = {
+        0: Searched(0.1, 0.9),
+        1: Searched(0.5, 0.5),
+        2: Searched(0.0, 1.0),  # nothing to learn from it
+        3: Searched(0.4, 0.0),  # unsolved: no variation can be solved less often
+        4: Searched(0.3, 0.2),
+    }
+    variants = {0: [0, 2], 1: [0, 1, 2], 2: [0], 3: [0], 4: []}
+    assert choose_variants(searched, variants, 9, turn=1) == [(1, 1), (0, 2)]
+    assert choose_variants(searched, variants, 1, turn=2) == [(1, 2)]
+    assert choose_variants(searched, variants, 0, turn=1) == []
+
+
+def test_a_variation_is_worth_learning_if_it_is_harder_yet_solvable() -> None:
+    assert is_worth_learning(0.5, 0.25)
+    assert not is_worth_learning(0.5, 0.0)
+    assert not is_worth_learning(0.5, 0.5)
 
 
 def test_limits_are_scaled() -> None:
@@ -123,6 +143,13 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
     [
         (["adapt.methods=[]"], "adapt: methods is empty"),
         (["adapt.rounds=0"], "adapt.rounds is 0"),
+        (["adapt.imagined=[0.5, 0.5]"], "adapt: imagined names 2 shares for 3 rounds"),
+        (["adapt.imagined=1.5"], "adapt.imagined is 1.5"),
+        (["world.generator=remote"], "world: generator is 'remote', but no model is named"),
+        (
+            ["environment.name=sql", "environment.options={}", "adapt.variations=0.5", "adapt.rounds=1"],
+            "offers no harder variations of its tasks",
+        ),
         (["adapt.rounds=100", "collect.tasks=2000"], "this store has about"),
     ],
 )

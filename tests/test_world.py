@@ -106,6 +106,6 @@ def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
     (run / "world.toml").unlink()
     fitted = treeagent("world", "fit", run, *WORLD, "world.held_out=0.6", "world.sft.max_steps=1")
     assert fitted.returncode == 0, fitted.stderr
-    memory = ReplayBuffer(run / "replay.sqlite", LexicalEncoder())
+    memory = ReplayBuffer(run / "checkpoints" / "world.sqlite", LexicalEncoder())
     assert len(memory) == Run.open(run).facts("world")["learnt"]
     memory.close()

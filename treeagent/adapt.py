@@ -1,24 +1,33 @@
 """Search-and-adapt: search with the policy as it is, learn from the trees, go on with the better policy.
 
+A share of the trees may grow in a world model, refitted every round, as far as its audit allows; a share of the tasks
+may be harder variations of earlier ones.
+
 Every round is a few recorded stages, each a function of what is on disk and of the run's seed: a killed run, continued,
 ends as one that never was.
 """
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from treeagent.config import RunConfig
-from treeagent.health import alarms, return_spread, solved, training_alarms, tree_figures
-from treeagent.jobs import WaveJob, environment, read_trees
+from treeagent.envs.base import Env
+from treeagent.health import accuracy, alarms, imagination_alarms, return_spread, training_alarms, tree_figures
+from treeagent.jobs import WaveJob, environment, read_trees, variations
 from treeagent.loop import Row, learn, measure, report, search_waves, warm_start, waves
 from treeagent.progress import Progress
 from treeagent.run import COLLECTED, Run
 from treeagent.search.limits import Limits
-from treeagent.search.record import from_record
-from treeagent.store import read_as
+from treeagent.search.record import from_record, to_record
+from treeagent.seeds import derive_seed
+from treeagent.store import read_as, write_shard
+from treeagent.transitions import check_readable
 from treeagent.types import Refused
+from treeagent.world import audit_world, fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,8 @@ class Searched:
 
     spread: float
     """Standard deviation of its returns."""
-    solved: bool
+    accuracy: float
+    """Share of finished paths that returned 1."""
 
 
 def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None = None) -> list[Row]:
@@ -36,22 +46,26 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
 
     Raises:
         ValueError: the environment has too few training tasks for so many rounds.
+        Refused: harder variations are wanted of an environment that offers none.
     """
     settings = config.adapt
-    environment(config).tasks(
-        "train", 1, settings.rounds * config.collect.tasks - 1
-    )  # fails now rather than in the last round
+    _check_tasks(config)  # fails now rather than in the last round
     start = current = checkpoint or warm_start(config, run, progress)
+    if settings.imagined_in(1):
+        search_waves(config, run, progress, waves(config, run, start, _name(0), range(settings.seed_tasks)))
     course: list[dict[str, float]] = []
     scores: dict[Path, float] = {}
     for number in range(1, settings.rounds + 1):
-        _collect(config, run, progress, current, number)
-        names = [_name(earlier) for earlier in range(number, max(number - settings.replay, 1) - 1, -1)]
+        trust = _trust(config, run, progress, number)
+        _collect(config, run, progress, current, number, trust)
+        names = [
+            name for earlier in range(number, max(number - settings.replay, 1) - 1, -1) for name in _parts(run, earlier)
+        ]
         updated = _update(config, run, progress, current, number, names)
         figures = tree_figures(read_trees(run.trees, names[:1])) | _score(run, updated)
         course.append(figures)
-        run.log("adapt", {"step": number, **figures, **_spent(run, number)})
-        _warn(run, progress, course, number)
+        run.log("adapt", {"step": number, **figures, **_spent(run, number), **trust, **_kept(run, number)})
+        _warn(config, run, progress, course, number, trust)
         current = updated
         scores[current] = figures.get("validation", 0.0)
         if settings.patience and _stale(list(scores.values())) >= settings.patience:
@@ -79,9 +93,25 @@ def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tup
     new = list(range(first, first + count - len(again)))
     return (
         new,
-        sorted(place for place in again if searched[place].solved),
-        sorted(place for place in again if not searched[place].solved),
+        sorted(place for place in again if searched[place].accuracy),
+        sorted(place for place in again if not searched[place].accuracy),
     )
+
+
+def choose_variants(
+    searched: Mapping[int, Searched], variants: Mapping[int, Sequence[int]], count: int, turn: int
+) -> list[tuple[int, int]]:
+    """At most ``count`` variations to search, each as the place of its task and its number, one of the task's
+    ``variants``: of solved tasks, those of widest spread first. Every ``turn`` takes the next variation of a task."""
+    solved = [place for place in variants if variants[place] and searched[place].spread and searched[place].accuracy]
+    solved.sort(key=lambda place: (-searched[place].spread, place))
+    return [(place, variants[place][turn % len(variants[place])]) for place in solved[:count]]
+
+
+def is_worth_learning(before: float, after: float) -> bool:
+    """Whether a variation is to be learned from, given the accuracy on its task and its own: harder, yet solvable
+    (DreamGym's curriculum)."""
+    return 0 < after < before
 
 
 def scaled(limits: Limits, factor: float) -> Limits:
@@ -90,31 +120,161 @@ def scaled(limits: Limits, factor: float) -> Limits:
     return Limits(**{name: None if value is None else type(value)(factor * value) for name, value in given.items()})
 
 
+def _check_tasks(config: RunConfig) -> None:
+    env, settings = environment(config), config.adapt
+    if any(map(settings.imagined_in, range(1, settings.rounds + 1))):
+        check_readable(config.policy.format)
+    seeding = settings.seed_tasks if settings.imagined_in(1) else 0
+    env.tasks("train", 1, settings.rounds * config.collect.tasks + seeding - 1)
+    if settings.variations and not any(variations(config, env, task) for task in env.tasks("train", 20)):
+        raise Refused(
+            f"adapt.variations is {settings.variations}, but environment {config.environment.name!r} offers no harder "
+            "variations of its tasks: set it to 0, or give the environment Env.variations"
+        )
+
+
 def _name(number: int) -> str:
-    """Of a round's shards, and of the stage that searches them."""
+    """Of a round's shards, and of the stage that searches them; number 0 is of what the first world model learns."""
     return f"{COLLECTED}-{number}"
 
 
-def _collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int) -> None:
-    if run.is_done(_name(number)):
-        return
+def _imagined(number: int) -> str:
+    return f"{_name(number)}-imagined"
+
+
+def _varied(number: int) -> str:
+    """Of variations that are learned from; all that were searched are under another name."""
+    return f"{_name(number)}-varied"
+
+
+def _parts(run: Run, number: int) -> list[str]:
+    """The names of a round's trees."""
+    return [name for name in (_name(number), _imagined(number), _varied(number)) if run.is_done(name)]
+
+
+def _trust(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
+    """Refit and audit the world model on the real steps so far: the share of trees to imagine, and why. Empty where
+    none is wanted."""
+    wanted = config.adapt.imagined_in(number)
+    if not wanted:
+        return {}
+    stage = f"audit-{number}"
+    if not run.is_done(stage):
+        last = next((out for each in range(number - 1, 0, -1) if run.is_done((out := _world(run, each)).name)), None)
+        world = fit(config, run, progress, _world(run, number), last)
+        before = run.stages().get(_imagined(number - 1), {})
+        found = audit_world(config, run, world, before.get("claims", 0), before.get("claims_kept", 0))
+        told = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_returns")}
+        run.finish(stage, {"imagined": min(wanted, found.lambda_cap), **told})
+    return run.facts(stage)
+
+
+def _world(run: Run, number: int) -> Path:
+    return run.checkpoints / f"world-{number}"
+
+
+def _collect(
+    config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, trust: Mapping[str, float]
+) -> None:
     searched: dict[int, Searched] = {}
-    for earlier in range(1, number):
+    for earlier in range(number):
         searched.update(_what_was_searched(run, earlier))
-    new, again, hard = choose_tasks(searched, config.collect.tasks, config.adapt.curriculum)
-    search = replace(config.search, limits=scaled(config.search.limits, config.adapt.effort))
+    varied = _variants(config, searched, number)
+    new, again, hard = choose_tasks(searched, config.collect.tasks - len(varied), config.adapt.curriculum)
+    places = [*again, *new, *hard]
+    draw = random.Random(derive_seed(config.seed, _imagined(number)))
+    imagined = set(draw.sample(places, int(trust.get("imagined", 0.0) * len(places))))
+    real = set(places) - imagined
+    # Trees of one path are what verification leaves of many, and no reason to search further tasks.
+    once = replace(config, collect=replace(config.collect, resample=0))
+    _search(config, run, progress, _jobs(config, run, checkpoint, _name(number), [*again, *new], hard, real))
+    jobs = _jobs(config, run, checkpoint, _imagined(number), [*again, *new], hard, imagined)
+    _search(once, run, progress, [replace(job, world=_world(run, number)) for job in jobs])
+    _vary(once, run, progress, checkpoint, number, varied, searched)
+
+
+def _jobs(
+    config: RunConfig,
+    run: Run,
+    checkpoint: Path,
+    name: str,
+    tasks: Sequence[int],
+    hard: Sequence[int],
+    of: Collection[int],
+) -> list[WaveJob]:
+    """Waves over those tasks that are ``of`` this collection, the ``hard`` ones with more effort."""
+    patient = replace(config, search=replace(config.search, limits=scaled(config.search.limits, config.adapt.effort)))
     jobs: list[WaveJob] = []
-    for settings, tasks in ((config, [*again, *new]), (replace(config, search=search), hard)):
-        jobs += waves(settings, run, checkpoint, _name(number), tasks, first=len(jobs))
-    search_waves(config, run, progress, jobs)
+    for settings, places in ((config, tasks), (patient, hard)):
+        jobs += waves(settings, run, checkpoint, name, [each for each in places if each in of], first=len(jobs))
+    return jobs
+
+
+def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[WaveJob]) -> None:
+    if jobs:
+        search_waves(config, run, progress, jobs)
 
 
 def _what_was_searched(run: Run, number: int) -> Iterator[tuple[int, Searched]]:
     """By place in the training split, what a round's trees show of each task."""
-    name = _name(number)
-    for index, places in enumerate(run.facts(name)["waves"]):
-        for place, tree in zip(places, read_as(from_record, run.trees, name, index), strict=True):
-            yield place, Searched(return_spread(tree), solved(tree))
+    for name in (_name(number), _imagined(number)):
+        for index, places in enumerate(run.stages().get(name, {}).get("waves", ())):
+            for place, tree in zip(places, read_as(from_record, run.trees, name, index), strict=True):
+                yield place, Searched(return_spread(tree), accuracy(tree))
+
+
+def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:
+    """The round's harder variations, none of them a task that is held out."""
+    count = int(config.adapt.variations * config.collect.tasks)
+    if not count:
+        return []
+    env = environment(config)
+    held_out = _held_out(config, env)
+    offered = {
+        place: [which for which, task in enumerate(variations(config, env, base)) if task.prompt not in held_out]
+        for place in searched
+        for base in env.tasks("train", 1, place)
+    }
+    return choose_variants(searched, offered, count, number)
+
+
+def _held_out(config: RunConfig, env: Env) -> set[str]:
+    """Prompts of the tasks that a run validates and evaluates on."""
+    kept = chain(env.tasks("validation", config.update.validation_tasks), env.tasks("test", config.evaluate.tasks))
+    return {task.prompt for task in kept}
+
+
+def _vary(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    checkpoint: Path,
+    number: int,
+    varied: Sequence[tuple[int, int]],
+    searched: Mapping[int, Searched],
+) -> None:
+    """Search harder variations, and keep as trees to learn from those that turn out harder yet solvable."""
+    if not varied or run.is_done(_varied(number)):
+        return
+    name, size = _all_varied(number), config.collect.wave
+    jobs = [
+        replace(job, variants=[which for _, which in varied[start : start + size]])
+        for job, start in zip(
+            waves(config, run, checkpoint, name, [place for place, _ in varied]),
+            range(0, len(varied), size),
+            strict=True,
+        )
+    ]
+    _search(config, run, progress, jobs)
+    # A limit of the collection may have left some of them out.
+    found = zip(varied, read_trees(run.trees, [name]), strict=False)
+    kept = [tree for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))]
+    write_shard(run.trees, _varied(number), 0, map(to_record, kept))
+    run.finish(_varied(number), {"variations": len(varied), "kept": len(kept)})
+
+
+def _all_varied(number: int) -> str:
+    return f"vary-{number}"
 
 
 def _update(
@@ -141,15 +301,31 @@ def _score(run: Run, checkpoint: Path) -> dict[str, float]:
 
 
 def _spent(run: Run, number: int) -> dict[str, float]:
-    """What searching has cost so far."""
-    facts = [run.facts(_name(each)) for each in range(1, number + 1)]
-    counted = ("environment_steps", "generated_tokens", "simulations")
+    """What searching has cost so far, the first world model's steps included."""
+    names = [name for each in range(number + 1) for name in (_name(each), _imagined(each), _all_varied(each))]
+    facts = [found for name, found in run.stages().items() if name in names]
+    counted = ("environment_steps", "imagined_steps", "generated_tokens", "simulations")
     return {name: sum(each[name] for each in facts) for name in counted}
 
 
-def _warn(run: Run, progress: Progress, course: Sequence[dict[str, float]], number: int) -> None:
+def _kept(run: Run, number: int) -> dict[str, float]:
+    """CR, the share of a round's imagined successes that kept their word, and the share of variations learned from."""
+    imagined, varied = (run.stages().get(name, {}) for name in (_imagined(number), _varied(number)))
+    figures = {"cr": imagined["claims_kept"] / imagined["claims"]} if imagined.get("claims") else {}
+    return figures | ({"variations_kept": varied["kept"] / varied["variations"]} if varied else {})
+
+
+def _warn(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    course: Sequence[dict[str, float]],
+    number: int,
+    trust: Mapping[str, float],
+) -> None:
     trained = [row for row in run.metrics() if str(row["stage"]).startswith(f"round-{number}-")]
-    for sentence in [*alarms(course), *training_alarms(trained)]:
+    trusted = imagination_alarms(config.adapt.imagined_in(number), trust["lambda_cap"]) if trust else []
+    for sentence in [*alarms(course), *training_alarms(trained), *trusted]:
         progress.warn(f"round {number}: {sentence}")
 
 

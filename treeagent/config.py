@@ -18,9 +18,11 @@ from pydantic_core import ErrorDetails
 
 from treeagent.advantages import AdvantageConfig
 from treeagent.envs.base import SNAPSHOT_BYTES
+from treeagent.envs.shield import Shield
 from treeagent.evaluate import EvaluateConfig
-from treeagent.generators.config import ScratchConfig
-from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.generators.config import DType, RemoteConfig, ScratchConfig, VllmConfig
+from treeagent.grammar import Format
+from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, SFTConfig, ValueConfig
 from treeagent.pairs import PairConfig
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -28,6 +30,7 @@ from treeagent.targets import TargetConfig
 
 _STRICT = ConfigDict(extra="forbid")
 Method = Literal["rft", "dpo", "grpo"]
+Share = Annotated[float, Field(ge=0, le=1)]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 
@@ -47,6 +50,12 @@ class EnvironmentConfig:
     """With ``worker``: wall time after which a call is given up and the process killed."""
     episode_seconds: Annotated[float, Field(gt=0)] | None = None
     """With ``worker``: most wall time inside calls along one path of an episode."""
+    observation_bytes: Annotated[int, Field(gt=0)] | None = None
+    """Of an observation that the agent reads; a note tells how many were cut."""
+    episode_bytes: Annotated[int, Field(gt=0)] | None = None
+    """Of all observations of an episode after which it is truncated."""
+    shield: Shield = Field(default_factory=Shield)
+    """Calls that never reach the environment, in training or evaluation, and what they cost."""
     snapshot_bytes: Annotated[int, Field(gt=0)] = SNAPSHOT_BYTES
     """Bound of the snapshots kept to go back to; the least recently used are replayed when wanted again."""
 
@@ -63,8 +72,21 @@ class PolicyConfig:
     """Of sampling; the learners divide logits by it too."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 48
     """Longest think/action step, in tokens."""
+    format: Format = "react"
+    """How a turn is written: ReAct text, JSON with when/which/how, or the model's own tool calls. In the last two a
+    ``model`` is told the format and the environment's tools."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
-    """Bound of each worker's prefix cache."""
+    """Bound of each worker's prefix cache, of ``local``."""
+    generator: Literal["local", "vllm", "remote"] = "local"
+    """What samples: transformers or a vLLM engine in this process, or a server. Training is always transformers'."""
+    dtype: DType = "auto"
+    """Of the weights that sample in this process."""
+    device_map: str | None = None
+    """Where transformers puts them, such as "cuda"; none is the CPU."""
+    vllm: VllmConfig = Field(default_factory=VllmConfig)
+    """The engine."""
+    remote: RemoteConfig = Field(default_factory=RemoteConfig)
+    """The server."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -81,6 +103,8 @@ class WarmStartConfig:
     """Longer demonstrations are left out: a few of them would take most of the time."""
     sft: SFTConfig = Field(default_factory=SFTConfig)
     """The imitation itself."""
+    lora: LoraConfig | None = None
+    """An adapter to train in place of the weights of ``policy.model``; updates go on with it."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -124,6 +148,12 @@ class UpdateConfig:
     """Most tree paths used by that fit."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of trees learned from, those whose returns differ most (StarPO-S)."""
+    lora: LoraConfig | None = None
+    """An adapter to train in place of the weights; one that the checkpoint has already is trained on in any case."""
+    processes: Annotated[int, Field(gt=0)] = 1
+    """Of this machine that train together, each on its own batches, so that a step sees as many batches at once."""
+    accelerate_config: str | None = None
+    """A file of ``accelerate config`` by which they are started, where plain data-parallel training is not wanted."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -142,20 +172,38 @@ class AdaptConfig:
     """Factor of ``search.limits`` for tasks that were searched before without a success."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Rounds in a row without a better validation before the loop stops; 0 never stops."""
+    imagined: Share | tuple[Share, ...] = 0.0
+    """Most of a round's trees that grow in the world model, as a share: one for all rounds, or one a round. The audit
+    before each round may allow less."""
+    seed_tasks: Annotated[int, Field(gt=0)] = 100
+    """Searched in the environment before the first round, if that is to imagine, for the world model to learn from."""
+    variations: Share = 0.0
+    """Most of a round's tasks that are harder variations of tasks of widest spread, as a share. One is learned from if
+    the policy solves it less often than its task, but at times."""
 
     @model_validator(mode="after")
     def _some_method(self) -> Self:
         if not self.methods:
             raise ValueError('methods is empty: name at least one of "rft", "dpo", "grpo"')
+        if isinstance(self.imagined, tuple) and len(self.imagined) != self.rounds:
+            raise ValueError(f"imagined names {len(self.imagined)} shares for {self.rounds} rounds: give one a round")
         return self
+
+    def imagined_in(self, number: int) -> float:
+        """The share of round ``number``, from 1 on."""
+        return self.imagined[number - 1] if isinstance(self.imagined, tuple) else self.imagined
 
 
 @dataclass(frozen=True, config=_STRICT)
 class WorldConfig:
     """The world model: what it is, what it learns from and how it is audited."""
 
+    generator: Literal["local", "remote"] = "local"
+    """A model here, which is trained, or one on a server, which is told what to do and shown ``examples``."""
     model: str | None = None
-    """A local folder or hub name to fine-tune; none trains one from scratch."""
+    """A local folder or hub name to fine-tune; none trains one from scratch. On a server, its name there."""
+    remote: RemoteConfig = Field(default_factory=RemoteConfig)
+    """The server."""
     scratch: ScratchConfig = Field(default_factory=ScratchConfig)
     """Sizes of the one from scratch."""
     reasoning: bool = True
@@ -172,10 +220,20 @@ class WorldConfig:
     """Share of the tasks that it is audited on and never learns from."""
     audit_steps: Annotated[int, Field(gt=0)] = 1000
     """Most steps of an audit."""
+    refit_steps: Annotated[int, Field(gt=0)] = 200
+    """Steps of a later round's fit, which goes on from the last one on all real steps so far."""
+    verify_steps: Annotated[int, Field(ge=0)] = 20
+    """Of the environment, most for each imagined tree, to replay what it promises; 0 takes it at its word."""
     free: tuple[str, ...] = ("search",)
     """Types of action whose answers the history cannot tell, so that only consistency is asked of them."""
     sft: SFTConfig = Field(default_factory=SFTConfig)
     """The fit."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.generator == "remote" and self.model is None:
+            raise ValueError("generator is 'remote', but no model is named: set model to the server's name for it")
+        return self
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -200,6 +258,12 @@ class RunConfig:
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.warm_start.lora and self.policy.model is None:
+            raise ValueError("warm_start.lora is set, but no policy.model that an adapter could sit on: set it")
+        if self.warm_start.lora and self.update.lora not in (None, self.warm_start.lora):
+            raise ValueError("update.lora differs from warm_start.lora, whose adapter it goes on with: leave it out")
+        if self.update.accelerate_config and self.update.processes == 1:
+            raise ValueError("update.accelerate_config is set, but update.processes is 1: set both, or neither")
         if self.update.pairs.critic_weight and not self.search.critic_weight:
             raise ValueError("update.pairs.critic_weight is set, but no critic is asked: set search.critic_weight too")
         if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:

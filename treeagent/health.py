@@ -8,7 +8,8 @@ falls.
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from treeagent.search.node import Edge, Tree, path_return
+from treeagent.envs.shield import FORBIDDEN
+from treeagent.search.node import Edge, Node, Tree, path_return
 
 Figures = Mapping[str, float]
 _GRAM = 3
@@ -20,9 +21,10 @@ def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
 
     ``success``: share of tasks for which a finished path returned 1. ``reward``: mean return of finished paths.
     ``reward_std``: their standard deviation within a tree, mean over trees. ``entropy``: mean -log μ of a sampled
-    token, in nats, an estimate of the policy's. ``invalid``: share of steps malformed or refused. ``repetition``: share
-    of an agent's three-token sequences that it said before on the same path. ``process``: mean process reward of a
-    finished path. ``steps``: its mean number of steps. ``failed``: share of trees that broke off with an error.
+    token, in nats, an estimate of the policy's. ``invalid``: share of steps malformed or refused. ``forbidden``: share
+    of steps that a shield refused. ``repetition``: share of an agent's three-token sequences that it said before on the
+    same path. ``process``: mean process reward of a finished path. ``steps``: its mean number of steps. ``failed``:
+    share of trees that broke off with an error.
     """
     if not trees:
         return {}
@@ -38,6 +40,7 @@ def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
         "reward_std": _mean([statistics.pstdev(values) for values in returns if values]),
         "entropy": -sum(edge.action.logprob for edge in drawn) / max(tokens, 1),
         "invalid": _mean([float(node.invalid) for node in stepped]),
+        "forbidden": _mean([float(_forbidden(node)) for node in stepped]),
         "repetition": _mean([repetition(path) for path in paths]),
         "process": _mean([sum(edge.process for edge in path) for path in paths]),
         "steps": _mean([float(len(path)) for path in paths]),
@@ -53,6 +56,11 @@ def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
 def solved(tree: Tree) -> bool:
     """Whether a finished path returned 1."""
     return max((path_return(path, tree.discount) for path in finished_paths(tree)), default=0.0) >= 1.0 - 1e-9
+
+
+def accuracy(tree: Tree) -> float:
+    """Share of finished paths that returned 1; 0 where none finished."""
+    return _mean([float(path_return(path, tree.discount) >= 1.0 - 1e-9) for path in finished_paths(tree)])
 
 
 def return_spread(tree: Tree) -> float:
@@ -106,6 +114,16 @@ def alarms(history: Sequence[Figures]) -> list[str]:
     return warnings
 
 
+def imagination_alarms(wanted: float, allowed: float) -> list[str]:
+    """What the audit of a world model warns of: it allows a smaller share of imagined trees than is wanted."""
+    if allowed >= wanted:
+        return []
+    return [
+        f"imagination: {wanted:.0%} of the trees were to grow in the world model, but its audit allows {allowed:.0%}: "
+        "the others are real; give it more steps to learn from (adapt.seed_tasks, world.sft)"
+    ]
+
+
 def training_alarms(rows: Sequence[Figures]) -> list[str]:
     """What the metrics of one update warn of: clipped ratios, distance from the behaviour policy, a gradient that
     jumps."""
@@ -128,6 +146,10 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
             "max_grad_norm"
         )
     return warnings
+
+
+def _forbidden(node: Node) -> bool:
+    return node.invalid and node.state.messages[-1].content.startswith(FORBIDDEN)
 
 
 def _fell(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:

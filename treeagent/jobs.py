@@ -4,6 +4,7 @@ A job is a value and depends on nothing but itself, so results are the same what
 """
 
 import asyncio
+import json
 import math
 import multiprocessing
 import os
@@ -14,35 +15,47 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
-from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.checkpoint import (
+    Checkpoint,
+    base_and_adapter,
+    has_head,
+    load_checkpoint,
+    load_tokenizer,
+    save_checkpoint,
+)
 from treeagent.config import Method, PolicyConfig, RunConfig
 from treeagent.critic import LMCritic
-from treeagent.envs import EnvDynamics, WorkerEnv, make_env
-from treeagent.envs.base import Env
+from treeagent.envs import EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
+from treeagent.envs.base import Env, ToolSpec
 from treeagent.evaluate import Actors, Mode, Outcome, execute, play
+from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
+from treeagent.grammar import Grammar, make_grammar, openai_tools
 from treeagent.health import return_spread
+from treeagent.imagine import Imagination, settle, world_model
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
+from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
 from treeagent.pairs import preference_pairs
-from treeagent.policy import HeadValue, LLMPolicy
+from treeagent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.run import COLLECTED
 from treeagent.search.config import SearchConfig
 from treeagent.search.methods import make_search
-from treeagent.search.node import Tree
+from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.seeds import derive_seed
@@ -50,7 +63,7 @@ from treeagent.split import SplitDynamics, SplitPolicy
 from treeagent.store import read_as, write_shard
 from treeagent.targets import TokenRow, imitation_rows, value_rows
 from treeagent.telemetry import Cost, Meter
-from treeagent.types import Dynamics, Policy, Split, Task, Value
+from treeagent.types import Dynamics, Policy, Refused, Split, Task, Value
 from treeagent.value_head import ValueHead
 
 Job = TypeVar("Job")
@@ -73,6 +86,10 @@ class WaveJob:
     """Where its trees go; None keeps none."""
     split: Split = "train"
     mode: Mode = "mcts"
+    world: Path | None = None
+    """The folder of the world model that the trees grow in; none grows them in the environment."""
+    variants: Sequence[int] = ()
+    """Which harder variation of each task is meant, as ``Env.variations`` counts them; none means the tasks."""
 
     @property
     def shard(self) -> str:
@@ -97,14 +114,21 @@ Emit = Callable[[Event], None]
 
 
 def search_wave(job: WaveJob, emit: Emit) -> Cost:
-    """Grow one tree a task and store them as one shard. Returns what it cost, and tells it once a second."""
+    """Grow one tree a task and store them as one shard. Returns what it cost, and tells it once a second.
+
+    In a world model the tasks are those of the environment, whose opening costs no step; what the trees promise is
+    verified before they are stored.
+    """
     config = job.config
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
     dynamics = play_on(env, config, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
+    if job.variants:
+        wanted = zip(tasks, job.variants, strict=True)
+        tasks = [variations(config, env, task)[number] for task, number in wanted]
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
-    meter, told = Meter(whole.generator, dynamics), time.monotonic()
+    meter, told = Meter(whole.generator.usage, dynamics), time.monotonic()
 
     def on_wave(trees: Sequence[Tree]) -> None:
         nonlocal told
@@ -112,10 +136,14 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
             told = time.monotonic()
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
-    turns = in_turns(dynamics, config)
-    value = leaf_value(actors.value, whole, turns, config)
-    search = make_search(actors.sampling, turns, config.search, value, actors.critic)
-    trees = asyncio.run(search.run(tasks, seeds, on_wave))
+    turns = in_turns(dynamics, config, whole.grammar)
+    with world_model(config, job.world) if job.world is not None else nullcontext() as model:
+        stepped = turns if model is None else in_turns(Imagination(dynamics, model), config, whole.grammar)
+        value = leaf_value(actors.value, whole, stepped, config)
+        search = make_search(actors.sampling, stepped, config.search, value, actors.critic)
+        trees = asyncio.run(search.run(tasks, seeds, on_wave))
+    if job.world is not None:
+        asyncio.run(settle(trees, turns, config.world.verify_steps, config.search.step_seconds))
     whole.generator.forget()  # no other wave shares its prefixes
     if job.trees is not None:
         write_shard(job.trees, job.name, job.index, map(to_record, trees))
@@ -128,12 +156,12 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
     config = job.config
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
-    blind = in_turns(play_on(env, config, "evaluate", reveal_reward=False), config)
+    blind = in_turns(play_on(env, config, "evaluate", reveal_reward=False), config, whole.grammar)
     outcomes, trees = asyncio.run(
         play(
             replace(actors, value=leaf_value(actors.value, whole, blind, config)),
             blind,
-            in_turns(play_on(env, config, "evaluate"), config),
+            in_turns(play_on(env, config, "evaluate"), config, whole.grammar),
             tasks_at(env, job.split, job.tasks),
             job.mode,
             config.evaluate,
@@ -160,20 +188,34 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
     return tasks
 
 
+def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
+    """The harder variations of a task, always the same ones in a run."""
+    return env.variations(task, random.Random(derive_seed(config.seed, "variations", task.id)))
+
+
 def environment(config: RunConfig) -> Env:
     """The run's environment, made once in each process."""
     settings = config.environment
     limits = (settings.call_seconds, settings.episode_seconds) if settings.worker else None
-    return _environment(settings.name, tuple(sorted(settings.options.items())), limits)
+    bounds = (settings.shield, settings.observation_bytes, settings.episode_bytes)
+    return _environment(settings.name, tuple(sorted(settings.options.items())), limits, bounds)
 
 
 @lru_cache(maxsize=1)
 def _environment(
-    name: str, options: tuple[tuple[str, int | float | str | bool], ...], limits: tuple[float, float | None] | None
+    name: str,
+    options: tuple[tuple[str, int | float | str | bool], ...],
+    limits: tuple[float, float | None] | None,
+    bounds: tuple[Shield, int | None, int | None],
 ) -> Env:
+    env: Env
     if limits is None:
-        return make_env(name, dict(options))
-    return WorkerEnv(name, dict(options), call_seconds=limits[0], episode_seconds=limits[1])
+        env = make_env(name, dict(options))
+    else:
+        env = WorkerEnv(name, dict(options), call_seconds=limits[0], episode_seconds=limits[1])
+    if bounds == (Shield(), None, None):
+        return env
+    return ShieldedEnv(env, bounds[0], observation_bytes=bounds[1], episode_bytes=bounds[2])
 
 
 def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
@@ -187,36 +229,101 @@ def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = Tru
     )
 
 
-def in_turns(dynamics: EnvDynamics, config: RunConfig) -> Dynamics:
+def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
     """The dynamics in steps as large as the search's nodes."""
-    return SplitDynamics(dynamics) if config.search.granularity == "split" else dynamics
+    return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
 
 
-def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy]:
-    """Who plays a checkpoint in a search, and its policy in whole turns; they share one generator."""
-    whole, head = _load_policy(checkpoint, config.policy)
-    return make_actors(whole, head, config.search), whole
+def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
+    """Who plays a checkpoint in a search, and its policy in whole turns; they share one generator.
+
+    Raises:
+        Refused: the settings ask for more than the generator can do.
+    """
+    if config.policy.generator == "vllm" and config.workers > 1:
+        raise Refused(f"workers is {config.workers}, and each would start a vLLM engine of its own: set workers=1")
+    whole, value = _load_policy(checkpoint, config.policy, told_tools(config))
+    return make_actors(whole, value, config.search), whole
 
 
 @lru_cache(maxsize=1)
-def _load_policy(checkpoint: Path, settings: PolicyConfig) -> tuple[LLMPolicy, ValueHead | None]:
-    loaded = load_checkpoint(checkpoint)
-    return make_policy(loaded, settings), loaded.head
+def _load_policy(
+    checkpoint: Path, settings: PolicyConfig, tools: str
+) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
+    """A value head reads hidden states, which only a model in this process tells: where something else samples, the
+    head runs on a copy of the checkpoint in transformers."""
+    if settings.generator == "remote" and settings.remote.text_only:
+        return _chat_policy(checkpoint, settings, tools), None
+    if settings.generator != "local" and not has_head(checkpoint):
+        return _policy(_engine_or_server(checkpoint, settings), load_tokenizer(checkpoint), settings, tools), None
+    loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map)
+    local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
+    generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings)
+    policy = _policy(generator, loaded.tokenizer, settings, tools)
+    return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
 
 
-def make_policy(checkpoint: Checkpoint, settings: PolicyConfig) -> LLMPolicy:
+def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
     """A policy on a checkpoint in memory; call ``forget`` on its generator when the weights change."""
-    generator = LocalGenerator(checkpoint.model, cache_bytes=settings.cache_bytes)
-    chat = ChatFormat(checkpoint.tokenizer)
-    return LLMPolicy(generator, chat, temperature=settings.temperature, max_new_tokens=settings.max_new_tokens)
+    generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+    return _policy(generator, checkpoint.tokenizer, config.policy, told_tools(config))
 
 
-def make_actors(whole: LLMPolicy, head: ValueHead | None, search: SearchConfig) -> Actors:
+def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> LLMPolicy:
+    return LLMPolicy(
+        generator, *conversation(tokenizer, settings, tools), settings.temperature, settings.max_new_tokens
+    )
+
+
+def told_tools(config: RunConfig) -> str:
+    """The environment's tools in JSON, which tells them apart by value; empty where the policy is told of none."""
+    if config.policy.model is None or config.policy.format == "react":
+        return ""
+    return json.dumps([asdict(tool) for tool in environment(config).tools()])
+
+
+def conversation(tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> tuple[ChatFormat, Grammar]:
+    """How a policy's turns are read and written; one that was not made here is told the format and the tools."""
+    grammar = make_grammar(settings.format, str(tokenizer.chat_template))
+    if not tools:
+        return ChatFormat(tokenizer), grammar
+    known = [ToolSpec(**tool) for tool in json.loads(tools)]
+    native = openai_tools(known) if grammar.calls == "native" else ()
+    return ChatFormat(tokenizer, instructions=grammar.instructions(known), tools=native), grammar
+
+
+def _engine_or_server(checkpoint: Path, settings: PolicyConfig) -> Generator:
+    if settings.generator == "vllm":
+        from treeagent.generators.vllm import engine
+
+        return engine(*base_and_adapter(checkpoint), settings.vllm, settings.dtype)
+    from treeagent.generators.remote import RemoteGenerator
+
+    return RemoteGenerator(settings.remote, str(checkpoint), settings.temperature)
+
+
+def _chat_policy(checkpoint: Path, settings: PolicyConfig, tools: str) -> ChatPolicy:
+    from treeagent.generators.remote import RemoteChat
+
+    chat = RemoteChat(settings.remote, str(checkpoint))
+    grammar = make_grammar(settings.format)
+    told = grammar.instructions([ToolSpec(**tool) for tool in json.loads(tools)]) if tools else ""
+    return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens)
+
+
+def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: SearchConfig) -> Actors:
     """As the search's settings want them: thoughts apart, a critic."""
+    if isinstance(whole, ChatPolicy):
+        if search.granularity == "split" or search.critic_weight:
+            raise Refused(
+                "search.granularity 'split' and search.critic_weight want token ids, which policy.remote.text_only "
+                "does without: leave them out"
+            )
+        return Actors(whole, whole.greedy(), value)
     return Actors(
         sampling=SplitPolicy(whole) if search.granularity == "split" else whole,
         greedy=whole.greedy(),
-        value=None if head is None else HeadValue(whole.generator, whole.chat, head),
+        value=value,
         critic=LMCritic(whole.generator, whole.chat) if search.critic_weight else None,
     )
 
@@ -248,15 +355,26 @@ class TrainJob:
     """Where the trainer keeps its own checkpoints, by which an interrupted update resumes."""
 
 
-def train_policy(job: TrainJob, emit: Emit) -> dict[str, Any]:
-    """Update, refit the value head to the changed hidden states, save. Returns what is worth remembering."""
-    update, checkpoint = job.config.update, load_checkpoint(job.checkpoint)
+def train_policy(job: TrainJob, emit: Emit, *, leads: bool = True) -> dict[str, Any]:
+    """Update, refit the value head to the changed hidden states, save. Returns what is worth remembering.
+
+    Of processes that train together one ``leads``: it alone validates, fits the head and saves, and has something to
+    return.
+
+    Raises:
+        Refused: the trees are another model's, or teach nothing.
+        TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
+    """
+    update, checkpoint = job.config.update, load_checkpoint(job.checkpoint, device_map=_place(job.config))
     head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
+    seed = derive_seed(job.config.seed, "lora")
+    checkpoint = replace(checkpoint, model=with_adapter(checkpoint.model, update.lora, seed))
     trees = informative(read_trees(job.trees, job.names), update.keep_trees)
+    refuse_foreign(trees, checkpoint, job)
     hooks = Hooks(
         on_metrics=lambda metrics: emit(Event(job.out.name, metrics=metrics)),
         on_progress=lambda done, total: emit(Event(job.out.name, done=done, total=total)),
-        validate=greedy_success(checkpoint, job.config),
+        validate=greedy_success(checkpoint, job.config) if leads else _told_by_another,
         checkpoint_dir=job.scratch,
     )
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
@@ -272,10 +390,51 @@ def train_policy(job: TrainJob, emit: Emit) -> dict[str, Any]:
             scored = list(scored_rows(trees, update.advantages))
             grpo = replace(update.grpo, temperature=job.config.policy.temperature)
             result = train_grpo(model, tokenizer, scored, grpo, **hooks)
+    if not leads:
+        return {}
     fitted = fit_value(model, head, sample_value_rows(trees, job.config), update.value)
     save_checkpoint(Checkpoint(model, tokenizer, head), job.out)
     shutil.rmtree(job.scratch, ignore_errors=True)
     return {"update": asdict(result), "value": asdict(fitted)}
+
+
+def _place(config: RunConfig) -> str | None:
+    """Where the weights of an update go; of processes that train together each has a GPU of its own."""
+    place = config.policy.device_map
+    return place if place is None or config.update.processes == 1 else f"cuda:{os.environ['LOCAL_RANK']}"
+
+
+def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob) -> None:
+    """
+    Raises:
+        Refused: the checkpoint reads a tree's task as other tokens than the policy that searched it, or cannot read
+            its tokens.
+    """
+    chat = make_policy(checkpoint, job.config).chat
+    vocabulary = checkpoint.model.config.get_text_config().vocab_size
+    for tree in trees:
+        task = f"task {tree.task.id} in {job.trees}"
+        largest = max((max(ids) for node in tree.nodes() for ids in _token_ids(node) if ids), default=0)
+        if largest >= vocabulary:
+            raise Refused(
+                f"the tree of {task} holds token {largest}, but {job.checkpoint} knows {vocabulary} tokens: update the "
+                "policy that searched these trees, or collect trees with this one"
+            )
+        if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
+            raise Refused(
+                f"the tokenizer or chat template of {job.checkpoint} writes {task} in other tokens than the policy "
+                "that searched it: update that policy, or collect trees with this one"
+            )
+
+
+def _token_ids(node: Node) -> Iterator[tuple[int, ...]]:
+    yield node.context_ids
+    for edge in node.edges:
+        yield edge.action.token_ids
+
+
+def _told_by_another() -> float:
+    raise AssertionError("the process that leads validates")
 
 
 def sample_value_rows(trees: Sequence[Tree], config: RunConfig) -> list[TokenRow]:
@@ -311,13 +470,24 @@ def informative(trees: Sequence[Tree], share: float) -> list[Tree]:
 
 
 def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> list[Tree]:
-    """The searched training trees of shards of these names."""
-    return [tree for name in names for tree in read_as(from_record, folder, name)]
+    """The searched training trees of shards of these names.
+
+    Raises:
+        Refused: a tree was collected by text alone.
+    """
+    trees = [tree for name in names for tree in read_as(from_record, folder, name)]
+    for tree in trees:
+        if tree.text_only:
+            raise Refused(
+                f"the tree of task {tree.task.id} in {folder} holds actions without token ids: it was collected with "
+                "policy.remote.text_only, and cannot be learned from; collect with a server that gives token ids"
+            )
+    return trees
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
     """Share of the validation tasks that the model, as its weights stand at the call, solves greedily."""
-    policy = make_policy(checkpoint, config.policy)
+    policy = make_policy(checkpoint, config)
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
     dynamics = play_on(env, config, "validate")

@@ -13,18 +13,18 @@ from typing import Any
 
 import orjson
 
-from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, save_checkpoint
 from treeagent.collect import demonstrate, tokenise
 from treeagent.config import Method, RunConfig, dump_config
 from treeagent.evaluate import Mode, Outcome, summarise
-from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.grammar import ReAct
+from treeagent.grammar import Grammar, make_grammar
 from treeagent.health import return_spread
 from treeagent.jobs import (
     Event,
     TrainJob,
     WaveJob,
+    conversation,
     environment,
     evaluate_wave,
     play_on,
@@ -32,8 +32,9 @@ from treeagent.jobs import (
     run_jobs,
     sample_value_rows,
     search_wave,
-    train_policy,
+    told_tools,
 )
+from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
@@ -46,6 +47,7 @@ from treeagent.seeds import derive_seed
 from treeagent.store import read_as, shards, write_atomic
 from treeagent.targets import TokenRow, path_row
 from treeagent.telemetry import Cost
+from treeagent.train_job import train
 from treeagent.types import Task
 from treeagent.value_head import ValueHead
 
@@ -77,7 +79,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         first = list(islice(demonstrations, _TOKENIZER_EPISODES))
         checkpoint = _initial_checkpoint(config, first)
         # One demonstration at a time: its rows are small, its states are not.
-        told = list(map(_imitation(checkpoint), chain(first, demonstrations)))
+        told = list(map(_imitation(config, checkpoint), chain(first, demonstrations)))
     rows = [row for row in told if row is not None and len(row.token_ids) <= settings.max_tokens]
     scratch = run.checkpoints / ".warm_start"
     with tracking(run, progress) as on_event:
@@ -209,7 +211,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
     out = run.checkpoints / "base"
     if run.is_done("base"):
         return out
-    checkpoint = load_checkpoint(warm)
+    checkpoint = load_checkpoint(warm, device_map=config.policy.device_map)
     head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
     with tracking(run, progress) as on_event:
         fitted = fit_value(
@@ -247,8 +249,9 @@ def learn(
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
+    together = config.update.processes > 1  # the processes of one update want the machine for themselves
     with tracking(run, progress) as on_event:
-        for job, facts in run_jobs(train_policy, jobs, config.workers, on_event):
+        for job, facts in run_jobs(train, jobs, 1 if together else config.workers, on_event):
             run.finish(job.out.name, facts)
     return [out for _, _, out in updates]
 
@@ -322,20 +325,27 @@ def _demonstrations(config: RunConfig) -> Iterator[Tree]:
             f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
             "set policy.model to a model that can act already"
         )
-    dynamics = play_on(env, config, "demonstrate")
+    dynamics, grammar = play_on(env, config, "demonstrate"), _grammar(config)
     for start in range(0, config.warm_start.episodes, config.warm_start.tasks):
         count = min(config.warm_start.tasks, config.warm_start.episodes - start)
         tasks: Sequence[Task] = env.tasks("train", count)
         yield from demonstrate(
-            dynamics, demonstrator, tasks, seed=derive_seed(config.seed, "demonstrate", start), grammar=ReAct()
+            dynamics, demonstrator, tasks, seed=derive_seed(config.seed, "demonstrate", start), grammar=grammar
         )
+
+
+def _grammar(config: RunConfig) -> Grammar:
+    settings = config.policy
+    template = "" if settings.model is None else str(load_tokenizer(settings.model).chat_template)
+    return make_grammar(settings.format, template)
 
 
 def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Checkpoint:
     if config.policy.model is not None:
-        checkpoint = load_checkpoint(config.policy.model)
+        checkpoint = load_checkpoint(config.policy.model, device_map=config.policy.device_map)
         head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
-        return Checkpoint(checkpoint.model, checkpoint.tokenizer, head)
+        adapted = with_adapter(checkpoint.model, config.warm_start.lora, derive_seed(config.seed, "lora"))
+        return Checkpoint(adapted, checkpoint.tokenizer, head)
     texts = [message.content for tree in demonstrations for message in _last(tree).state.messages]
     tokenizer = train_tokenizer(texts, config.policy.scratch)
     model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
@@ -349,9 +359,9 @@ def _last(tree: Tree) -> Node:
     return node
 
 
-def _imitation(checkpoint: Checkpoint) -> Callable[[Tree], TokenRow | None]:
+def _imitation(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], TokenRow | None]:
     """Demonstrations to rows, with the outcome as every state's value; None where there was no step."""
-    chat = ChatFormat(checkpoint.tokenizer)
+    chat, _ = conversation(checkpoint.tokenizer, config.policy, told_tools(config))
 
     def row(demonstration: Tree) -> TokenRow | None:
         tree = tokenise(demonstration, chat)

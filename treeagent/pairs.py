@@ -108,7 +108,7 @@ def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
                 rejected=_continuation([rejected]),
                 margin=margin,
                 smoothing=_smoothing(chosen, rejected) if config.smoothing == "visits" else 0.0,
-                origin=node.origin,
+                origin=_origin((*path[-1:], chosen, rejected)),
             )
 
 
@@ -137,15 +137,19 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     chosen, rejected = _continuation(best), _continuation(worst)
     if high - low < config.min_margin or chosen.token_ids == rejected.token_ids:
         return
-    imagined = any(edge.child is not None and edge.child.origin == "imagined" for edge in (*best, *worst))
     yield PreferencePair(
         task_id=tree.task.id,
         context_ids=prompt,
         chosen=chosen,
         rejected=rejected,
         margin=high - low,
-        origin="imagined" if imagined else "real",
+        origin=_origin((*best, *worst)),
     )
+
+
+def _origin(edges: Sequence[Edge]) -> Origin:
+    """Imagined, where any of them leads to what nobody has seen."""
+    return "imagined" if any(edge.child is not None and edge.child.origin == "imagined" for edge in edges) else "real"
 
 
 def _continuation(path: Sequence[Edge]) -> Continuation:

@@ -2,14 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 
-from treeagent.grammar import ReAct
+from treeagent.grammar import Format, Grammar, ReAct
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action
+from treeagent.types import Action, Refused
 from treeagent.world_model.transition import Experience, answered, call_text, played
 from treeagent.world_model.wording import RESET
 
 
-def transitions(tree: Tree, grammar: ReAct | None = None) -> Iterator[Experience]:
+def check_readable(format: Format) -> None:
+    """
+    Raises:
+        Refused: the policy writes its calls in a form in which the calls of earlier turns are not read.
+    """
+    if format != "react":
+        raise Refused(
+            f"transitions are told of calls in the form 'react', but policy.format is {format!r}: set it to 'react', "
+            "or do without them and without a world model"
+        )
+
+
+def transitions(tree: Tree, grammar: Grammar | None = None) -> Iterator[Experience]:
     """Every step that the tree has taken, each edge once, parents first.
 
     Left out is what tells nothing of the world: thoughts alone, malformed turns (which no environment gets to see) and
@@ -39,7 +51,7 @@ def transitions(tree: Tree, grammar: ReAct | None = None) -> Iterator[Experience
         )
 
 
-def opening(tree: Tree, grammar: ReAct | None = None) -> Experience:
+def opening(tree: Tree, grammar: Grammar | None = None) -> Experience:
     """How the task begins, as the answer to a reset, for a world model that is to open tasks too."""
     task, first = played(tree.task, tree.root.state.messages[:1], grammar or ReAct())
     return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin, key=tree.root.state.key)
@@ -51,7 +63,7 @@ def _parent(tree: Tree, path: Sequence[Edge]) -> Node:
     return node
 
 
-def _turn(parent: Node, action: Action, grammar: ReAct) -> Action:
+def _turn(parent: Node, action: Action, grammar: Grammar) -> Action:
     """The whole turn, where its thought is a step of its own."""
     begun = parent.state.messages[-1]
     return grammar.read(begun.content + action.text) if begun.partial else action

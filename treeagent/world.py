@@ -6,17 +6,18 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.imagine import memory_path, wording, world_model
 from treeagent.jobs import Event
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
@@ -27,24 +28,20 @@ from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_atomic
 from treeagent.targets import TokenRow
-from treeagent.transitions import transitions
+from treeagent.transitions import check_readable, transitions
 from treeagent.world_model.encoder import LexicalEncoder
-from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import Fidelity, audit
 from treeagent.world_model.fit import answer_rows
-from treeagent.world_model.local import LocalWriter
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
-from treeagent.world_model.wording import INSTRUCTIONS, Wording
 
 _COMMON = 0.01
 """Share of the actions from which a call is a kind of its own."""
 
 
 def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
-    """Train a world model on the steps of a run's trees but for the tasks held out, and fill its memory with them.
-
-    The settings are kept in RUN/world.toml, by which it is used.
+    """The world model of a run that is not fitted round by round. The settings are kept in RUN/world.toml, by which it
+    is used.
 
     Raises:
         RunError: the trees hold no step to learn from, or a world model was fitted with other settings.
@@ -59,41 +56,79 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
             )
     elif run.is_done("world"):
         run.forget("world")
-    if run.is_done("world"):
+    if not run.is_done("world"):
+        write_atomic(kept, dump_config(config).encode())
+    return fit(config, run, progress, out)
+
+
+def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path | None = None) -> Path:
+    """Train a world model, written to ``out``, on the real steps of a run's trees but for the tasks held out, and fill
+    its memory with them; from ``world.model`` or from scratch, or from the ``last`` one on. One on a server has memory
+    only.
+
+    Raises:
+        RunError: the trees hold no step to learn from.
+        Refused: see ``transitions.check_readable``.
+    """
+    if run.is_done(out.name):
         return out
-    write_atomic(kept, dump_config(config).encode())
+    check_readable(config.policy.format)
     learnt, held_out = split(config, experiences(run))
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
-    for left in run.path.glob(f"{_memory_path(run).name}*"):
+    path = memory_path(out)
+    for left in path.parent.glob(f"{path.name}*"):
         left.unlink()  # an earlier fit may have learnt what is held out now
-    memory = ReplayBuffer(_memory_path(run), LexicalEncoder())
+    memory = ReplayBuffer(path, LexicalEncoder())
     memory.add(learnt)
-    wording = _wording(config)
-    checkpoint = _initial_checkpoint(config, learnt, wording)
-    settings = config.world
-    rows = [
-        TokenRow(*row)
-        for row in answer_rows(learnt, ChatFormat(checkpoint.tokenizer), wording, memory, settings.examples)
-        if len(row.token_ids) <= settings.max_tokens
-    ]
+    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out)}
+    if config.world.generator == "local":
+        facts |= _train(config, run, progress, out, last, learnt, memory)
     memory.close()
-    scratch = run.checkpoints / ".world"
-    with tracking(run, progress) as on_event:
-        hooks = Hooks(
-            on_metrics=lambda metrics: on_event(Event("world", metrics=metrics)),
-            on_progress=lambda done, total: on_event(Event("world", done=done, total=total)),
-            checkpoint_dir=scratch,
-        )
-        result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, settings.sft, **hooks)
-    save_checkpoint(checkpoint, out)
-    run.finish("world", {"learnt": len(learnt), "held_out": len(held_out), "rows": len(rows), "update": asdict(result)})
-    shutil.rmtree(scratch, ignore_errors=True)
+    run.finish(out.name, facts)
     return out
 
 
-def audit_world(config: RunConfig, run: Run) -> Fidelity:
-    """Measure the run's world model on the steps of the tasks held out from it; written to RUN/fidelity.json.
+def _train(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    out: Path,
+    last: Path | None,
+    learnt: Sequence[Experience],
+    memory: ReplayBuffer,
+) -> dict[str, Any]:
+    """Write the weights; returns what is worth remembering."""
+    checkpoint = _initial_checkpoint(config, learnt) if last is None else load_checkpoint(last)
+    settings = config.world
+    rows = [
+        TokenRow(*row)
+        for row in answer_rows(learnt, ChatFormat(checkpoint.tokenizer), wording(config), memory, settings.examples)
+        if len(row.token_ids) <= settings.max_tokens
+    ]
+    sft = settings.sft if last is None else replace(settings.sft, max_steps=settings.refit_steps)
+    scratch = out.with_name(f".{out.name}")
+    with tracking(run, progress) as on_event:
+        hooks = Hooks(
+            on_metrics=lambda metrics: on_event(Event(out.name, metrics=metrics)),
+            on_progress=lambda done, total: on_event(Event(out.name, done=done, total=total)),
+            checkpoint_dir=scratch,
+        )
+        result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks)
+    save_checkpoint(checkpoint, out)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return {"rows": len(rows), "update": asdict(result)}
+
+
+def audit_world(
+    config: RunConfig, run: Run, world: Path | None = None, claims: int = 0, claims_kept: int = 0
+) -> Fidelity:
+    """Measure a world model, by default RUN/checkpoints/world, on the steps of the tasks held out from it; written to
+    RUN/fidelity.json.
+
+    Args:
+        claims: successes that were found in imagination and replayed in the environment.
+        claims_kept: those that succeeded there too.
 
     Raises:
         RunError: there is nothing held out.
@@ -102,31 +137,20 @@ def audit_world(config: RunConfig, run: Run) -> Fidelity:
     if not held_out:
         raise RunError(f"no task of {run.path} is held out: raise world.held_out, or collect more tasks")
     kept = held_out[: config.world.audit_steps]
-    model, memory = imagined(config, run)
-    fidelity = asyncio.run(audit(model, kept, learnt, free=config.world.free, kind=kinds([*learnt, *kept])))
-    memory.close()
+    with world_model(config, world or run.checkpoints / "world") as model:
+        fidelity = asyncio.run(
+            audit(
+                model,
+                kept,
+                learnt,
+                free=config.world.free,
+                kind=kinds([*learnt, *kept]),
+                replayed=[place < claims_kept for place in range(claims)],
+                real=[True] * claims,
+            )
+        )
     write_atomic(run.path / "fidelity.json", orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2))
     return fidelity
-
-
-def imagined(config: RunConfig, run: Run) -> tuple[ExperienceModel, ReplayBuffer]:
-    """The run's world model as a dynamics, and its memory, which the caller closes."""
-    checkpoint = load_checkpoint(run.checkpoints / "world")
-    memory = ReplayBuffer(_memory_path(run), LexicalEncoder())
-    settings = config.world
-    generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
-    writer = LocalWriter(
-        generator, ChatFormat(checkpoint.tokenizer), settings.temperature, max_new_tokens=settings.max_new_tokens
-    )
-    model = ExperienceModel(
-        writer,
-        _wording(config),
-        max_steps=config.environment.max_steps,
-        memory=memory,
-        examples=settings.examples,
-        seed=derive_seed(config.seed, "world"),
-    )
-    return model, memory
 
 
 def experiences(run: Run) -> Iterator[Experience]:
@@ -161,24 +185,15 @@ def _numberless(call: str) -> str:
     return re.sub(r"\d+", "#", call)
 
 
-def _wording(config: RunConfig) -> Wording:
-    """A model that is trained on answers needs no instructions."""
-    return Wording(INSTRUCTIONS if config.world.model else "", config.world.reasoning)
-
-
 def settings_path(run: Run) -> Path:
     return run.path / "world.toml"
 
 
-def _memory_path(run: Run) -> Path:
-    return run.path / "replay.sqlite"
-
-
-def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], wording: Wording) -> Checkpoint:
-    settings = config.world
+def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience]) -> Checkpoint:
+    settings, words = config.world, wording(config)
     if settings.model is not None:
         loaded = load_checkpoint(settings.model)
         return Checkpoint(loaded.model, loaded.tokenizer, None)
-    prompts = (wording.prompt(one.history, one.action)[-1].content for one in learnt)
-    tokenizer = train_tokenizer(chain(prompts, map(wording.target, learnt)), settings.scratch)
+    prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
+    tokenizer = train_tokenizer(chain(prompts, map(words.target, learnt)), settings.scratch)
     return Checkpoint(random_model(tokenizer, settings.scratch, derive_seed(config.seed, "world")), tokenizer, None)

@@ -17,7 +17,7 @@ Config = Annotated[Path | None, typer.Option("--config", metavar="FILE.toml", he
 def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = None) -> None:
     """Train a world model on the steps of RUN's trees, apart from the tasks held out.
 
-    Reads RUN/trees, writes RUN/checkpoints/world and RUN/replay.sqlite.
+    Reads RUN/trees, writes RUN/checkpoints/world and beside it world.sqlite, its memory.
 
     Example: treeagent world fit runs/shop --config configs/world.toml
     """

@@ -47,7 +47,7 @@ def test_a_pair_carries_its_prompt_and_both_actions() -> None:
     assert a.child is not None
     a.child.origin = "imagined"
     first, second = preference_pairs(tree, PairConfig())
-    assert first == PreferencePair("hand-1", (1, 2), alone(a), alone(tree.root.edges[2]), 0.75)
+    assert first == PreferencePair("hand-1", (1, 2), alone(a), alone(tree.root.edges[2]), 0.75, origin="imagined")
     won, open_ = a.child.edges
     context = (1, 2, 10, 11, 20, 21)
     assert second == PreferencePair("hand-1", context, alone(won), alone(open_), 0.5, origin="imagined")

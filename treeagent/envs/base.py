@@ -72,6 +72,11 @@ class Env(Protocol):
         """
         ...
 
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        """Harder tasks of the same kind, of the split of ``task``: solvable, apart from every other split, each with an
+        id of its own. None where the environment has none."""
+        return ()
+
     def tools(self) -> Sequence[ToolSpec]:
         """The tools that a ``ToolCall`` can name; empty where actions are free text."""
         return ()

@@ -27,6 +27,7 @@ from treeagent.run import COLLECTED, Run, RunError
 from treeagent.search.node import Budget, Tree
 from treeagent.search.record import from_record
 from treeagent.store import StoreError, read_as, remove_leftovers, replacing, shards, write_atomic
+from treeagent.transitions import check_readable
 
 Format = Literal["parquet", "jsonl"]
 Write = Callable[[list[Row]], None]
@@ -84,6 +85,8 @@ def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Forma
     for view in views:
         if view not in VIEWS:
             raise RunError(f"{view!r} is no view: choose {', '.join(VIEWS)}")
+    if "transitions" in views:
+        check_readable(config.policy.format)
     sections = list(dict.fromkeys(VIEWS[view].section for view in views if VIEWS[view].section))
     for key in config_difference(run.config, config):
         if not key.startswith(tuple(f"update.{section}." for section in sections)):
@@ -203,6 +206,11 @@ def _export_shard(path: Path, config: UpdateConfig, views: Sequence[str], format
             trees += 1
             budget.add(tree.budget)
             origins.update(node.origin for node in tree.nodes() if node is not tree.root)
+            if tree.text_only and set(views) - {"transitions"}:
+                raise RunError(
+                    f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected "
+                    "with policy.remote.text_only only --view transitions can be exported"
+                )
             for view in views:
                 made = list(VIEWS[view].rows(tree, config))
                 if not made:

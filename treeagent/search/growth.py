@@ -163,6 +163,7 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
         growth.tree.error = describe(error)
         return
     growth.tree.budget.environment_steps += transition.cost
+    growth.tree.budget.imagined_steps += transition.origin == "imagined"
     if not math.isfinite(transition.reward or 0.0) or not math.isfinite(transition.process):
         growth.tree.error = f"the environment gave the reward {transition.reward} and process {transition.process}"
         return

@@ -20,7 +20,9 @@ class Limits:
     """Simulations; a chain of best-of-N, a step of a beam and a candidate looked through by
     lookahead count as one."""
     environment_steps: Annotated[int, Field(gt=0)] | None = None
-    """Steps of the dynamics, replayed ones included."""
+    """Steps of the environment, replayed ones included."""
+    imagined_steps: Annotated[int, Field(gt=0)] | None = None
+    """Steps of a world model; none takes ``environment_steps`` for it, so that a tree grows as large in imagination."""
     generated_tokens: Annotated[int, Field(gt=0)] | None = None
     """Sampled tokens of all candidates."""
     seconds: Annotated[float, Field(gt=0)] | None = None
@@ -39,6 +41,7 @@ class Limits:
             for limit, used in (
                 (self.simulations, spent.simulations),
                 (self.environment_steps, spent.environment_steps),
+                (self.imagined_steps or self.environment_steps, spent.imagined_steps),
                 (self.generated_tokens, spent.generated_tokens),
                 (self.seconds, spent.seconds),
             )

@@ -8,11 +8,17 @@ from treeagent.types import Action, Origin, State, Task
 
 @dataclass(slots=True)
 class Budget:
-    """What a search has spent."""
+    """What a search has spent, and how far its imagination kept its word."""
 
     simulations: int = 0
     environment_steps: int = 0
     """Replayed steps included."""
+    imagined_steps: int = 0
+    """Answers of a world model in place of the environment's."""
+    claims: int = 0
+    """Successes that imagination promised and that were replayed in the environment."""
+    claims_kept: int = 0
+    """Those that succeeded there too."""
     generated_tokens: int = 0
     """Every sampled token of every candidate, those merged away included."""
     proposals: int = 0
@@ -130,6 +136,11 @@ class Tree:
             path, node = stack.pop()
             yield path, node
             stack.extend(((*path, edge), edge.child) for edge in reversed(node.edges) if edge.child is not None)
+
+    @property
+    def text_only(self) -> bool:
+        """Whether an action came without token ids, from a server that gives none: it cannot be trained on."""
+        return any(not edge.action.token_ids for node in self.nodes() for edge in node.edges)
 
     def nodes(self) -> Iterator[Node]:
         return (node for _, node in self.walk())

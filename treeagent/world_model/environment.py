@@ -2,6 +2,7 @@
 environments."""
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -90,6 +91,9 @@ class ImaginedEnv:
 
     def demonstrator(self, noise: float) -> None:
         return None
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        return ()
 
     def close(self) -> None:
         self._thread.submit(self._runner.close).result()

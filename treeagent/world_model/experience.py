@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from treeagent.grammar import ReAct
+from treeagent.grammar import Grammar, ReAct
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Message, Refused, State, Task, Transition
 from treeagent.world_model.transition import Experience, Place, call_text, played
@@ -91,7 +91,7 @@ class ExperienceModel:
         attempts: int = 1,
         reward_range: tuple[float, float] = (0.0, 1.0),
         reveal_reward: bool = True,
-        grammar: ReAct | None = None,
+        grammar: Grammar | None = None,
         seed: int = 0,
     ) -> None:
         if max_steps < 1 or attempts < 1 or examples < 0:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from treeagent.grammar import ReAct
+from treeagent.grammar import Grammar
 from treeagent.types import Message, Origin, Refused, Task, ToolCall
 
 Record = dict[str, Any]
@@ -77,7 +77,7 @@ def _hash(*parts: object) -> str:
     return blake2b(orjson.dumps(parts), digest_size=16).hexdigest()
 
 
-def played(task: Task, messages: Sequence[Message], grammar: ReAct) -> tuple[Message, ...]:
+def played(task: Task, messages: Sequence[Message], grammar: Grammar) -> tuple[Message, ...]:
     """A conversation as the world takes part in it: the task by itself, then observations, and of each turn the call
     alone, without token ids.
 
@@ -93,7 +93,7 @@ def played(task: Task, messages: Sequence[Message], grammar: ReAct) -> tuple[Mes
     return (Message("user", task.prompt), opening, *told)
 
 
-def _called(text: str, grammar: ReAct) -> str:
+def _called(text: str, grammar: Grammar) -> str:
     action = grammar.read(text)
     return text if action.error else call_text(action.call)
 

@@ -1,6 +1,7 @@
 """The store as an environment."""
 
 import functools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -111,6 +112,13 @@ class ShopEnv(Env):
         return [
             task_of(goal, instruction, store=self._store, split=split, index=index)
             for index, (goal, instruction) in enumerate(self._goals.take(split, count, start), start=start)
+        ]
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        """The product again, with one requirement more or a tighter price; WebShop's free text has none."""
+        return [
+            replace(task_of(goal, text, store=self._store, split=task.split, index=task.seed), id=f"{task.id}.{number}")
+            for number, (goal, text) in enumerate(self._goals.harder(goal_of(task), task.split, rng))
         ]
 
     def verify(self) -> float:

@@ -3,12 +3,12 @@
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from treeagent.envs.shop.catalogue import Catalogue, Difficulty
+from treeagent.envs.shop.catalogue import Catalogue, Difficulty, Product
 from treeagent.types import Refused, Split, Task
 
 
@@ -65,6 +65,10 @@ class GoalSource(Protocol):
         """
         ...
 
+    def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
+        """Goals that ask more of the same product, in one thing each."""
+        ...
+
 
 class GeneratedGoals:
     """Goals drawn from a generated catalogue, without end but for repetition.
@@ -87,9 +91,8 @@ class GeneratedGoals:
         misses = 0
         while len(drawn) < start + count:
             goal, instruction = self._draw(self._rngs[split], split)
-            requirements = repr((goal.type, sorted(goal.attributes), goal.options, goal.price_limit))
-            bucket = hashlib.blake2b(requirements.encode(), digest_size=4).digest()[0] % len(self._buckets)
-            if bucket != self._buckets[split] or requirements in self._seen:
+            requirements = _requirements(goal)
+            if not self._belongs(goal, split) or requirements in self._seen:
                 misses += 1
                 if misses > 5000:
                     raise Refused(
@@ -101,6 +104,26 @@ class GeneratedGoals:
             self._seen.add(requirements)
             drawn.append((goal, instruction))
         return drawn[start : start + count]
+
+    def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
+        """One more attribute, one more option or a tighter price, as far as the product has it and no other split could
+        ask for the same."""
+        product = self._catalogue.products[goal.product_id]
+        asked = {product.group_of(value) for value in goal.options}
+        # In the order of the page, as drawn goals have them: else equal requirements might not read the same.
+        order = [value for _, values in product.options for value in values]
+        attributes = [(*goal.attributes, each) for each in product.attributes if each not in goal.attributes]
+        values = [value for value in order if product.group_of(value) not in asked]
+        harder = [replace(goal, attributes=wanted) for wanted in attributes]
+        harder += [replace(goal, options=tuple(sorted((*goal.options, each), key=order.index))) for each in values]
+        if product.price <= goal.price_limit - 10:
+            harder.append(replace(goal, price_limit=goal.price_limit - 10))
+        found = [each for each in harder if self._belongs(each, split)]
+        return [(each, _instruction(rng, each, _choices(each, product))) for each in found]
+
+    def _belongs(self, goal: Goal, split: Split) -> bool:
+        bucket = hashlib.blake2b(_requirements(goal).encode(), digest_size=4).digest()[0] % len(self._buckets)
+        return bucket == self._buckets[split]
 
     def _draw(self, rng: random.Random, split: Split) -> tuple[Goal, str]:
         product = self._catalogue.products[rng.choice(self._catalogue.split_ids[split])]
@@ -124,6 +147,15 @@ class GeneratedGoals:
             float(limit),
         )
         return goal, _instruction(rng, goal, options)
+
+
+def _requirements(goal: Goal) -> str:
+    return repr((goal.type, sorted(goal.attributes), goal.options, goal.price_limit))
+
+
+def _choices(goal: Goal, product: Product) -> list[tuple[str, str]]:
+    """The options asked for, with their groups."""
+    return [(product.group_of(value) or "", value) for value in goal.options]
 
 
 def _instruction(rng: random.Random, goal: Goal, options: Sequence[tuple[str, str]]) -> str:

@@ -121,6 +121,10 @@ class FileGoals:
             )
         return goals[start : start + count]
 
+    def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
+        """None: these instructions are people's words."""
+        return ()
+
 
 def load_webshop(options: ShopOptions) -> tuple[Catalogue, FileGoals]:
     """Products and goals of the files that ``options`` names.

@@ -1,0 +1,301 @@
+"""Trees that grow in imagination, and what verification leaves of them, on an environment of two doors, twice."""
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_model
+
+from treeagent.advantages import AdvantageConfig, advantages
+from treeagent.envs import EnvDynamics
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.shop.goals import Goal, goal_of
+from treeagent.envs.shop.reward import purchase_reward
+from treeagent.health import accuracy, finished_paths
+from treeagent.imagine import Imagination, settle
+from treeagent.jobs import read_trees
+from treeagent.pairs import PairConfig, preference_pairs
+from treeagent.run import Run
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Edge, Tree, path_return
+from treeagent.store import digest, read_records, shards
+from treeagent.targets import TargetConfig, imitation_rows
+from treeagent.transitions import transitions
+from treeagent.types import Dynamics
+from treeagent.world_model.fidelity import audit
+
+ENDS = ["".join(doors) for doors in product("lr", repeat=2)]
+SEARCH = SearchConfig(limits=Limits(simulations=20), candidates=2)
+PAIRS = PairConfig(min_margin=0.1, rule="all")
+CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
+TREEAGENT = Path(sys.executable).parent / "treeagent"
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """From the folder of ``toy_doors``."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=Path(__file__).parent
+    )
+
+
+def settings(url: str) -> list[str]:
+    return [
+        "workers=1", "environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=3",
+        "policy.max_new_tokens=12", "policy.scratch.width=32", "policy.scratch.layers=1",
+        "warm_start.episodes=200", "warm_start.noise=0.5", "warm_start.sft.max_steps=60",
+        "collect.tasks=8", "collect.wave=2", "search.limits.simulations=16", "update.validation_tasks=2",
+        "evaluate.tasks=2", 'evaluate.modes=["greedy"]', 'adapt.methods=["dpo"]', "adapt.imagined=0.5",
+        "adapt.seed_tasks=40", "adapt.variations=0.25", "world.generator=remote", "world.model=teller",
+        f"world.remote.url={url}", "world.reasoning=false", "world.held_out=0.4", "world.verify_steps=2",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A world model that tells the truth."""
+    with served(Teller()) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, server: str) -> Path:
+    out = tmp_path_factory.mktemp("imagine") / "run"
+    done = treeagent("train", "--config", CONFIG, "--out", out, *settings(server), "adapt.rounds=2")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def search(dynamics: Dynamics, config: SearchConfig = SEARCH, count: int = 1) -> list[Tree]:
+    return asyncio.run(Search(BothDoors(), dynamics, config).run(Doors().tasks("train", count), list(range(count))))
+
+
+def imagine(teller: Teller, env: Doors | None = None, *, steps: int = 20, config: SearchConfig = SEARCH) -> Tree:
+    real = EnvDynamics(env or Doors(), max_steps=2)
+    trees = search(Imagination(real, teller_model(teller)), config)
+    asyncio.run(settle(trees, real, steps))
+    return trees[0]
+
+
+def optimist(taken: str) -> float:
+    return 1.0
+
+
+def edges(tree: Tree) -> dict[str, Edge]:
+    """The expanded edges, by the doors taken."""
+    return {"".join(str(edge.action.call) for edge in path): path[-1] for path, _ in tree.walk() if path}
+
+
+def origins(tree: Tree) -> dict[str, str]:
+    return {taken: edge.child.origin for taken, edge in edges(tree).items() if edge.child is not None}
+
+
+def test_a_tree_taken_at_its_word_costs_no_real_step_and_says_that_it_is_imagined() -> None:
+    env, teller = Doors(), Teller()
+    tree = imagine(teller, env, steps=0)
+    assert env.steps == tree.budget.environment_steps == 0
+    assert tree.budget.imagined_steps == teller.asked == len(edges(tree)) == 6
+    assert {node.origin for node in tree.nodes()} == {"imagined"}
+    assert tree.root.state.messages[0].content == "find train prize 0\ntwo doors"  # the environment's own words
+    assert not list(one for one in transitions(tree) if one.origin == "real")
+
+
+def test_a_winner_that_keeps_its_word_becomes_real_and_beats_what_promised_less() -> None:
+    env = Doors()
+    tree = imagine(Teller(), env)
+    assert env.steps == tree.budget.environment_steps == 2
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
+    assert origins(tree) == {"l": "imagined", "r": "real", "rl": "imagined", "rr": "real"}
+    assert edges(tree)["r"].value == edges(tree)["rr"].value == 1.0  # what the replay returned, not a mean
+    chosen = [(pair.chosen.token_ids, pair.context_ids) for pair in preference_pairs(tree, PAIRS)]
+    assert chosen == [((101,), (1,)), ((101,), (1, 101, 3))]
+    assert [one.action for one in transitions(tree) if one.origin == "real"] == ["r", "r"]
+
+
+def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
+    """The model takes the left doors for the best; the right ones come second."""
+    env = Doors()
+    tree = imagine(Teller(prize=lambda taken: {"ll": 1.0, "lr": 0.2, "rl": 0.1, "rr": 0.9}[taken]), env)
+    assert env.steps == 4
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 0)
+    found = {taken: edge.value for taken, edge in edges(tree).items()}
+    assert found == {"l": 0.0, "ll": 0.0, "r": 1.0, "rl": pytest.approx(0.1), "rr": 1.0}  # "lr" promised more than 0
+    assert origins(tree) == {"l": "real", "ll": "real", "r": "real", "rl": "imagined", "rr": "real"}
+
+
+def test_verification_keeps_to_its_budget_of_real_steps() -> None:
+    env = Doors({end: 0.0 for end in ENDS})
+    tree = imagine(Teller(prize=optimist), env, steps=1)
+    assert env.steps == tree.budget.environment_steps == 2  # one replay, which is finished
+    assert origins(tree) == {"l": "real", "ll": "real"}  # nobody knows whether the others keep their word
+
+
+def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_the_imagined_one() -> None:
+    env = Doors()
+    tree = imagine(Teller(sight=lambda taken: "a dragon" if taken == "r" else seen(taken)), env)
+    found = edges(tree)["r"]
+    assert env.steps == 2  # the plan is played to its end
+    assert found.child is not None and found.child.state.messages[-1].content == seen("r")
+    assert (found.child.origin, found.child.edges, found.child.context_ids) == ("real", [], ())
+    assert found.value == path_return([found]) == 1.0  # what the plan returned from there
+    assert not list(imitation_rows(tree, TargetConfig()))  # nobody drew its second step behind this answer
+
+
+def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
+    tree = imagine(Teller(), Doors(breaks_at="rr"))
+    assert tree.error == "RuntimeError: the door is stuck"
+    assert not edges(tree) and tree.budget.claims == 0
+
+
+def test_a_limit_of_environment_steps_holds_in_imagination_unless_another_is_set() -> None:
+    def steps(limits: Limits) -> int:
+        return imagine(Teller(), steps=0, config=SearchConfig(limits=limits, candidates=2)).budget.imagined_steps
+
+    assert steps(Limits(environment_steps=3)) == 3
+    assert steps(Limits(environment_steps=3, imagined_steps=5)) == 5
+
+
+@given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=4, max_size=4), st.sets(st.sampled_from("lr")))
+def test_nothing_is_preferred_that_was_not_replayed(told: list[float], lies: set[str]) -> None:
+    """Whatever a model says of prizes and of what is behind a door."""
+    prizes = dict(zip(ENDS, told, strict=True))
+    tree = imagine(Teller(prizes.__getitem__, lambda taken: "a dragon" if taken in lies else seen(taken)))
+    real = {taken: edge for taken, edge in edges(tree).items() if origins(tree)[taken] == "real"}
+    tokens = {(100 if taken[-1] == "l" else 101, len(taken)) for taken in real}
+    for pair in preference_pairs(tree, PAIRS):
+        assert (pair.chosen.token_ids[0], len(pair.context_ids) // 2 + 1) in tokens
+    for taken, edge in real.items():
+        assert edge.value in {PRIZES[end] for end in ENDS if end.startswith(taken)}
+    for taken, edge in edges(tree).items():
+        if taken not in real:
+            beside = [other.value for name, other in real.items() if name[:-1] == taken[:-1] and name != taken]
+            assert beside and edge.value < max(beside)
+    scored = advantages([tree], AdvantageConfig())
+    assert all(id(edge) in map(id, real.values()) for edge in edges(tree).values() if scored.get(id(edge), 0.0) > 0)
+    finished = list(finished_paths(tree))
+    if finished:  # as imitation and pairs of whole paths choose
+        best = max(finished, key=lambda path: (path_return(path), -len(path)))
+        assert all(id(edge) in map(id, real.values()) for edge in best)
+
+
+def test_an_audit_catches_an_optimist() -> None:
+    """It says of everything that it succeeds: its share is 0."""
+    held_out = [one for tree in search(EnvDynamics(Doors(), max_steps=2), count=30) for one in transitions(tree)]
+    flattered = asyncio.run(audit(teller_model(Teller(prize=optimist)), held_out, ()))
+    assert flattered.optimism == pytest.approx(1 - sum(PRIZES.values()) / 4)
+    assert flattered.wrong_returns == 0.75
+    assert flattered.lambda_cap == 0.0
+    honest = asyncio.run(audit(teller_model(Teller()), held_out, ()))
+    assert (honest.optimism, honest.wrong_returns) == (0.0, 0.0)
+    assert honest.lambda_cap == 1.0
+
+
+def test_an_optimists_winners_fail_and_make_nothing_to_imitate_or_prefer() -> None:
+    """Its trees are still not harmful where nobody audits it."""
+    tree = imagine(Teller(prize=optimist), Doors({end: 0.0 for end in ENDS}))
+    assert tree.budget.claims >= 1 and tree.budget.claims_kept == 0
+    assert accuracy(tree) == 0.0
+    assert not list(preference_pairs(tree, PAIRS))
+    assert not list(preference_pairs(tree, PairConfig(min_margin=0.1, rule="trajectory")))
+    assert not list(imitation_rows(tree, TargetConfig()))
+    assert not any(advantage > 0 for advantage in advantages([tree], AdvantageConfig()).values())
+
+
+def test_the_stores_variations_ask_more_of_the_same_product_and_no_more_than_it_has() -> None:
+    env = ShopEnv(ShopOptions(products=300, difficulty=2))
+    others = [*env.tasks("validation", 60), *env.tasks("test", 60)]
+    kept_apart = {needs(goal_of(task)) for task in others}
+    made = 0
+    for task in env.tasks("train", 60):
+        goal = goal_of(task)
+        product = env.catalogue.products[goal.product_id]
+        found = env.variations(task, random.Random(3))
+        assert found == env.variations(task, random.Random(3))
+        assert len({one.id for one in found} | {task.id}) == len(found) + 1
+        for harder in map(goal_of, found):
+            made += 1
+            assert set(harder.attributes) >= set(goal.attributes) and set(harder.options) >= set(goal.options)
+            assert needs(harder) != needs(goal) and harder.price_limit <= goal.price_limit
+            chosen = [(product.group_of(value) or "", value) for value in harder.options]
+            assert purchase_reward(product, chosen, harder) == 1.0
+            assert needs(harder) not in kept_apart
+    assert made > 20
+
+
+def needs(goal: Goal) -> object:
+    return goal.type, frozenset(goal.attributes), frozenset(goal.options), goal.price_limit
+
+
+def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
+    stages = Run.open(run).stages()
+    assert stages["audit-1"]["lambda_cap"] > 0.5 == stages["audit-1"]["imagined"]
+    rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
+    for number, row in enumerate(rows, start=1):
+        imagined, real = stages[f"collect-{number}-imagined"], stages[f"collect-{number}"]
+        assert imagined["tasks"] == real["tasks"] == 3  # two of the round's eight are variations
+        assert imagined["imagined_steps"] > 0 == real["imagined_steps"]
+        assert imagined["environment_steps"] <= 3 * 2  # a replay of the two steps of each winner
+        assert imagined["claims"] == imagined["claims_kept"] > 0
+        assert (row["imagined"], row["cr"]) == (0.5, 1.0)
+    assert rows[1]["imagined_steps"] == sum(stages[f"collect-{number}-imagined"]["imagined_steps"] for number in (1, 2))
+    assert json.loads((run / "fidelity.json").read_text())["cr"] == 1.0
+
+
+def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: Path) -> None:
+    stages = Run.open(run).stages()
+
+    def places(name: str) -> list[int]:
+        return [place for wave in stages[name]["waves"] for place in wave]
+
+    searched = [*places("collect-1"), *places("collect-1-imagined")]
+    assert len(set(searched)) == len(searched)
+    assert places("collect-0") == list(range(40))
+    assert min(set(searched) - set(range(40))) == 40
+
+
+def test_variations_that_are_harder_yet_solvable_are_learned_from(run: Path) -> None:
+    facts = Run.open(run).facts("collect-1-varied")
+    trees = read_trees(run / "trees", ["collect-1-varied"])
+    assert facts["variations"] == 2 and facts["kept"] == len(trees) > 0
+    for tree in trees:
+        assert tree.task.prompt.endswith("in the dark")
+        assert 0 < accuracy(tree) < 0.5
+    assert len(read_trees(run / "trees", ["vary-1"])) == 2
+
+
+def test_a_killed_wave_of_imagination_is_searched_again_and_what_is_on_disk_is_kept(run: Path, server: str) -> None:
+    stages = json.loads((run / "stages.json").read_text())
+    names = list(stages)
+    kept = names[: names.index("collect-2-imagined")]
+    (run / "stages.json").write_text(json.dumps({name: stages[name] for name in kept}))
+    first, second = shards(run / "trees", "collect-2-imagined")
+    before, written = digest(read_records(run / "trees")), first.stat().st_mtime_ns
+    second.unlink()
+    done = treeagent("train", "--out", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert first.stat().st_mtime_ns == written
+    assert digest(read_records(run / "trees")) == before
+    again = Run.open(run).facts("collect-2-imagined")
+    assert again["claims"] == stages["collect-2-imagined"]["claims"]
+
+
+def test_a_model_that_flatters_gets_no_share_and_the_trees_are_real(tmp_path: Path) -> None:
+    with served(Teller(prize=optimist)) as url:
+        done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings(url), "adapt.rounds=1")
+    assert done.returncode == 0, done.stderr
+    assert "its audit allows 0%" in done.stderr.replace("\n", " ")
+    stages = Run.open(tmp_path / "run").stages()
+    assert stages["audit-1"]["imagined"] == stages["audit-1"]["lambda_cap"] == 0.0
+    assert stages["audit-1"]["optimism"] > 0.3
+    assert stages["collect-1"]["tasks"] == 6 and "collect-1-imagined" not in stages

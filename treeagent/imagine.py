@@ -1,0 +1,205 @@
+"""Search in imagination: trees grow on a world model, and what they promise is replayed in the environment before it
+counts."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from treeagent.checkpoint import Checkpoint, load_checkpoint
+from treeagent.config import RunConfig
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.local import LocalGenerator
+from treeagent.health import finished_paths
+from treeagent.search.growth import Growth, take_step
+from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.seeds import derive_seed
+from treeagent.types import Action, Dynamics, State, Task, Transition
+from treeagent.world_model.encoder import LexicalEncoder
+from treeagent.world_model.experience import ExperienceModel, Writer
+from treeagent.world_model.local import LocalWriter
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.transition import answered
+from treeagent.world_model.wording import INSTRUCTIONS, Wording
+
+_TINY = 1e-9
+"""Returns that differ by no more are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imagination:
+    """A dynamics whose tasks open in the environment, which takes no step of it, and go on in a world model."""
+
+    environment: Dynamics
+    model: Dynamics
+
+    async def reset(self, task: Task) -> State:
+        return await self.environment.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return await self.model.step(state, action)
+
+
+def memory_path(world: Path) -> Path:
+    """Where the memory of the world model in the folder ``world`` is."""
+    return world.with_suffix(".sqlite")
+
+
+def wording(config: RunConfig) -> Wording:
+    """A model that is trained on answers needs no instructions."""
+    return Wording(INSTRUCTIONS if config.world.model else "", config.world.reasoning)
+
+
+@contextmanager
+def world_model(config: RunConfig, world: Path) -> Iterator[ExperienceModel]:
+    """The world model in the folder ``world`` as a dynamics, its memory open."""
+    settings, writer = config.world, _writer(config, world)
+    memory = ReplayBuffer(memory_path(world), LexicalEncoder())
+    try:
+        yield ExperienceModel(
+            writer,
+            wording(config),
+            max_steps=config.environment.max_steps,
+            memory=memory,
+            examples=settings.examples,
+            seed=derive_seed(config.seed, "world"),
+        )
+    finally:
+        memory.close()
+
+
+def _writer(config: RunConfig, world: Path) -> Writer:
+    settings = config.world
+    if settings.generator == "remote":
+        from treeagent.generators.remote import RemoteChat  # its package is an extra
+        from treeagent.world_model.remote import RemoteWriter
+
+        served = RemoteChat(settings.remote, str(settings.model))
+        return RemoteWriter(served, settings.temperature, max_new_tokens=settings.max_new_tokens)
+    checkpoint = _load(world)
+    generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+    chat = ChatFormat(checkpoint.tokenizer)
+    return LocalWriter(generator, chat, settings.temperature, max_new_tokens=settings.max_new_tokens)
+
+
+@lru_cache(maxsize=1)
+def _load(world: Path) -> Checkpoint:
+    return load_checkpoint(world)
+
+
+async def settle(trees: Sequence[Tree], environment: Dynamics, steps: int, seconds: float | None = None) -> None:
+    """Say of freshly grown trees that they are imagined, and verify them; ``steps`` of 0 take them at their word.
+
+    Args:
+        environment: the one that opened their tasks.
+        steps: of the environment, most for each tree; a replay under way is finished.
+        seconds: wall time after which a step is given up.
+    """
+    for tree in trees:
+        for node in tree.nodes():
+            node.origin = "imagined"
+        if steps:
+            await verify(tree, environment, steps, seconds)
+
+
+async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float | None = None) -> None:
+    """Replay what the tree promises, the best first, and keep what can be believed after that.
+
+    Finished paths are replayed until none promises more than a replay has returned. Where the environment answers as
+    imagined, a node becomes real. Where it first answers otherwise, its answer takes the node's place, what was
+    imagined below goes, and the rest of the plan is played to its end for the return alone: its actions were drawn
+    behind prompts that never came about. A replayed action is worth the best return of its replays.
+
+    Of its siblings, those that promise as much or more were not replayed: they are dropped. The others stay, without
+    what is below them, as what to prefer the replayed action to. So the best action of a state and the best path of the
+    tree were replayed, and a winner that failed is left as the failure that it is. Where the environment breaks down,
+    the tree keeps the reason and nothing else.
+    """
+    growth, before, best = Growth(tree), tree.budget.environment_steps, -math.inf
+    tree.root.origin = "real"
+    while tree.budget.environment_steps - before < steps and (plan := _best_promise(tree)):
+        promised = path_return(plan, tree.discount)
+        if promised <= best + _TINY:
+            break
+        returned = await _replay(growth, plan, environment, seconds)
+        if returned is None:  # nobody knows what the replayed steps are worth
+            tree.root.edges = []
+            return
+        if promised >= 1 - _TINY:
+            tree.budget.claims += 1
+            tree.budget.claims_kept += returned >= 1 - _TINY
+        best = max(best, returned)
+    _keep_believable(tree.root, tree.discount)
+
+
+def _best_promise(tree: Tree) -> Sequence[Edge]:
+    """The finished path of highest return whose end is imagined, the shortest of them; empty where there is none."""
+    promises = [path for path in finished_paths(tree) if _end(path).origin == "imagined"]
+    return max(promises, key=lambda path: (path_return(path, tree.discount), -len(path)), default=())
+
+
+async def _replay(growth: Growth, plan: Sequence[Edge], environment: Dynamics, seconds: float | None) -> float | None:
+    """What the plan returns in the environment; None where that failed, of which the tree keeps the reason."""
+    discount = growth.tree.discount
+    known = next(place for place, edge in enumerate(plan) if _end([edge]).origin == "imagined")
+    path = list(plan[:known])
+    agrees = True
+    while agrees and len(path) < len(plan):
+        path.append(plan[len(path)])
+        agrees = await _step(growth, path, environment, seconds)
+        if _end(path).origin == "imagined":
+            return None
+    rest: list[Edge] = []
+    for edge in plan[len(path) :]:
+        if _end([*path, *rest]).ended:
+            break
+        rest.append(Edge(edge.action, prior=1.0))
+        await take_step(environment, growth, [*path, *rest], seconds)
+        if rest[-1].child is None:
+            return None
+    if rest:
+        _end(path).value = path_return(rest, discount)
+    for place, edge in enumerate(path):
+        returned = path_return(path[place:], discount)
+        edge.value_sum = edge.visits * (max(edge.value, returned) if place < known else returned)
+    return path_return(path, discount)
+
+
+async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, seconds: float | None) -> bool:
+    """Take the last edge of ``path``, so far imagined, in the environment, whose answer takes the place of the imagined
+    one; whether they are the same. An environment that fails leaves the edge as it is."""
+    imagined, reward = _end(path), path[-1].reward
+    await take_step(environment, growth, path, seconds)
+    real = _end(path)
+    if real is imagined or not _same(imagined, real) or not math.isclose(reward or 0.0, path[-1].reward or 0.0):
+        return False
+    real.value, real.context_ids, real.edges = imagined.value, imagined.context_ids, imagined.edges
+    return True
+
+
+def _same(imagined: Node, real: Node) -> bool:
+    """Whether the agent reads the same, and the same is possible from there on."""
+    told, heard = answered(imagined.state.messages), answered(real.state.messages)
+    flags = ("terminated", "truncated", "invalid")
+    return told == heard and all(getattr(imagined, flag) == getattr(real, flag) for flag in flags)
+
+
+def _keep_believable(node: Node, discount: float) -> None:
+    replayed = [edge for edge in node.edges if edge.child is not None and edge.child.origin == "real"]
+    best = max((edge.value for edge in replayed), default=-math.inf)
+    node.edges = [edge for edge in node.edges if edge.child is None or edge in replayed or edge.value < best - _TINY]
+    for edge in node.edges:
+        if edge in replayed:
+            _keep_believable(_end([edge]), discount)
+        elif edge.child is not None and edge.child.edges:
+            # What its visits found stands for what is cut off below.
+            edge.child.value = (edge.value - (edge.reward or 0.0)) / (1.0 if edge.thought else discount)
+            edge.child.edges = []
+
+
+def _end(path: Sequence[Edge]) -> Node:
+    node = path[-1].child
+    assert node is not None
+    return node
