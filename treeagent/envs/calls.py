@@ -37,8 +37,8 @@ def text_tool(name: str, description: str, argument: str = "", *, read_only: boo
 def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | str:
     """The call that an action asks for, or the reason why it asks for none.
 
-    As text, ``name[argument]`` calls a tool of one argument that is a text, ``name[]`` one of none, and
-    ``name {"key": value}`` any tool, its arguments in JSON.
+    As text, ``name[argument]`` calls a tool of one argument, or of one that is required, by a text, ``name[]`` one of
+    none, and ``name {"key": value}`` any tool, its arguments in JSON.
     """
     call = action if isinstance(action, ToolCall) else _read_text(action, tools)
     if isinstance(call, str):
@@ -63,15 +63,15 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
     known = next((tool for tool in tools if tool.name == name), None)
     if argument is None or known is None or (not argument and not known.parameters.get("required")):
         return ToolCall(name, {})
-    properties = known.parameters.get("properties")
-    if isinstance(properties, Mapping) and len(properties) != 1:
-        return (
-            f'{name} takes its arguments as JSON: {name} {{"argument": value}}'
-            if properties
-            else (f"{name} takes no argument")
-        )
-    key = next(iter(properties)) if isinstance(properties, Mapping) else ""
-    return ToolCall(name, {key: argument})
+    properties, required = known.parameters.get("properties"), known.parameters.get("required")
+    keys = list(properties) if isinstance(properties, Mapping) else [""]
+    if not keys:
+        return f"{name} takes no argument"
+    if len(keys) > 1 and isinstance(required, list | tuple):
+        keys = list(required)
+    if len(keys) != 1:
+        return f'{name} takes its arguments as JSON: {name} {{"argument": value}}'
+    return ToolCall(name, {keys[0]: argument})
 
 
 def _misfit(arguments: Mapping[str, object], schema: Mapping[str, object], name: str) -> str:

@@ -16,12 +16,10 @@ from treeagent.envs.qa.questions import Question, question_of, right
 from treeagent.types import Refused, Split, Task, ToolCall
 
 _MOST_PASSAGES = 10
-_SEARCH = "Find the passages that fit a query best."
-_ANSWER = text_tool("answer", "Answer the question in as few words as can be. Ends the visit.", "text")
 _TOOLS = (
     ToolSpec(
         "search",
-        _SEARCH,
+        "Find the passages that fit a query best.",
         {
             "type": "object",
             "properties": {
@@ -33,10 +31,8 @@ _TOOLS = (
         },
         read_only=True,
     ),
-    _ANSWER,
+    text_tool("answer", "Answer the question in as few words as can be. Ends the visit.", "text"),
 )
-_IN_BRACKETS = (text_tool("search", _SEARCH, "query", read_only=True), _ANSWER)
-"""The same tools as ``name[argument]`` calls them, which has room for one argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ class QaEnv(Env):
 
     def step(self, action: str | ToolCall) -> StepResult:
         task, visit = self._place()
-        call = _read(action) if visit.answer is None else "the question is answered already"
+        call = read_call(action, _TOOLS) if visit.answer is None else "the question is answered already"
         if isinstance(call, str):
             return call, 0.0, visit.answer is not None, False, {"tool_error": call}
         if call.name == "answer":
@@ -160,9 +156,3 @@ class QaEnv(Env):
         corpus = self.options.corpus
         passages: Sequence[Passage] = self._encyclopedia.passages
         return Index(passages if corpus is None else read_passages(corpus))
-
-
-def _read(action: str | ToolCall) -> ToolCall | str:
-    """The call that an action asks for, or why it asks for none."""
-    in_brackets = isinstance(action, str) and action.rstrip().endswith("]")
-    return read_call(action, _IN_BRACKETS if in_brackets else _TOOLS)
