@@ -48,6 +48,7 @@ VARIANTS: Mapping[str, Variant] = {
     "grpo": Variant(("grpo",)),
     "grpo-no-anchor": Variant(("grpo",), BARE),
     "grpo-treerl": Variant(("grpo",), ("update.advantages.kind=treerl",)),
+    "dpo-grpo": Variant(("dpo", "grpo")),
     "rft-dpo": Variant(("rft", "dpo"), PATHS),
     "rft-grpo": Variant(("rft", "grpo"), PATHS),
     "states-dpo": Variant(("rft", "dpo")),
