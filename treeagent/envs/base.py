@@ -8,12 +8,15 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from treeagent.seeds import derive_seed
 from treeagent.types import Refused, Split, Task, ToolCall
 
 SnapshotKind = Literal["exact", "replay", "none"]
+Data = TypeVar("Data")
 StepResult = tuple[str, float, bool, bool, dict[str, object]]
 
 
@@ -122,6 +125,22 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
     if not isinstance(task, Task):
         raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of {type(env).__name__}.tasks")
     return task
+
+
+def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
+    """What ``task.data`` holds, a ``kind`` of thing of the environment named ``env``.
+
+    Raises:
+        Refused: it holds none.
+    """
+    try:
+        return form.validate_python(dict(task.data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Refused(
+            f"task {task.id!r} holds no {kind} ({where}: {first['msg']}): take tasks from {env}.tasks"
+        ) from error
 
 
 class EnvBroken(RuntimeError):

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from treeagent.envs.base import task_data
 from treeagent.types import Refused, Split, Task
 
 TESTS, EXAMPLES = 12, 2
@@ -90,11 +91,7 @@ def exercise_of(task: Task) -> Exercise:
     Raises:
         Refused: the data is none.
     """
-    try:
-        return _EXERCISE.validate_python(dict(task.data))
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise Refused(f"task {task.id!r} holds no exercise ({where}): take tasks from PythonEnv.tasks") from error
+    return task_data(task, _EXERCISE, "exercise", "PythonEnv")
 
 
 def draw_task(split: Split, index: int, difficulty: int) -> Task:

@@ -3,10 +3,11 @@
 import re
 import string
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from treeagent.types import Refused, Task
+from treeagent.envs.base import task_data
+from treeagent.types import Task
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -41,11 +42,7 @@ def question_of(task: Task) -> Question:
     Raises:
         Refused: the data is none.
     """
-    try:
-        return _QUESTION.validate_python(dict(task.data))
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise Refused(f"task {task.id!r} holds no question ({where}): take tasks from QaEnv.tasks") from error
+    return task_data(task, _QUESTION, "question", "QaEnv")
 
 
 def data_of(question: Question) -> dict[str, object]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from treeagent.envs.base import task_data
 from treeagent.envs.shop.catalogue import Catalogue, Difficulty, Product
 from treeagent.types import Refused, Split, Task
 
@@ -38,14 +39,7 @@ def goal_of(task: Task) -> Goal:
     Raises:
         ValueError: the data is no goal.
     """
-    try:
-        return _GOAL.validate_python(dict(task.data))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Refused(
-            f"task {task.id!r} holds no shop goal ({'.'.join(map(str, first['loc']))}: {first['msg']}): "
-            "take tasks from ShopEnv.tasks"
-        ) from error
+    return task_data(task, _GOAL, "shop goal", "ShopEnv")
 
 
 def task_of(goal: Goal, instruction: str, *, store: str, split: Split, index: int) -> Task:

@@ -4,10 +4,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from treeagent.envs.base import task_data
 from treeagent.envs.sql.database import THEMES, Database, QueryRefused, Schema, draw_schema, same_result
-from treeagent.types import Refused, Split, Task
+from treeagent.types import Split, Task
 
 SIBLINGS = 2
 """Databases of the same schema and other rows on which an answer must be right, too: a constant or a lucky condition is
@@ -41,11 +42,7 @@ def question_of(task: Task) -> Question:
     Raises:
         Refused: the data is none.
     """
-    try:
-        return _QUESTION.validate_python(dict(task.data))
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise Refused(f"task {task.id!r} holds no question ({where}): take tasks from SqlEnv.tasks") from error
+    return task_data(task, _QUESTION, "question", "SqlEnv")
 
 
 def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from treeagent.envs.base import task_data
 from treeagent.envs.textworld.options import Kind, Prose, TextWorldOptions
 from treeagent.envs.textworld.text import write_plainly
 from treeagent.seeds import derive_seed
@@ -129,14 +130,7 @@ def spec_of(task: Task) -> GameSpec:
     Raises:
         Refused: the data is no game.
     """
-    try:
-        return _GAME_SPEC.validate_python(dict(task.data))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Refused(
-            f"task {task.id!r} holds no TextWorld game ({where}: {first['msg']}): take tasks from TextWorldEnv.tasks"
-        ) from error
+    return task_data(task, _GAME_SPEC, "TextWorld game", "TextWorldEnv")
 
 
 def cache_folder(given: str | None) -> Path:
