@@ -87,9 +87,9 @@ def test_a_draw_depends_on_its_seed_and_ends_where_the_local_one_does(engine: Vl
 def test_a_shared_prefix_is_read_once(engine: VllmGenerator, folder: Path) -> None:
     engine.forget()
     before = replace(engine.usage)
-    engine.sample(PROMPTS[3:], 2, [0], stop_id=NEVER, max_new_tokens=1)
+    engine.sample(PROMPTS[3:], 1, [0], stop_id=NEVER, max_new_tokens=1)
     assert engine.usage.cached_tokens == before.cached_tokens
-    engine.sample([(*PROMPTS[3], 7, 8)], 2, [0], stop_id=NEVER, max_new_tokens=1)
+    engine.sample([(*PROMPTS[3], 7, 8)], 1, [0], stop_id=NEVER, max_new_tokens=1)
     assert engine.usage.cached_tokens - before.cached_tokens >= 128  # whole blocks of the CPU's 128
 
 
