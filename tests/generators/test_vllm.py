@@ -26,9 +26,14 @@ SEEDS = [10, 11, 12, 13]
 NEVER = len(tokenizer()) - 1
 
 
-def network(seed: int) -> PreTrainedModel:
+def network(seed: int, *, tied: bool = True) -> PreTrainedModel:
     """Heads of a width that the engine's CPU kernels know."""
-    return sharpened(random_model(tokenizer(), replace(CONFIG, width=64, context=512), seed))
+    made = sharpened(random_model(tokenizer(), replace(CONFIG, width=64, context=512), seed))
+    if not tied:
+        made.config.tie_word_embeddings = False
+        output = made.get_output_embeddings()
+        output.weight = torch.nn.Parameter(output.weight.detach().clone())
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("models")
     for seed in (0, 1):
         network(seed).save_pretrained(made / str(seed))
+        network(seed, tied=False).save_pretrained(made / f"untied{seed}")
     settings = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False)
     torch.manual_seed(0)
     peft.get_peft_model(network(0), settings).save_pretrained(str(made / "adapter"))
@@ -93,11 +99,18 @@ def test_a_shared_prefix_is_read_once(engine: VllmGenerator, folder: Path) -> No
     assert engine.usage.cached_tokens - before.cached_tokens >= 128  # whole blocks of the CPU's 128
 
 
-def test_new_weights_take_effect_and_stale_prefixes_go(engine: VllmGenerator, folder: Path) -> None:
+def test_new_weights_take_effect_and_stale_prefixes_go(folder: Path) -> None:
+    engine = VllmGenerator(str(folder / "untied0"), None, VllmConfig(), "float32")
     for seed in (0, 1, 0):
-        assert engine.load(str(folder / str(seed)), None)
-        assert difference(engine, network(seed), 1.0) < 1e-4
-    assert not engine.load(str(folder / "0"), folder / "adapter")  # which wants an engine with room for it
+        assert engine.load(str(folder / f"untied{seed}"), None)
+        assert difference(engine, network(seed, tied=False), 1.0) < 1e-4
+    engine.close()
+
+
+def test_what_wants_another_engine_is_not_loaded(engine: VllmGenerator, folder: Path) -> None:
+    assert not engine.load(str(folder / "1"), None)  # its output layer is its embedding
+    assert not engine.load(str(folder / "0"), folder / "adapter")  # room for an adapter
+    assert difference(engine, network(0), 1.0) < 1e-4
 
 
 def test_an_adapter_runs_on_its_base(folder: Path) -> None:

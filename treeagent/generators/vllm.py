@@ -46,17 +46,20 @@ class VllmGenerator:
             max_lora_rank=next(room for room in _RANKS if room >= rank),
         )
         self.context = int(self._llm.llm_engine.model_config.max_model_len)
+        self._tied = bool(self._llm.llm_engine.model_config.hf_text_config.tie_word_embeddings)
         self._asleep = False
         self._adapters = 1
         """Loaded so far; vLLM tells them by a number."""
 
     def load(self, base: str, adapter: Path | None) -> bool:
         """Turn to another checkpoint, which takes a second. False where that wants another engine: one with room for
-        adapters, or on another base."""
+        adapters, on another base, or for a model whose output layer is its embedding."""
         if (base, adapter) == (self.base, self.adapter):
             return True
         if (adapter is None) != (self.adapter is None) or (adapter is not None and base != self.base):
             return False
+        if adapter is None and self._tied:
+            return False  # vLLM 0.31 on a CPU goes on with the old output layer, without a word
         self._wake()
         if adapter is None:
             self._llm.collective_rpc("reload_weights", kwargs={"weights_path": base})
