@@ -49,9 +49,16 @@ BUILT_IN = {
     "qa": "treeagent.envs.qa:QaEnv",
     "sokoban": "treeagent.envs.sokoban:SokobanEnv",
     "miniwob": "treeagent.envs.miniwob:MiniWoBEnv",
+    "alfworld": "treeagent.envs.alfworld:AlfworldEnv",
 }
 
-EXTRAS = {"textworld": "textworld", "frozenlake": "gymnasium", "minigrid": "minigrid", "miniwob": "miniwob"}
+EXTRAS = {
+    "textworld": "textworld",
+    "frozenlake": "gymnasium",
+    "minigrid": "minigrid",
+    "miniwob": "miniwob",
+    "alfworld": "alfworld",
+}
 """The extra that a built-in environment needs, which is also the name of the package that it brings."""
 
 

@@ -1,0 +1,237 @@
+"""One game, played from any place that commands lead to: ALFWorld's rules and words through Fast Downward."""
+
+import copy
+import functools
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from treeagent.envs.textworld.games import contained
+
+NOTHING = "Nothing happens."
+_PLACES = 4096
+"""Places of a game that are remembered, a few KB each; another one is played anew from the start."""
+
+Facts = Mapping[Any, tuple[Any, ...]]
+"""TextWorld's propositions by signature, sorted: lists in texts are then in the same order in every process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a command."""
+
+    text: str
+    did: tuple[str, ...]
+    """The commands that lead to where it led."""
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """What a command stands for."""
+
+    command: str
+    operator: int
+    """Fast Downward's number of it."""
+    effects: int
+    feedback: str
+    mapping: Mapping[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    state: int
+    """Fast Downward's number of the state, as long as it holds this game."""
+    facts: Facts
+    won: bool
+    moves: Mapping[str, _Move]
+    """By command."""
+    looked: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Planner:
+    """Fast Downward, which holds one game at a time."""
+
+    library: Any
+    game: "Game | None" = None
+
+
+class Game:
+    """A game in the form of ALFWorld's ``game.tw-pddl``. A place in it is the commands that lead there."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        with contained():
+            from alfworld.agents.utils.misc import Demangler
+            from textworld.envs.pddl.logic import Atom, GameLogic, PddlState
+            from textworld.generator.game import EntityInfo
+
+        _remember_parses()
+        self._atom = Atom
+        planner = _planner()
+        planner.game = None
+        with _translated_once():
+            self._state = PddlState(
+                planner.library, data["pddl_problem"], GameLogic(data["pddl_domain"], data["grammar"])
+            )
+        self._infos = {
+            each.name: EntityInfo(each.name, each.type) for fact in self._state.facts for each in fact.arguments
+        }
+        names = Demangler(game_infos=self._infos)
+        for info in self._infos.values():
+            info.name, info.definite, info.indefinite = names.demangle_alfred_name(info.id), "the", "a"
+        self._names = {key: info.name for key, info in self._infos.items()}
+        self._moves: dict[int, _Move] = {}
+        self._places: dict[tuple[str, ...], _Place] = {}
+        self._start = _changed({}, self._state.facts)
+        intro = self._written("#intro#", {}, self._start)
+        self.opening, _, self.objective = intro.partition("\n\n")[2].rpartition("\n\n")
+
+    def play(self, did: tuple[str, ...], command: str) -> Reply:
+        """What a command does at a place."""
+        words = " ".join(command.split())
+        move = self._place(did).moves.get(words)
+        if move is None:
+            return Reply(NOTHING, did, refused=True)
+        there = (*did, words)
+        return Reply(self._written(move.feedback, move.mapping, self._place(there).facts), there)
+
+    def commands(self, did: tuple[str, ...]) -> list[str]:
+        """Admissible commands, sorted."""
+        return sorted(self._place(did).moves)
+
+    def won(self, did: tuple[str, ...]) -> bool:
+        """Whether the task is done."""
+        return self._place(did).won
+
+    def looked(self, did: tuple[str, ...]) -> tuple[str, ...]:
+        """Receptacles whose contents have been seen."""
+        return self._place(did).looked
+
+    def key(self, did: tuple[str, ...]) -> str:
+        """Equal where all facts are."""
+        changed = {fact for facts in self._place(did).facts.values() for fact in facts}
+        changed ^= {fact for facts in self._start.values() for fact in facts}
+        return blake2b("\n".join(sorted(map(str, changed))).encode(), digest_size=16).hexdigest()
+
+    def objects(self, did: tuple[str, ...]) -> list[tuple[str, str]]:
+        """(object, receptacle) of every object that lies somewhere."""
+        pairs = (
+            [self._names[each.name].strip() for each in fact.arguments]
+            for facts in self._place(did).facts.values()
+            for fact in facts
+            if fact.name == "inreceptacle"
+        )
+        return sorted((name, where) for name, where in pairs)
+
+    def _place(self, did: tuple[str, ...]) -> _Place:
+        planner = _planner()
+        if planner.game is not self:
+            # What Fast Downward called the states of this game means nothing any more.
+            planner.library.load_sas(self._state.sas.encode())
+            planner.game = self
+            self._places = {(): self._arrived(self._start, ())}
+        elif len(self._places) > _PLACES:
+            self._places = {(): self._places[()]}
+        known = len(did)
+        while did[:known] not in self._places:
+            known -= 1
+        for count in range(known, len(did)):
+            self._places[did[: count + 1]] = self._after(self._places[did[:count]], did[count])
+        return self._places[did]
+
+    def _after(self, place: _Place, command: str) -> _Place:
+        move, library = place.moves[command], _planner().library
+        library.set_state_id(place.state)
+        effects = (self._atom * move.effects)()
+        library.apply_operator(move.operator, effects)
+        facts = _changed(place.facts, [each.get_fact(self._state.name2type) for each in effects])
+        there = self._arrived(facts, place.looked)
+        came = command.removeprefix("go to ").removeprefix("open ")
+        # What is still to be opened shows nothing.
+        if came == command or came in place.looked or f"open {came}" in there.moves:
+            return there
+        return replace(there, looked=(*place.looked, came))
+
+    def _arrived(self, facts: Facts, looked: tuple[str, ...]) -> _Place:
+        """The place where Fast Downward stands."""
+        moves: dict[str, _Move] = {}
+        for action in self._state.all_applicable_actions():
+            if action.id not in self._moves:
+                self._moves[action.id] = self._move(action, facts)
+            move = self._moves[action.id]
+            moves.setdefault(move.command, move)
+        library = _planner().library
+        return _Place(library.get_state_id(), facts, bool(library.check_goal()), moves, looked)
+
+    def _move(self, action: Any, facts: Facts) -> _Move:
+        """Names and places of receptacles never change, so a command is written once."""
+        action.command_template = self._written(action.command_template, action.mapping, facts)
+        command = " ".join(action.format_command(self._names).split())
+        effects = self._state._operators[action.id].nb_effect_atoms
+        return _Move(command, action.id, effects, action.feedback_rule, action.mapping)
+
+    def _written(self, text: str, mapping: Mapping[Any, Any], facts: Facts) -> str:
+        self._state._facts = defaultdict(tuple, facts)
+        context = {
+            "state": self._state,
+            "facts": list(self._state.facts),
+            "variables": {each.name: self._infos[value.name] for each, value in mapping.items()},
+            "mapping": mapping,
+            "entity_infos": self._infos,
+        }
+        return str(self._state._logic.grammar.derive(text, context)).strip()
+
+
+def _changed(facts: Facts, effects: Iterable[Any]) -> Facts:
+    """The facts after effects, of which each ends its own opposite."""
+    now: dict[Any, set[Any]] = {}
+    for effect in effects:
+        opposite = effect.negate()
+        for each in (opposite, effect):
+            now.setdefault(each.signature, set(facts.get(each.signature, ())))
+        now[opposite.signature].discard(opposite)
+        now[effect.signature].add(effect)
+    return {**facts, **{signature: tuple(sorted(each, key=str)) for signature, each in now.items()}}
+
+
+@functools.cache
+def _planner() -> _Planner:
+    """The one of this process, which is never closed. Every loaded copy of the library enters its parts into a registry
+    that all copies share; when one is closed, the registry points at nothing, and loading the next one crashes."""
+    import fast_downward
+
+    return _Planner(fast_downward.load_lib())
+
+
+@contextmanager
+def _translated_once() -> Iterator[None]:
+    """Half the time in which a game is loaded goes into a second translation, for plans, which nobody asks for. And the
+    translator overwrites the command line of the process."""
+    import fast_downward
+
+    translate, line = fast_downward.pddl2sas, sys.argv
+
+    @functools.cache
+    def once(domain: str, problem: str) -> Any:
+        return translate(domain, problem)
+
+    fast_downward.pddl2sas = lambda domain, problem, **settings: once(domain, problem)
+    try:
+        yield
+    finally:
+        fast_downward.pddl2sas, sys.argv = translate, line
+
+
+@functools.cache
+def _remember_parses() -> None:
+    """TextWorld parses the same few texts at every step, which takes two thirds of its time: parse each once."""
+    from textworld.envs.pddl import textgen
+
+    parse, query = functools.cache(textgen._parse_and_convert), functools.cache(textgen.Rule.parse_conjunctive_query)
+    textgen._parse_and_convert = lambda *args, **settings: copy.deepcopy(parse(*args, **settings))
+    textgen.Rule.parse_conjunctive_query = query
