@@ -15,7 +15,8 @@ from pathlib import Path
 
 from treeagent.config import load_config
 from treeagent.evaluate import Mode, wilson_interval
-from treeagent.jobs import WaveJob, evaluate_wave, run_jobs
+from treeagent.jobs import WaveJob, evaluate_wave
+from treeagent.pool import run_jobs
 from treeagent.search.config import SearchConfig, Selection
 from treeagent.search.limits import Limits
 
@@ -73,7 +74,7 @@ def main() -> None:
                 )
                 for index, start in enumerate(range(0, arguments.tasks, 50))
             ]  # fmt: skip
-            outcomes = [one for _, (part, _) in run_jobs(evaluate_wave, jobs, config.workers) for one in part]
+            outcomes = [one for _, (part, _) in run_jobs(evaluate_wave, jobs, config) for one in part]
             solved[name].append(sum(outcome.success for outcome in outcomes))
             tokens[name].append(statistics.mean(outcome.budget.generated_tokens for outcome in outcomes))
             steps[name].append(statistics.mean(outcome.budget.environment_steps for outcome in outcomes))

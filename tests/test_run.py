@@ -74,15 +74,15 @@ def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
     assert refused(tmp_path, resume=False).startswith(f"cannot write {tmp_path}: Permission denied: ")
 
 
-def test_another_config_cannot_resume_but_other_workers_can(tmp_path: Path) -> None:
+def test_another_config_cannot_resume_but_other_workers_and_another_engine_can(tmp_path: Path) -> None:
     Run.create(tmp_path, CONFIG, resume=False).close()
     changed = load_config(None, ["seed=3", "search.limits.simulations=99"])
     assert refused(tmp_path, changed, resume=True) == (
         f"{tmp_path} was begun with another config (search.limits.simulations, seed changed): "
         "restore these settings to resume, or choose another --out"
     )
-    with Run.create(tmp_path, load_config(None, ["workers=7"]), resume=True) as run:
-        assert run.config.workers == 7
+    with Run.create(tmp_path, load_config(None, ["workers=7", "engine=ray"]), resume=True) as run:
+        assert (run.config.workers, run.config.engine) == (7, "ray")
 
 
 def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:

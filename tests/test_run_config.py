@@ -106,6 +106,9 @@ def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
 def test_settings_that_must_fit_each_other_are_named_by_their_section() -> None:
     said = sentence(None, "update.dpo.loss_weights=[1.0]")
     assert said.startswith("update.dpo: ") and "(1.0,)" in said
+    hidden = ["engine=ray", "policy.device_map=cuda"]
+    assert "policy.device_map is 'cuda', but ray.gpus_per_worker is 0" in sentence(None, *hidden)
+    assert load_config(None, [*hidden, "ray.gpus_per_worker=0.5"]).ray.gpus_per_worker == 0.5
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

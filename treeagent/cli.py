@@ -50,6 +50,10 @@ Config = Annotated[
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it.")]
+Engine = Annotated[
+    Literal["local", "ray"] | None,
+    typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
+]
 Resume = Annotated[bool, typer.Option(help="Go on with the run in RUN; finished stages are kept.")]
 Overrides = Annotated[
     list[str] | None,
@@ -67,6 +71,7 @@ def quickstart(
     config: Config = None,
     out: Out = Path("runs/quickstart"),
     seed: Seed = None,
+    engine: Engine = None,
     resume: Resume = False,
 ) -> None:
     """Do it all: imitate demonstrations, search, learn from the trees by RFT, DPO and GRPO, compare on held-out tasks.
@@ -75,12 +80,12 @@ def quickstart(
 
     Example: treeagent quickstart --out runs/shop search.limits.simulations=32
     """
-    with _run(config, overrides, seed, out, resume) as run:
+    with _run(config, overrides, seed, engine, out, resume) as run:
         from treeagent import loop
-        from treeagent.jobs import kept_workers
+        from treeagent.pool import kept_workers
         from treeagent.progress import RichProgress
 
-        with kept_workers(run.config.workers):
+        with kept_workers(run.config):
             _print_results(loop.quickstart(run.config, run, RichProgress()))
 
 
@@ -91,6 +96,7 @@ def collect(
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
+    engine: Engine = None,
     resume: Resume = False,
 ) -> None:
     """Search training tasks with a policy, one tree a task.
@@ -100,7 +106,7 @@ def collect(
     Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
     """
     checkpoint_path = _checkpoint(checkpoint)
-    with _run(config, overrides, seed, out, resume) as run:
+    with _run(config, overrides, seed, engine, out, resume) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
 
@@ -151,6 +157,7 @@ def train(
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
+    engine: Engine = None,
     resume: Resume = False,
 ) -> None:
     """Search and adapt: rounds of tree search with the policy as it is and of learning from the trees.
@@ -160,12 +167,12 @@ def train(
     Example: treeagent train --config configs/quickstart.toml --out runs/adapt adapt.rounds=3
     """
     given, settings = _checkpoint_and_overrides(checkpoint, overrides)
-    with _run(config, settings, seed, out, resume) as run:
+    with _run(config, settings, seed, engine, out, resume) as run:
         from treeagent.adapt import adapt
-        from treeagent.jobs import kept_workers
+        from treeagent.pool import kept_workers
         from treeagent.progress import RichProgress
 
-        with kept_workers(run.config.workers):
+        with kept_workers(run.config):
             _print_results(adapt(run.config, run, RichProgress(), given))
 
 
@@ -179,6 +186,7 @@ def update(
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
+    engine: Engine = None,
     resume: Resume = True,
 ) -> None:
     """Update a policy from the trees of a run by one method.
@@ -189,7 +197,7 @@ def update(
     """
     checkpoint_path = _checkpoint(checkpoint)
     _require_trees(out)
-    with _run(config, overrides, seed, out, resume) as run:
+    with _run(config, overrides, seed, engine, out, resume) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
 
@@ -223,6 +231,7 @@ def evaluate(
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
+    engine: Engine = None,
     resume: Resume = True,
 ) -> None:
     """Measure a policy on held-out tasks: greedy, best of N, tree search, with what each of them spent.
@@ -232,7 +241,7 @@ def evaluate(
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """
     checkpoint_path = _checkpoint(checkpoint)
-    with _run(config, overrides, seed, out, resume) as run:
+    with _run(config, overrides, seed, engine, out, resume) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
 
@@ -280,7 +289,12 @@ def main() -> None:
 
 @contextmanager
 def _run(
-    config: Path | None, overrides: Sequence[str] | None, seed: int | None, out: Path, resume: bool
+    config: Path | None,
+    overrides: Sequence[str] | None,
+    seed: int | None,
+    engine: str | None,
+    out: Path,
+    resume: bool,
 ) -> "Iterator[Run]":
     from treeagent.config import load_config
     from treeagent.envs import make_env
@@ -291,7 +305,8 @@ def _run(
     own = out / "config.toml"
     if config is None and resume and own.is_file():
         config = own
-    settings = load_config(config, overrides or (), seed=seed)
+    chosen = [] if engine is None else [f"engine={engine}"]
+    settings = load_config(config, [*(overrides or ()), *chosen], seed=seed)
     # Before the folder exists: an environment that cannot be made must leave nothing behind.
     env = make_env(settings.environment.name, settings.environment.options)
     ShieldedEnv(env, settings.environment.shield).close()

@@ -237,6 +237,16 @@ class WorldConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class RayConfig:
+    """The cluster that jobs run on with ``engine`` "ray"."""
+
+    address: str | None = None
+    """Of one that runs, such as "auto" or "10.0.0.1:6379"; none starts one on this machine, for the run alone."""
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
+    """What each worker has to itself: several GPUs, or a part of one."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class RunConfig:
     """Everything that determines a run."""
 
@@ -244,6 +254,9 @@ class RunConfig:
     """Every random choice derives from it."""
     workers: Annotated[int, Field(gt=0)] = 2
     """Processes; results do not depend on it."""
+    engine: Literal["local", "ray"] = "local"
+    """Where the workers run: on this machine, or as actors of a Ray cluster; results do not depend on it."""
+    ray: RayConfig = Field(default_factory=RayConfig)
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
@@ -264,6 +277,11 @@ class RunConfig:
             raise ValueError("update.lora differs from warm_start.lora, whose adapter it goes on with: leave it out")
         if self.update.accelerate_config and self.update.processes == 1:
             raise ValueError("update.accelerate_config is set, but update.processes is 1: set both, or neither")
+        if self.engine == "ray" and self.policy.device_map not in (None, "cpu") and not self.ray.gpus_per_worker:
+            raise ValueError(
+                f"policy.device_map is {self.policy.device_map!r}, but ray.gpus_per_worker is 0, which hides the GPUs "
+                "from a worker: set it, to 0.5 for two workers on one"
+            )
         if self.update.pairs.critic_weight and not self.search.critic_weight:
             raise ValueError("update.pairs.critic_weight is set, but no critic is asked: set search.critic_weight too")
         if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:

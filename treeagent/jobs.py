@@ -1,4 +1,4 @@
-"""The pieces of a run that processes share out: waves of searches, waves of evaluations, one method's update.
+"""The pieces of a run that workers share out: waves of searches, waves of evaluations, one method's update.
 
 A job is a value and depends on nothing but itself, so results are the same whatever the number of workers.
 """
@@ -6,22 +6,17 @@ A job is a value and depends on nothing but itself, so results are the same what
 import asyncio
 import json
 import math
-import multiprocessing
 import os
 import random
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
@@ -62,12 +57,9 @@ from treeagent.seeds import derive_seed
 from treeagent.split import SplitDynamics, SplitPolicy
 from treeagent.store import read_as, write_shard
 from treeagent.targets import TokenRow, imitation_rows, value_rows
-from treeagent.telemetry import Cost, Meter
+from treeagent.telemetry import Cost, Emit, Event, Meter
 from treeagent.types import Dynamics, Policy, Refused, Split, Task, Value
 from treeagent.value_head import ValueHead
-
-Job = TypeVar("Job")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +87,6 @@ class WaveJob:
     def shard(self) -> str:
         """The file that a finished wave of searches leaves."""
         return f"{self.name}-{self.index:05d}.jsonl.zst"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a running job tells: progress, metrics, what its searches have cost so far."""
-
-    name: str
-    done: int = 0
-    total: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    index: int = 0
-    """Of the wave that ``cost`` is of."""
-    cost: Cost | None = None
-
-
-Emit = Callable[[Event], None]
 
 
 def search_wave(job: WaveJob, emit: Emit) -> Cost:
@@ -240,8 +216,12 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
     Raises:
         Refused: the settings ask for more than the generator can do.
     """
-    if config.policy.generator == "vllm" and config.workers > 1:
-        raise Refused(f"workers is {config.workers}, and each would start a vLLM engine of its own: set workers=1")
+    own_gpus = config.engine == "ray" and config.ray.gpus_per_worker >= 1
+    if config.policy.generator == "vllm" and config.workers > 1 and not own_gpus:
+        raise Refused(
+            f"workers is {config.workers}, and each would start a vLLM engine of its own: set workers=1, or engine=ray "
+            "and ray.gpus_per_worker"
+        )
     whole, value = _load_policy(checkpoint, config.policy, told_tools(config))
     return make_actors(whole, value, config.search), whole
 
@@ -501,118 +481,3 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
 
     return measure
-
-
-def run_jobs(
-    work: Callable[[Job, Emit], Result], jobs: Sequence[Job], workers: int, on_event: Emit = lambda event: None
-) -> Iterator[tuple[Job, Result]]:
-    """Results as they come; events arrive in this process while the jobs run. With one worker, all is done here."""
-    if workers == 1 or len(jobs) <= 1:
-        for job in jobs:
-            with _one_thread():
-                result = work(job, on_event)
-            yield job, result
-        return
-    pool = _kept if _kept is not None else _Pool(min(workers, len(jobs)))
-    try:
-        yield from pool.run(work, jobs, on_event)
-    finally:
-        if pool is not _kept:
-            pool.close()
-
-
-@contextmanager
-def kept_workers(count: int) -> Iterator[None]:
-    """Inside, all calls of ``run_jobs`` with several workers share ``count`` of them, which take seconds to start."""
-    global _kept
-    _kept = None if count == 1 else _Pool(count)
-    try:
-        yield
-    finally:
-        if _kept is not None:
-            _kept.close()
-        _kept = None
-
-
-class _Pool:
-    """Worker processes and the way by which their events come here."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
-        self._context = multiprocessing.get_context("spawn")
-        self._queue: multiprocessing.Queue[Event | None] = self._context.Queue()
-        self._on_event: Emit = lambda event: None
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self._executor = self._start()
-
-    def run(
-        self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
-    ) -> Iterator[tuple[Job, Result]]:
-        self._on_event = on_event
-        try:
-            futures = {self._executor.submit(_in_worker, work, job): job for job in jobs}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except GeneratorExit:  # the caller has enough
-            self._end()
-            self._executor = self._start()
-            raise
-        except BaseException:
-            self._end()
-            raise
-
-    def close(self) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
-        self._queue.put(None)
-        self._listener.join()
-
-    def _start(self) -> ProcessPoolExecutor:
-        executor = ProcessPoolExecutor(
-            self._count, mp_context=self._context, initializer=_start_worker, initargs=(self._queue,)
-        )
-        for _ in range(self._count):  # each starts a process, so that it is ready when the first jobs come
-            executor.submit(os.getpid)
-        return executor
-
-    def _end(self) -> None:
-        """Without waiting for what is running."""
-        for process in list((self._executor._processes or {}).values()):
-            process.terminate()
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
-    def _listen(self) -> None:
-        while (event := self._queue.get()) is not None:
-            self._on_event(event)
-
-
-_kept: _Pool | None = None
-"""The workers that ``kept_workers`` shares."""
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """As in a worker, so that sums are taken in the same order wherever a job runs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-_events: "multiprocessing.Queue[Event | None] | None" = None
-"""In a worker: the way to the parent."""
-
-
-def _start_worker(queue: "multiprocessing.Queue[Event | None]") -> None:
-    global _events
-    _events = queue
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    torch.set_num_threads(1)  # for small models threads cost more than they bring
-
-
-def _in_worker(work: Callable[[Job, Emit], Result], job: Job) -> Result:
-    assert _events is not None
-    return work(job, _events.put)

@@ -21,7 +21,6 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.grammar import Grammar, make_grammar
 from treeagent.health import return_spread
 from treeagent.jobs import (
-    Event,
     TrainJob,
     WaveJob,
     conversation,
@@ -29,7 +28,6 @@ from treeagent.jobs import (
     evaluate_wave,
     play_on,
     read_trees,
-    run_jobs,
     sample_value_rows,
     search_wave,
     told_tools,
@@ -38,6 +36,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
+from treeagent.pool import run_jobs
 from treeagent.progress import Advance, Progress
 from treeagent.report.html import write_report
 from treeagent.run import COLLECTED, Run, RunError
@@ -46,7 +45,7 @@ from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, shards, write_atomic
 from treeagent.targets import TokenRow, path_row
-from treeagent.telemetry import Cost
+from treeagent.telemetry import Cost, Event
 from treeagent.train_job import train
 from treeagent.types import Task
 from treeagent.value_head import ValueHead
@@ -170,7 +169,7 @@ def _search(
                 running[event.index] = event.cost
                 advance(0, spent().figures(time.perf_counter() - started))
 
-        for job, cost in run_jobs(search_wave, waiting if last is None else [], config.workers, on_event):
+        for job, cost in run_jobs(search_wave, waiting if last is None else [], config, on_event):
             running.pop(job.index, None)
             finished[job.index] = cost
             seconds = time.perf_counter() - started
@@ -249,9 +248,10 @@ def learn(
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
-    together = config.update.processes > 1  # the processes of one update want the machine for themselves
+    if config.update.processes > 1:  # the processes of one update want this machine for themselves
+        config = replace(config, engine="local", workers=1)
     with tracking(run, progress) as on_event:
-        for job, facts in run_jobs(train, jobs, 1 if together else config.workers, on_event):
+        for job, facts in run_jobs(train, jobs, config, on_event):
             run.finish(job.out.name, facts)
     return [out for _, _, out in updates]
 
@@ -277,7 +277,7 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
     jobs.sort(key=lambda job: job.mode == "greedy")  # the longest first, so that no worker ends alone
     parts: dict[tuple[Path, Mode], list[tuple[WaveJob, list[Outcome], float]]] = defaultdict(list)
     with progress.track("evaluate", sum(len(job.tasks) for job in jobs)) as advance:
-        for job, (outcomes, seconds) in run_jobs(evaluate_wave, jobs, config.workers):
+        for job, (outcomes, seconds) in run_jobs(evaluate_wave, jobs, config):
             done = parts[job.checkpoint, job.mode]
             done.append((job, outcomes, seconds))
             advance(len(job.tasks), {"": f"{job.name} {job.mode}"})

@@ -15,7 +15,7 @@ from treeagent.store import StoreError, remove_leftovers, shard_names, write_ato
 
 COLLECTED = "collect"
 """Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
-_FREE = {"workers", "trackers"}
+_FREE = {"workers", "engine", "ray.address", "ray.gpus_per_worker", "trackers"}
 """Settings that results do not depend on; a run may be resumed under others."""
 
 

@@ -1,6 +1,6 @@
-"""What searches cost while they run: the figures of a live bar, of metrics.jsonl and of a finished stage."""
+"""What jobs tell while they run, and what searches cost: the figures of a live bar, of metrics.jsonl and of a stage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,22 @@ class Cost:
             "best_value": self.best_value / max(self.trees, 1),
             "cache_hits": self.cached_tokens / max(self.cached_tokens + self.encoded_tokens, 1),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a running job tells: progress, metrics, what its searches have cost so far."""
+
+    name: str
+    done: int = 0
+    total: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    index: int = 0
+    """Of the wave that ``cost`` is of."""
+    cost: Cost | None = None
+
+
+Emit = Callable[[Event], None]
 
 
 class Meter:

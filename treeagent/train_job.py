@@ -22,8 +22,9 @@ from accelerate import DistributedType
 from accelerate.commands.config.config_args import load_config_from_file
 
 from treeagent.config import UpdateConfig
-from treeagent.jobs import Emit, Event, TrainJob, train_policy
+from treeagent.jobs import TrainJob, train_policy
 from treeagent.learners.watch import TrainingDiverged
+from treeagent.telemetry import Emit, Event
 from treeagent.types import Refused
 
 _JOB, _TOLD = "job.pickle", "told.jsonl"

@@ -18,6 +18,10 @@ class Refused(ValueError):
     """A value that cannot be used: one sentence names it and the fix, and the command line prints no more."""
 
 
+class WorkerLost(RuntimeError):
+    """A worker ended in the middle of a job: one sentence with what is known of it and the fix."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One thing to be done in an environment."""

@@ -18,7 +18,6 @@ from treeagent.config import RunConfig, config_difference, dump_config, load_con
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.imagine import memory_path, wording, world_model
-from treeagent.jobs import Event
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
 from treeagent.loop import tracking
@@ -28,6 +27,7 @@ from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_atomic
 from treeagent.targets import TokenRow
+from treeagent.telemetry import Event
 from treeagent.transitions import check_readable, transitions
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.fidelity import Fidelity, audit
