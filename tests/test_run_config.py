@@ -69,6 +69,7 @@ def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
             'evaluate.modes=["greed"]',
             "evaluate.modes.0 is \"greed\", but must be 'greedy', 'mcts', 'best_of_n', 'beam'",
         ),
+        ("policy.context_tokens=100", "policy: context_tokens is set, but context is 'refuse': set context='drop' too"),
         ("update.pairs.critic_weight=0.5", "the config: update.pairs.critic_weight is set, but no critic is asked"),
         ("environment.options.x=[1]", "environment.options.x is [1], but must be a valid integer or a valid number or"),
         ("search.c_init=nan", "search.c_init is nan, but must be a finite number"),

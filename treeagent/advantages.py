@@ -21,10 +21,12 @@ _TINY = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class AdvantageRow:
-    """One root-to-leaf path. All tuples after ``prompt_ids`` are aligned with ``completion_ids``."""
+    """One root-to-leaf path, or a segment of one. All tuples after ``prompt_ids`` are aligned with
+    ``completion_ids``."""
 
     task_id: str
     prompt_ids: tuple[int, ...]
+    """What the root adds, or the state at which the prompt starts anew."""
     completion_ids: tuple[int, ...]
     mask: tuple[bool, ...]
     """True where a token was sampled by the policy and is trained in this row: observations and steps that an
@@ -243,18 +245,20 @@ def _average(paths: Sequence[Path], given: Sequence[Sequence[float]]) -> dict[in
 
 
 def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[AdvantageRow]:
-    """Root-to-leaf rows that cover every scored edge, each edge's tokens trained in the first row that holds it."""
+    """Root-to-leaf rows, one a segment, that cover every scored edge, each edge's tokens trained in the first row that
+    holds it."""
     trained: set[int] = set()
     for path in _trajectories(tree):
-        new = {id(edge) for edge in path if id(edge) in scored} - trained
-        if not new:
-            continue
-        trained |= new
-        last = max(place for place, edge in enumerate(path) if id(edge) in new)
-        yield _row(tree, path[: last + 1], scored, new)
+        for start, edges in tree.segments(path):
+            new = {id(edge) for edge in edges if id(edge) in scored} - trained
+            if not new:
+                continue
+            trained |= new
+            last = max(place for place, edge in enumerate(edges) if id(edge) in new)
+            yield _row(tree, start, edges[: last + 1], scored, new)
 
 
-def _row(tree: Tree, path: tuple[Edge, ...], scored: Mapping[int, float], new: set[int]) -> AdvantageRow:
+def _row(tree: Tree, start: Node, path: Sequence[Edge], scored: Mapping[int, float], new: set[int]) -> AdvantageRow:
     ids: list[int] = []
     mask: list[bool] = []
     advantages: list[float] = []
@@ -266,6 +270,4 @@ def _row(tree: Tree, path: tuple[Edge, ...], scored: Mapping[int, float], new: s
         mask += [trains] * len(action.token_ids) + [False] * len(context)
         advantages += [scored[id(edge)] if trains else 0.0] * len(action.token_ids) + [0.0] * len(context)
         logprobs += [logprob if trains else 0.0 for logprob in action.logprobs] + [0.0] * len(context)
-    return AdvantageRow(
-        tree.task.id, tree.root.context_ids, tuple(ids), tuple(mask), tuple(advantages), tuple(logprobs)
-    )
+    return AdvantageRow(tree.task.id, start.context_ids, tuple(ids), tuple(mask), tuple(advantages), tuple(logprobs))

@@ -51,19 +51,24 @@ async def _episode(
 
 
 def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
-    """A demonstration with the ids that a policy reading it would see; the tree given stays as it is."""
+    """A demonstration with the ids that a policy reading it would see, up to where it could read no further; the tree
+    given stays as it is."""
     node = tree.root
     messages = node.state.messages
     root = Node(node.state, context_ids=chat.context_ids(messages))
     copy = root
+    if chat.read(messages).error:
+        return Tree(tree.task, tree.seed, root, tree.budget, tree.error)
     while node.edges and (child := node.edges[0].child) is not None:
         edge = node.edges[0]
         action = replace(edge.action, token_ids=chat.encode_action(edge.action.text))
         said = Message("assistant", action.text, action.token_ids)
         messages = (*messages, said, *child.state.messages[len(messages) + 1 :])
-        below = replace(
-            child, state=replace(child.state, messages=messages), context_ids=chat.context_ids(messages), edges=[]
-        )
+        reading = chat.read(messages)
+        if reading.error:
+            break
+        state = replace(child.state, messages=messages)
+        below = replace(child, state=state, context_ids=chat.added_ids(reading), left_out=reading.left_out, edges=[])
         copy.edges = [Edge(action, edge.prior, edge.visits, edge.value_sum, edge.reward, below)]
         node, copy = child, below
     return Tree(tree.task, tree.seed, root, tree.budget, tree.error)

@@ -27,6 +27,7 @@ from treeagent.pairs import PairConfig
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.targets import TargetConfig
+from treeagent.types import Refused
 
 _STRICT = ConfigDict(extra="forbid")
 Method = Literal["rft", "dpo", "grpo"]
@@ -75,6 +76,11 @@ class PolicyConfig:
     format: Format = "react"
     """How a turn is written: ReAct text, JSON with when/which/how, or the model's own tool calls. In the last two a
     ``model`` is told the format and the environment's tools."""
+    context: Literal["refuse", "drop"] = "refuse"
+    """Where a prompt grows too long its state is a dead end, or old observations are left out, a note in the place of
+    each."""
+    context_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Most tokens of a prompt before "drop" leaves any out; none means the model's context less ``max_new_tokens``."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
     """Bound of each worker's prefix cache, of ``local``."""
     generator: Literal["local", "vllm", "remote"] = "local"
@@ -87,6 +93,31 @@ class PolicyConfig:
     """The engine."""
     remote: RemoteConfig = Field(default_factory=RemoteConfig)
     """The server."""
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        if self.context == "refuse" and self.context_tokens is not None:
+            raise ValueError("context_tokens is set, but context is 'refuse': set context='drop' too, or leave it out")
+        if self.context == "drop" and self.remote.text_only:
+            raise ValueError("context is 'drop', which counts tokens, but remote.text_only has none: leave one out")
+        return self
+
+    def most_tokens(self, context: int) -> int | None:
+        """Of a prompt, before old observations are left out, under a model whose ``context`` holds that many; none
+        where nothing is left out.
+
+        Raises:
+            Refused: the context does not hold as many.
+        """
+        if self.context == "refuse":
+            return None
+        room = context - self.max_new_tokens
+        if room < (self.context_tokens or 1):
+            raise Refused(
+                f"the model's context holds {context} tokens, which leaves {room} beside policy.max_new_tokens "
+                f"({self.max_new_tokens}): lower that or policy.context_tokens ({self.context_tokens or 'unset'})"
+            )
+        return self.context_tokens or room
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -281,6 +312,16 @@ class RunConfig:
             raise ValueError(
                 f"policy.device_map is {self.policy.device_map!r}, but ray.gpus_per_worker is 0, which hides the GPUs "
                 "from a worker: set it, to 0.5 for two workers on one"
+            )
+        if self.policy.context == "drop" and self.search.transpositions != "off":
+            raise ValueError(
+                "search.transpositions takes a state's tokens from one of another history, of which policy.context "
+                "'drop' may have left something out: leave one out"
+            )
+        if self.policy.context == "drop" and self.update.pairs.rule == "trajectory":
+            raise ValueError(
+                "update.pairs.rule 'trajectory' wants one prompt before all actions of a path, which policy.context "
+                "'drop' may cut: compare siblings"
             )
         if self.update.pairs.critic_weight and not self.search.critic_weight:
             raise ValueError("update.pairs.critic_weight is set, but no critic is asked: set search.critic_weight too")

@@ -89,6 +89,7 @@ class LMCritic:
 
     def _ballots(self, state: State, texts: Sequence[str]) -> list["_Ballot"]:
         """One for each order of the distinct texts; the orders follow from the task and the texts alone."""
+        told = self.chat.read(state.messages).messages
         order = sorted(set(texts))
         if len(order) > len(LETTERS):
             raise Refused(
@@ -100,7 +101,7 @@ class LMCritic:
         even = 1 / len(order) if self.mode == "scores" else 0.5
         orders = [order, order[::-1]] if self.both_orders else [order]
         return [
-            _Ballot(each, _question(state, each), dict.fromkeys(each, even), list(range(len(each)))) for each in orders
+            _Ballot(each, _question(told, each), dict.fromkeys(each, even), list(range(len(each)))) for each in orders
         ]
 
     def _read_shared(self, ballots: Sequence[Sequence["_Ballot"]]) -> None:
@@ -165,9 +166,9 @@ def _turn(state: State, action: Action) -> str:
     return last.content + action.text if last.partial else action.text
 
 
-def _question(state: State, texts: Sequence[str]) -> tuple[Message, ...]:
+def _question(told: Sequence[Message], texts: Sequence[str]) -> tuple[Message, ...]:
     """The conversation, the question at the end of what the agent has read last."""
-    *before, last = [message for message in state.messages if not message.partial]
+    *before, last = [message for message in told if not message.partial]
     listing = "".join(CANDIDATE.format(letter=letter, text=text) for letter, text in zip(LETTERS, texts, strict=False))
     return (*before, Message(last.role, last.content + QUESTION.format(candidates=listing)))
 

@@ -24,7 +24,8 @@ def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
     token, in nats, an estimate of the policy's. ``invalid``: share of steps malformed or refused. ``forbidden``: share
     of steps that a shield refused. ``repetition``: share of an agent's three-token sequences that it said before on the
     same path. ``process``: mean process reward of a finished path. ``steps``: its mean number of steps. ``failed``:
-    share of trees that broke off with an error.
+    share of trees that broke off with an error. ``restarts``: share of states at which old observations were left out,
+    so that the prompt starts anew.
     """
     if not trees:
         return {}
@@ -45,6 +46,7 @@ def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
         "process": _mean([sum(edge.process for edge in path) for path in paths]),
         "steps": _mean([float(len(path)) for path in paths]),
         "failed": _mean([float(bool(tree.error)) for tree in trees]),
+        "restarts": _mean([float(bool(node.left_out)) for tree in trees for node in tree.nodes()]),
     }
 
 

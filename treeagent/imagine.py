@@ -175,7 +175,8 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
     real = _end(path)
     if real is imagined or not _same(imagined, real) or not math.isclose(reward or 0.0, path[-1].reward or 0.0):
         return False
-    real.value, real.context_ids, real.edges = imagined.value, imagined.context_ids, imagined.edges
+    real.value, real.edges = imagined.value, imagined.edges
+    real.context_ids, real.left_out = imagined.context_ids, imagined.left_out
     return True
 
 

@@ -250,9 +250,8 @@ def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
 
 
 def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> LLMPolicy:
-    return LLMPolicy(
-        generator, *conversation(tokenizer, settings, tools), settings.temperature, settings.max_new_tokens
-    )
+    chat, grammar = conversation(tokenizer, settings, tools, settings.most_tokens(generator.context))
+    return LLMPolicy(generator, chat, grammar, settings.temperature, settings.max_new_tokens)
 
 
 def told_tools(config: RunConfig) -> str:
@@ -262,14 +261,17 @@ def told_tools(config: RunConfig) -> str:
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
 
 
-def conversation(tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> tuple[ChatFormat, Grammar]:
+def conversation(
+    tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str, context_tokens: int | None = None
+) -> tuple[ChatFormat, Grammar]:
     """How a policy's turns are read and written; one that was not made here is told the format and the tools."""
     grammar = make_grammar(settings.format, str(tokenizer.chat_template))
     if not tools:
-        return ChatFormat(tokenizer), grammar
+        return ChatFormat(tokenizer, context_tokens=context_tokens), grammar
     known = [ToolSpec(**tool) for tool in json.loads(tools)]
     native = openai_tools(known) if grammar.calls == "native" else ()
-    return ChatFormat(tokenizer, instructions=grammar.instructions(known), tools=native), grammar
+    told = grammar.instructions(known)
+    return ChatFormat(tokenizer, instructions=told, tools=native, context_tokens=context_tokens), grammar
 
 
 def _engine_or_server(checkpoint: Path, settings: PolicyConfig) -> Generator:

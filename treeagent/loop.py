@@ -23,14 +23,13 @@ from treeagent.health import return_spread
 from treeagent.jobs import (
     TrainJob,
     WaveJob,
-    conversation,
     environment,
     evaluate_wave,
+    make_policy,
     play_on,
     read_trees,
     sample_value_rows,
     search_wave,
-    told_tools,
 )
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
@@ -44,7 +43,7 @@ from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, shards, write_atomic
-from treeagent.targets import TokenRow, path_row
+from treeagent.targets import TokenRow, path_rows
 from treeagent.telemetry import Cost, Event
 from treeagent.train_job import train
 from treeagent.types import Task
@@ -79,7 +78,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         checkpoint = _initial_checkpoint(config, first)
         # One demonstration at a time: its rows are small, its states are not.
         told = list(map(_imitation(config, checkpoint), chain(first, demonstrations)))
-    rows = [row for row in told if row is not None and len(row.token_ids) <= settings.max_tokens]
+    rows = [row for parts in told for row in parts if len(row.token_ids) <= settings.max_tokens]
     scratch = run.checkpoints / ".warm_start"
     with tracking(run, progress) as on_event:
         hooks = Hooks(
@@ -89,7 +88,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         )
         result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, settings.sft, head=checkpoint.head, **hooks)
     save_checkpoint(checkpoint, out)
-    successes = sum(row is not None and row.value_targets[0] >= 1.0 for row in told)
+    successes = sum(parts[0].value_targets[0] >= 1.0 for parts in told if parts)
     run.finish(
         "warm_start",
         {
@@ -359,16 +358,16 @@ def _last(tree: Tree) -> Node:
     return node
 
 
-def _imitation(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], TokenRow | None]:
-    """Demonstrations to rows, with the outcome as every state's value; None where there was no step."""
-    chat, _ = conversation(checkpoint.tokenizer, config.policy, told_tools(config))
+def _imitation(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], list[TokenRow]]:
+    """Demonstrations to rows, with the outcome as every state's value; none where there was no step."""
+    chat = make_policy(checkpoint, config).chat
 
-    def row(demonstration: Tree) -> TokenRow | None:
+    def rows(demonstration: Tree) -> list[TokenRow]:
         tree = tokenise(demonstration, chat)
         *_, (path, _) = tree.walk()
-        return path_row(tree, path, [path[0].value] * (len(path) + 1)) if path else None
+        return list(path_rows(tree, path, [path[0].value] * (len(path) + 1))) if path else []
 
-    return row
+    return rows
 
 
 def _advancing(items: Iterator[Tree], advance: Advance) -> Iterator[Tree]:

@@ -117,6 +117,9 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     outcome-only baseline (Agent Q, equation 6). Ties go to the shorter path, then to the one found first.
 
     A path that hit a limit has ended too; its return closes with V(s).
+
+    Raises:
+        Refused: the trees are of several tasks, or the prompt starts anew on one of their paths.
     """
     tasks = sorted({tree.task.id for tree in trees})
     if len(tasks) > 1:
@@ -129,6 +132,12 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     ]
     if not ended:
         return
+    for _, tree, path in ended:
+        if any(edge.child is not None and edge.child.left_out for edge in path[:-1]):
+            raise Refused(
+                f"old observations are left out on a path of task {tree.task.id}, so that no one prompt stands before "
+                "its actions: compare siblings (update.pairs.rule), or collect trees with policy.context='refuse'"
+            )
     high, tree, best = max(ended, key=lambda end: (end[0], -len(end[2])))
     prompt = tree.root.context_ids
     # An older tree of the task may have another prompt, and both paths must follow the same one.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from treeagent.generators.base import Failure, Generator, Pause, Sample
-from treeagent.generators.chat import ChatFormat
+from treeagent.generators.chat import ChatFormat, Reading
 from treeagent.generators.local import LocalGenerator
 from treeagent.grammar import Grammar, ReAct
 from treeagent.types import Action, Estimate, Message, Proposal, State
@@ -40,8 +40,7 @@ class LLMPolicy:
         self, states: Sequence[State], count: int, seeds: Sequence[int], pause: Pause | None = None
     ) -> list[Proposal]:
         """As ``propose``, but a turn that has not begun yet ends at ``pause``, where it comes to that."""
-        prompts = [self.chat.prompt_ids(state.messages) for state in states]
-        errors = [self.generator.refusal(prompt) for prompt in prompts]
+        readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [place for place, error in enumerate(errors) if not error]
         begun = [unfinished_turn(state) for state in states]
         samples = self.generator.sample(
@@ -60,8 +59,8 @@ class LLMPolicy:
             else:
                 actions[place] = tuple(self._read(begun[place], sample) for sample in drawn)
         return [
-            Proposal(self.chat.context_ids(state.messages), actions.get(place, ()), error)
-            for place, (state, error) in enumerate(zip(states, errors, strict=True))
+            Proposal(self.chat.added_ids(reading), actions.get(place, ()), error, reading.left_out)
+            for place, (reading, error) in enumerate(zip(readings, errors, strict=True))
         ]
 
     def _read(self, begun: Message, sample: Sample) -> Action:
@@ -69,6 +68,16 @@ class LLMPolicy:
         text = self.chat.decode((*begun.token_ids, *sample.token_ids))[len(begun.content) :]
         whole = self.grammar.read(begun.content + text, sample.token_ids, sample.logprobs)
         return replace(whole, text=text, thought="") if begun.partial else whole
+
+
+def _read_all(
+    chat: ChatFormat, generator: Generator, states: Sequence[State]
+) -> tuple[list[Reading], list[tuple[int, ...]], list[str]]:
+    """How each state is read, the prompt that this makes, and why it cannot be read, if it cannot."""
+    readings = [chat.read(state.messages) for state in states]
+    prompts = [chat.prompt_ids(reading.messages) for reading in readings]
+    told = zip(readings, prompts, strict=True)
+    return readings, prompts, [reading.error or generator.refusal(prompt) for reading, prompt in told]
 
 
 def unfinished_turn(state: State) -> Message:
@@ -122,12 +131,13 @@ class HeadValue:
     head: ValueHead
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        prompts = [self.chat.prompt_ids(state.messages) for state in states]
-        errors = [self.generator.refusal(prompt) for prompt in prompts]
+        readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [prompt for prompt, error in zip(prompts, errors, strict=True) if not error]
         with torch.no_grad():
             values = iter(self.head.value(self.generator.hidden(readable)).tolist() if readable else ())
         return [
-            Estimate(0.0 if error else next(values), self.chat.context_ids(state.messages), error=error)
-            for state, error in zip(states, errors, strict=True)
+            Estimate(
+                0.0 if error else next(values), self.chat.added_ids(reading), error=error, left_out=reading.left_out
+            )
+            for reading, error in zip(readings, errors, strict=True)
         ]

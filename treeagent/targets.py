@@ -66,7 +66,7 @@ def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
         taught.update(states)
         if start < len(path):
             gained = path_return(path, tree.discount)
-            yield path_row(tree, path, [None] * start + [gained] * (len(path) + 1 - start), imitate_from=start)
+            yield from path_rows(tree, path, [None] * start + [gained] * (len(path) + 1 - start), imitate_from=start)
 
 
 def policy_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
@@ -99,8 +99,7 @@ def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
             for visited, arrival in zip(nodes, arrivals, strict=True)
         ]
         told.update(map(id, nodes))
-        if any(target is not None for target in targets):
-            yield path_row(tree, path, targets, imitate_from=len(path))
+        yield from path_rows(tree, path, targets, imitate_from=len(path))
 
 
 def _is_read(node: Node) -> bool:
@@ -158,24 +157,36 @@ def _discount(edge: Edge, discount: float) -> float:
     return 1.0 if edge.thought else discount
 
 
-def path_row(
+def path_rows(
     tree: Tree, path: Sequence[Edge], value_targets: Sequence[float | None] = (), *, imitate_from: int = 0
-) -> TokenRow:
+) -> Iterator[TokenRow]:
     """The tokens of a path, those of its actions from the one numbered ``imitate_from`` on with likelihood loss;
-    ``value_targets`` belong to its states, root first, None where unknown."""
-    ids = list(tree.root.context_ids)
-    mask = [False] * len(ids)
-    ends = [len(ids) - 1]
-    for place, edge in enumerate(path):
-        context = edge.child.context_ids if edge.child is not None else ()
-        ids += [*edge.action.token_ids, *context]
-        mask += [place >= imitate_from] * len(edge.action.token_ids) + [False] * len(context)
-        ends.append(len(ids) - 1)
-    known = [(end, target) for end, target in zip(ends, value_targets, strict=False) if target is not None]
-    return TokenRow(
-        tree.task.id,
-        tuple(ids),
-        tuple(mask),
-        tuple(end for end, _ in known),
-        tuple(target for _, target in known),
-    )
+    ``value_targets`` belong to its states, root first, None where unknown.
+
+    One row for each segment of the path that has anything to learn, so that every action stands behind the prompt that
+    it was sampled behind, and every state is valued behind its own.
+    """
+    first = 0
+    for start, edges in tree.segments(path):
+        ids = list(start.context_ids)
+        mask = [False] * len(ids)
+        ends = [len(ids) - 1]
+        for place, edge in enumerate(edges, start=first):
+            ids += edge.action.token_ids
+            mask += [place >= imitate_from] * len(edge.action.token_ids)
+            if edge.child is None or not edge.child.left_out:
+                context = edge.child.context_ids if edge.child is not None else ()
+                ids += context
+                mask += [False] * len(context)
+                ends.append(len(ids) - 1)
+        targets = zip(ends, value_targets[first:], strict=False)
+        known = [(end, target) for end, target in targets if target is not None]
+        first += len(edges)
+        if any(mask) or known:
+            yield TokenRow(
+                tree.task.id,
+                tuple(ids),
+                tuple(mask),
+                tuple(end for end, _ in known),
+                tuple(target for _, target in known),
+            )

@@ -4,8 +4,8 @@ Everything here is frozen: a state is a value, never a place. Token ids and log-
 they were sampled; nothing downstream tokenises an action again.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 Role = Literal["system", "user", "assistant"]
@@ -46,6 +46,16 @@ class Message:
     """The ids as a model sampled them; empty for text that no model sampled."""
     partial: bool = False
     """The turn goes on: its next token follows the last of ``token_ids``. Only a conversation's last turn may be so."""
+
+
+def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Message, ...]:
+    """A conversation with a note in the place of each observation that ``left_out`` names."""
+    return tuple(
+        replace(message, content=f"[observation left out: {len(message.content)} characters]")
+        if place in left_out
+        else message
+        for place, message in enumerate(messages)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,9 @@ class Proposal:
     """As drawn: duplicates not yet merged."""
     error: str = ""
     """Why there are none: the state cannot be read, as one longer than the model's context. No action follows it."""
+    left_out: tuple[int, ...] = ()
+    """Places in the conversation of the observations that are left out from this state on. Where there are any, the
+    prompt starts anew: ``context_ids`` are all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,8 @@ class Estimate:
     """Tokens sampled for it."""
     error: str = ""
     """Why the state cannot be read; ``value`` is then 0, since nothing can be done there."""
+    left_out: tuple[int, ...] = ()
+    """As in ``Proposal``."""
 
 
 class Policy(Protocol):

@@ -30,7 +30,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.split import SplitDynamics, SplitPolicy
-from treeagent.targets import TargetConfig, TokenRow, imitation_rows, path_row, value_rows
+from treeagent.targets import TargetConfig, TokenRow, imitation_rows, path_rows, value_rows
 from treeagent.types import Action, Message, Proposal, State, Task, Transition
 from treeagent.value_head import ValueHead
 
@@ -472,7 +472,7 @@ def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
     chat = shopper().chat
     for tree in grown()[0]:
         for path, node in tree.walk():
-            row = path_row(tree, path, [float(place) for place in range(len(path) + 1)])
+            [row] = path_rows(tree, path, [float(place) for place in range(len(path) + 1)])
             assert row.token_ids == tree.prompt_ids(path)
             said = [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept]
             assert said == [token for message in node.state.messages for token in message.token_ids]

@@ -64,7 +64,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
     """A field added to one of these classes and not to the record would be lost at the first write."""
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget"}),
-        (Node, NODE_FIELDS, {"state", "context_ids", "edges"}),
+        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "edges"}),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
@@ -95,6 +95,7 @@ def test_an_unusual_tree_comes_back() -> None:
         State(shop, (*messages, said, Message("user", "a\u2028b"), Message("system", "hurry")), ended=True),
         value=-0.25,
         context_ids=(6, 7),
+        left_out=(1,),
         truncated=True,
         origin="imagined",
         invalid=True,

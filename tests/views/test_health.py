@@ -33,6 +33,7 @@ def test_figures_of_one_tree() -> None:
             "process": 0.0,
             "steps": 1.5,
             "failed": 0.0,
+            "restarts": 0.0,
         }
     )
 

@@ -16,7 +16,7 @@ from treeagent.targets import (
     TokenRow,
     imitation_rows,
     lambda_return,
-    path_row,
+    path_rows,
     policy_rows,
     state_return,
     value_rows,
@@ -247,11 +247,11 @@ def test_policy_targets_imitate_each_tried_action_once_and_sum_to_one(tree: Tree
 @given(trees)
 def test_path_rows_spell_the_tree(tree: Tree) -> None:
     for path, _ in tree.walk():
-        row = path_row(tree, path, [0.5] * (len(path) + 1))
+        [row] = path_rows(tree, path, [0.5] * (len(path) + 1))
         assert row.token_ids == tree.prompt_ids(path)
         assert row.value_positions == tuple(len(tree.prompt_ids(path[:depth])) - 1 for depth in range(len(path) + 1))
         assert sum(row.mask) == sum(len(each.action.token_ids) for each in path)
-        assert not any(path_row(tree, path, imitate_from=len(path)).mask)
+        assert list(path_rows(tree, path, imitate_from=len(path))) == []
 
 
 def test_the_random_trees_have_targets() -> None:

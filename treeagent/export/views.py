@@ -1,6 +1,6 @@
 """What each view of a tree looks like as rows of plain values, in TRL's formats where it has one."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,10 @@ import pyarrow
 from treeagent.advantages import advantage_rows, advantages
 from treeagent.config import UpdateConfig
 from treeagent.pairs import preference_pairs
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Tree
 from treeagent.targets import imitation_rows, value_rows
 from treeagent.transitions import transitions
-from treeagent.types import Message, Refused
+from treeagent.types import Message, Refused, as_read
 
 Row = dict[str, Any]
 _IGNORED = -100
@@ -73,6 +73,8 @@ def _advantages(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
 def _imitation(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
     for row in imitation_rows(tree, config.targets):
         messages = _said(tree, row.token_ids)
+        if not any(row.mask):  # of a path's end alone, where its prompt starts anew
+            continue
         while messages[-1].role != "assistant":  # what came after the last action teaches nobody to act
             messages = messages[:-1]
         yield {
@@ -110,32 +112,39 @@ def _transitions(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
 
 
 def _said(tree: Tree, ids: tuple[int, ...]) -> tuple[Message, ...]:
-    """The conversation whose tokens these are; it ends at a state or with an action.
+    """The conversation as it was read in these tokens; it ends at a state or with an action.
 
     Raises:
         Refused: no path of the tree has these tokens, as where its actions have none.
     """
-    stack = [(tree.root, len(tree.root.context_ids))] if ids else []
+    starts = [node for node in tree.nodes() if node is tree.root or node.left_out] if ids else []
+    stack = [
+        (node, len(node.context_ids), node.left_out)
+        for node in reversed(starts)
+        if ids[: len(node.context_ids)] == node.context_ids
+    ]
     while stack:
-        node, read = stack.pop()
+        node, read, left_out = stack.pop()
+        messages = as_read(node.state.messages, left_out)
         if read == len(ids):
-            return node.state.messages
+            return messages
         for edge in node.edges:
             end = read + len(edge.action.token_ids)
             if end == read or ids[read:end] != edge.action.token_ids:
                 continue
             if end == len(ids):
-                return _told(node, edge)
-            if edge.child is not None and ids[end:][: len(edge.child.context_ids)] == edge.child.context_ids:
-                stack.append((edge.child, end + len(edge.child.context_ids)))
+                return _told(messages, edge)
+            child = edge.child
+            if child is not None and not child.left_out and ids[end:][: len(child.context_ids)] == child.context_ids:
+                stack.append((child, end + len(child.context_ids), left_out))
     raise Refused(
         f"no path of the tree of task {tree.task.id} has the tokens of its row: let a model sample its actions"
     )
 
 
-def _told(node: Node, edge: Edge) -> tuple[Message, ...]:
+def _told(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
     """The conversation up to and with an action, which may go on with a turn."""
-    *earlier, last = node.state.messages
+    *earlier, last = messages
     begun = last.content if last.partial else ""
     said = Message("assistant", begun + edge.action.text, partial=edge.thought)
     return (*earlier, said) if last.partial else (*earlier, last, said)

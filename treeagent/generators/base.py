@@ -65,6 +65,11 @@ class Generator(Protocol):
 
     usage: Usage
 
+    @property
+    def context(self) -> int:
+        """Tokens that the model's context holds."""
+        ...
+
     def sample(
         self,
         prompts: Sequence[tuple[int, ...]],

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.types import Message, Refused
+from treeagent.types import Message, Refused, as_read
 
 _ESCAPE = "\U000ffffd"
 """A private character that announces a stand-in for a special token's text, or for itself."""
@@ -34,6 +34,18 @@ _TRIAL = (
     Message("user", "70606"),
 )
 """A conversation by which a template shows what it can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A conversation as a policy reads it."""
+
+    messages: tuple[Message, ...]
+    """With a note in the place of each observation left out."""
+    left_out: tuple[int, ...] = ()
+    """Places of these, where the conversation's last message made the prompt start anew; else empty."""
+    error: str = ""
+    """Why it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class ChatFormat:
         instructions: lines that open every conversation, as its system message, unless the template writes the tools.
         tools: in OpenAI's form, for the template to write; what the agent reads is then a tool's answer, where the
             template can tell that.
+        context_tokens: most tokens of a prompt, beyond which old observations are left out; none leaves nothing out.
 
     Attributes:
         stop_id: the special token that the template ends a turn of the agent with, the tokenizer's end of sequence
@@ -71,6 +84,7 @@ class ChatFormat:
         *,
         instructions: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
+        context_tokens: int | None = None,
     ) -> None:
         if not tokenizer.chat_template:
             raise Refused(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
@@ -80,9 +94,11 @@ class ChatFormat:
         self._escaped = [_ESCAPE, _TURN, *self._special]
         self._escapable = re.compile("|".join(map(re.escape, self._escaped)))
         self._instructions = instructions
+        self._context_tokens = context_tokens
         self._tools: list[dict[Any, Any] | Callable[..., Any]] = [dict(tool) for tool in tools]
         self._tool_names = [tool["function"]["name"] for tool in tools]
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
+        self._saved = lru_cache(maxsize=1 << 16)(self._tokens_saved)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
         self._form = _Form(tools=False, answers="user", system=False)
         self._fit_form()
@@ -114,6 +130,57 @@ class ChatFormat:
             if message.role == "assistant":
                 ids += self.context_ids(messages[:place]) + message.token_ids
         return ids + self.context_ids(messages)
+
+    def read(self, messages: tuple[Message, ...]) -> Reading:
+        """The conversation as it is read within ``context_tokens``, which follows from the conversation alone.
+
+        Its turns are replayed. Where a prompt is too long, the oldest observations are left out of it and of all later
+        ones, until half of the tokens would do: so prompts go on from one another for long between two such places. The
+        opening, the agent's turns and the newest observation stay. A turn that has begun goes on behind its prompt.
+        """
+        most = self._context_tokens
+        if most is None:
+            return Reading(messages)
+        turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
+        told, left_out, anew, length = messages, tuple[int, ...](), False, 0
+        for end in (*turns, len(messages)):
+            length += len(self.context_ids(told[:end]))
+            anew = length > most and not (end and told[end - 1].partial)
+            if anew:
+                left_out = self._leave_out(messages[:end], left_out, length - most // 2)
+                told = as_read(messages, left_out)
+                length = len(self.prompt_ids(told[:end]))
+            if anew and length > most:
+                return Reading(
+                    messages,
+                    error=f"the prompt has {length} tokens with its old observations left out, but may have {most}: "
+                    "lower environment.observation_bytes or environment.max_steps, raise policy.context_tokens, or use "
+                    "a model with a longer context",
+                )
+            if end < len(messages):
+                length += len(messages[end].token_ids)
+        return Reading(told, left_out if anew else ())
+
+    def added_ids(self, reading: Reading) -> tuple[int, ...]:
+        """Ids that a conversation's last messages add to the prompt: all of it, where it starts anew; none where it
+        cannot be read."""
+        if reading.error:
+            return ()
+        return self.prompt_ids(reading.messages) if reading.left_out else self.context_ids(reading.messages)
+
+    def _leave_out(self, messages: tuple[Message, ...], left_out: tuple[int, ...], surplus: int) -> tuple[int, ...]:
+        """``left_out`` and the oldest other observations before the newest that hold ``surplus`` tokens together."""
+        turns = [place for place, message in enumerate(messages) if message.role == "assistant"] or [0]
+        for place in range(turns[0], turns[-1]):
+            saved = self._saved(messages[place].content) if messages[place].role == "user" else 0
+            if surplus > 0 and saved > 0 and place not in left_out:
+                left_out, surplus = (*left_out, place), surplus - saved
+        return left_out
+
+    def _tokens_saved(self, observation: str) -> int:
+        """How many fewer tokens the note has that stands for an observation."""
+        (note,) = as_read([Message("user", observation)], (0,))
+        return len(self.encode(observation)) - len(self.encode(note.content))
 
     def _context_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """Ids that the messages after the last assistant turn add, the next turn's opening included; none in the midst

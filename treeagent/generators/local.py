@@ -192,10 +192,10 @@ class LocalGenerator:
         return done
 
     def refusal(self, prompt: tuple[int, ...]) -> str:
-        return context_refusal(prompt, self._context)
+        return context_refusal(prompt, self.context)
 
     @property
-    def _context(self) -> int:
+    def context(self) -> int:
         limit: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return sys.maxsize if limit is None else limit
 
@@ -256,7 +256,7 @@ class LocalGenerator:
         pauses: Sequence[Pause | None] = (),
     ) -> list[list[Sample]]:
         """As ``Generator.sample``."""
-        limits = token_limits(prompts, max_new_tokens, self._context)
+        limits = token_limits(prompts, max_new_tokens, self.context)
 
         def draw(rows: slice) -> list[list[Sample]]:
             leaves = self._read(prompts[rows])

@@ -7,7 +7,7 @@ apart, each in a chain of its own, so that siblings have equal priors. V(s) is a
 import random
 from collections.abc import Generator, Iterator, Sequence
 
-from treeagent.search.growth import Growth, end
+from treeagent.search.growth import Growth, end, write_context
 from treeagent.search.puct import edges_from
 from treeagent.search.waves import Path, Request, Waves
 
@@ -24,7 +24,7 @@ class Chains(Waves):
         proposals = await self.policy.propose([node.state for node in nodes], 1, seeds)
         for (growth, path), node, proposal in zip(wanted, nodes, proposals, strict=True):
             growth.tree.budget.proposals += 1
-            node.context_ids = proposal.context_ids or node.context_ids
+            write_context(node, proposal)
             if proposal.error:
                 node.truncated = node.exhausted = True
                 if node is growth.tree.root:

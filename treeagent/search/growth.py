@@ -15,7 +15,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.search.puct import ValueRange, edges_from, merge_key
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Value
+from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value
 
 OnWave = Callable[[Sequence[Tree]], None]
 """Told after every wave, with all trees as they stand."""
@@ -104,7 +104,7 @@ async def draw(
     proposals = await policy.propose([node.state for _, node in wanted], count, seeds)
     for (growth, node), proposal in zip(wanted, proposals, strict=True):
         growth.tree.budget.proposals += 1
-        node.context_ids = proposal.context_ids or node.context_ids
+        write_context(node, proposal)
         if proposal.error:
             node.truncated = node.exhausted = True
             if node is growth.tree.root:
@@ -124,6 +124,12 @@ async def draw(
         growth.tree.budget.generated_tokens += sum(len(action.token_ids) for action in proposal.actions)
     if critic is not None and config.critic_weight:
         await _ask(critic, wanted)
+
+
+def write_context(node: Node, proposal: Proposal) -> None:
+    """Write what the policy has read at the node, if it has read anything."""
+    if proposal.context_ids:
+        node.context_ids, node.left_out = proposal.context_ids, proposal.left_out
 
 
 def _kept(old: Sequence[Edge], new: Sequence[Edge], merge: str) -> list[Edge]:
@@ -194,7 +200,7 @@ async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Nod
     for (growth, node), estimate in zip(wanted, estimates, strict=True):
         if not math.isfinite(estimate.value):
             raise ValueError(f"the value of a state of task {growth.tree.task.id} was estimated as {estimate.value}")
-        node.value, node.context_ids = estimate.value, estimate.context_ids
+        node.value, node.context_ids, node.left_out = estimate.value, estimate.context_ids, estimate.left_out
         budget = growth.tree.budget
         budget.estimates += 1
         budget.environment_steps += estimate.environment_steps

@@ -241,9 +241,10 @@ class Search:
                     growth.seen.setdefault(node.state.key, node)
 
     def _share(self, growth: Growth, node: Node) -> bool:
-        """Take the value of the node's twin; only of one that reads the same, since its tokens are taken too."""
+        """Take the value of the node's twin; only of one that reads the same, since its tokens are taken too, and adds
+        them to a prompt: one that starts anew holds another history."""
         twin = growth.seen.get(node.state.key) if node.state.key is not None else None
-        if twin is None or twin.state.messages[-1:] != node.state.messages[-1:]:
+        if twin is None or twin.left_out or twin.state.messages[-1:] != node.state.messages[-1:]:
             return False
         node.value, node.context_ids = twin.value, twin.context_ids
         if self.config.transpositions == "statistics" and twin.visits:

@@ -86,6 +86,9 @@ class Node:
     """V(s), as estimated when the node was made; at a terminal node the estimate of its outcome."""
     context_ids: tuple[int, ...] = ()
     """Tokens that this state adds to the prompt after the action that led here; filled when it is first evaluated."""
+    left_out: tuple[int, ...] = ()
+    """Places in the conversation of the observations that are left out from here on. Where there are any, the prompt
+    starts anew: ``context_ids`` are all of it."""
     terminated: bool = False
     truncated: bool = False
     origin: Origin = "real"
@@ -146,13 +149,25 @@ class Tree:
         return (node for _, node in self.walk())
 
     def prompt_ids(self, path: Sequence[Edge]) -> tuple[int, ...]:
-        """All tokens that the policy has read at the end of ``path``, exactly as it read and sampled them."""
-        ids = list(self.root.context_ids)
-        for edge in path:
+        """All tokens that the policy reads at the end of ``path``, exactly as it read and sampled them."""
+        *_, (start, edges) = self.segments(path)
+        ids = list(start.context_ids)
+        for edge in edges:
             ids.extend(edge.action.token_ids)
             if edge.child is not None:
                 ids.extend(edge.child.context_ids)
         return tuple(ids)
+
+    def segments(self, path: Sequence[Edge]) -> Iterator[tuple[Node, Sequence[Edge]]]:
+        """A path, cut where the prompt starts anew: each part's first node, whose context is its whole prompt, and the
+        edges taken behind that prompt, the last of which leads to the next part's first node."""
+        start, edges = self.root, list[Edge]()
+        for edge in path:
+            edges.append(edge)
+            if edge.child is not None and edge.child.left_out:
+                yield start, edges
+                start, edges = edge.child, []
+        yield start, edges
 
 
 def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:

@@ -1,4 +1,4 @@
-"""A tree as plain JSON values and back. Format 2; the environment's snapshots are not kept.
+"""A tree as plain JSON values and back; the environment's snapshots are not kept.
 
 One record is one tree: ``nodes`` in depth-first order, each with the place of its parent and of the edge that leads
 to it, and only the messages and tokens that it adds. docs/format.md describes every key.
@@ -39,6 +39,7 @@ def to_record(tree: Tree) -> Record:
                 "messages": [_message_record(message) for message in node.state.messages[history:]],
                 "key": node.state.key,
                 "context_ids": node.context_ids,
+                **({"left_out": node.left_out} if node.left_out else {}),
                 **_plain(node, NODE_FIELDS),
                 "edges": [_edge_record(edge) for edge in node.edges],
             }
@@ -142,6 +143,7 @@ def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
     node = Node(
         State(task, (*told, *added), row["key"], ended=row["terminated"] or row["truncated"]),
         context_ids=tuple(row["context_ids"]),
+        left_out=tuple(row.get("left_out", ())),
         edges=[_edge(edge) for edge in row["edges"]],
         **_picked(row, NODE_FIELDS),
     )

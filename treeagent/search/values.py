@@ -66,7 +66,7 @@ class RolloutValue:
         if rollouts:
             states, seeds = [rollout.state for rollout in rollouts], [rollout.seed for rollout in rollouts]
             for rollout, proposal in zip(rollouts, await self.policy.propose(states, 0, seeds), strict=True):
-                rollout.context_ids = proposal.context_ids
+                rollout.context_ids, rollout.left_out = proposal.context_ids, proposal.left_out
 
     async def _advance(self, rollouts: Sequence["_Rollout"]) -> None:
         seeds = [derive_seed(rollout.seed, rollout.steps) for rollout in rollouts]
@@ -122,6 +122,8 @@ class _Rollout:
     """It came to a known end: nothing is to be added."""
     context_ids: tuple[int, ...] = ()
     """Of the state it began at."""
+    left_out: tuple[int, ...] = ()
+    """There, too."""
     environment_steps: int = 0
     generated_tokens: int = 0
     error: str = ""
@@ -129,7 +131,8 @@ class _Rollout:
     def reads(self, proposal: Proposal) -> bool:
         """Whether the policy could read the state; where not, the rollout stops."""
         if not self.steps:
-            self.context_ids, self.error = proposal.context_ids, proposal.error
+            self.context_ids, self.left_out = proposal.context_ids, proposal.left_out
+            self.error = proposal.error
         self.stopped = bool(proposal.error)
         return not self.stopped
 
@@ -154,6 +157,7 @@ def _mean(rollouts: Sequence[_Rollout]) -> Estimate:
         sum(rollout.environment_steps for rollout in rollouts),
         sum(rollout.generated_tokens for rollout in rollouts),
         next((rollout.error for rollout in rollouts if rollout.error), ""),
+        rollouts[0].left_out,
     )
 
 
@@ -177,10 +181,12 @@ class MixedValue:
         return [self._mix(of_state) for of_state in zip(*told, strict=True)]
 
     def _mix(self, estimates: Sequence[Estimate]) -> Estimate:
+        reader = max(estimates, key=lambda estimate: bool(estimate.context_ids))  # the first of equals
         return Estimate(
             sum(weight * estimate.value for weight, estimate in zip(self.weights, estimates, strict=True)),
-            next((estimate.context_ids for estimate in estimates if estimate.context_ids), ()),
+            reader.context_ids,
             sum(estimate.environment_steps for estimate in estimates),
             sum(estimate.generated_tokens for estimate in estimates),
             next((estimate.error for estimate in estimates if estimate.error), ""),
+            reader.left_out,
         )

@@ -1,0 +1,294 @@
+"""Long histories under a budget of tokens: what is left out, and that trees hold the prompts that were read."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_llama import CONFIG, plain_hidden, plain_logprobs, shared_model, tokenizer
+
+from treeagent.critic import LMCritic
+from treeagent.generators.base import Sample
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.local import LocalGenerator
+from treeagent.policy import HeadValue, LLMPolicy
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.seeds import derive_seed
+from treeagent.split import SplitDynamics, SplitPolicy
+from treeagent.types import Action, Message, State, Task, Transition, as_read
+from treeagent.value_head import ValueHead
+
+WHOLE = ChatFormat(tokenizer())
+BUDGET = 200
+CHAT = ChatFormat(tokenizer(), context_tokens=BUDGET)
+TASKS = [Task(f"talk {number}", "say it" + " again" * number) for number in range(3)]
+
+
+def said(text: str) -> Message:
+    return Message("assistant", text, CHAT.encode_action(text))
+
+
+def seen(text: str) -> Message:
+    return Message("user", text)
+
+
+def length(*messages: Message) -> int:
+    return len(WHOLE.prompt_ids(messages))
+
+
+LONG = tuple(letter * 90 for letter in "zqxj")
+TALK = (seen("go"), said("a"), seen(LONG[0]), said("b"), seen(LONG[1]), said("c"), seen(LONG[2]))
+
+
+def note(text: str) -> Message:
+    return seen(f"[observation left out: {len(text)} characters]")
+
+
+def test_the_oldest_observations_are_left_out_by_hand() -> None:
+    """Up to the budget nothing; one token less, and what must go for half of it goes. The newest stays."""
+    assert ChatFormat(tokenizer(), context_tokens=length(*TALK)).read(TALK).messages == TALK
+    reading = ChatFormat(tokenizer(), context_tokens=length(*TALK) - 1).read(TALK)
+    assert (reading.left_out, reading.error) == ((2, 4), "")
+    assert reading.messages == (*TALK[:2], note(LONG[0]), TALK[3], note(LONG[1]), *TALK[5:])
+    assert reading.messages == as_read(TALK, (2, 4))
+    saved = len(WHOLE.encode(LONG[0])) - len(WHOLE.encode(note(LONG[0]).content))
+    assert 0 < saved < length(*TALK) // 2 - 1
+
+
+def test_no_more_is_left_out_than_half_the_budget_wants() -> None:
+    """The oldest alone has as many tokens as everything else."""
+    newest = seen("w" * 20)
+    rest = (seen("go"), said("a"), note("z" * 400), said("b"), seen(LONG[0]), said("c"), newest)
+    talk = (*rest[:2], seen("z" * 400), *rest[3:])
+    enough = ChatFormat(tokenizer(), context_tokens=2 * length(*rest))
+    assert length(*talk) > 2 * length(*rest)
+    assert enough.read(talk).left_out == (2,)
+    assert ChatFormat(tokenizer(), context_tokens=2 * length(*rest) - 1).read(talk).left_out == (2, 4)
+
+
+def test_a_prompt_goes_on_from_one_that_was_cut_until_the_next_cut() -> None:
+    chat = ChatFormat(tokenizer(), context_tokens=500)
+    talk, cuts = TALK[:1], list[tuple[int, ...]]()
+    for number in range(12):
+        talk = (*talk, said(f"{number}"), seen("w" * 12 if number % 3 else "y" * 150))
+        reading = chat.read(talk)
+        before = chat.read(talk[:-2])
+        prompt, added = WHOLE.prompt_ids(reading.messages), chat.added_ids(reading)
+        assert not reading.error and len(prompt) <= 500
+        if reading.left_out:
+            cuts.append(reading.left_out)
+            assert added == prompt
+        else:
+            assert prompt == WHOLE.prompt_ids(before.messages) + talk[-2].token_ids + added
+    assert len(cuts) >= 2 and set(cuts[0]) < set(cuts[1])
+    assert all(talk[place].content.startswith("y") for place in cuts[-1])  # the note is longer than the others
+
+
+def test_what_cannot_be_left_out_is_refused() -> None:
+    """The opening, the agent's turns and the newest observation stay."""
+    for talk in ((seen("x" * BUDGET),), (seen("go"), said("a"), seen("x" * BUDGET)), (seen("go"), said("x" * BUDGET))):
+        reading = CHAT.read(talk)
+        assert reading.error.startswith(f"the prompt has {length(*talk)} tokens with its old observations left out, bu")
+        assert f"may have {BUDGET}: " in reading.error
+        assert (reading.left_out, CHAT.added_ids(reading)) == ((), ())
+    later = (seen("go"), said("a"), seen("x" * BUDGET), said("b"), seen("now"))
+    assert CHAT.read(later).error == CHAT.read(later[:3]).error  # nobody has come this far
+
+
+texts = st.builds(lambda word, times: word * times, st.sampled_from(["lamp", "w", "\n-", "é"]), st.integers(1, 60))
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
+    messages = [seen(draw(texts))]
+    for _ in range(draw(st.integers(0, 6))):
+        messages += [said(draw(st.sampled_from(["a", "look at it", "Action: go"]))), seen(draw(texts))]
+    return tuple(messages)
+
+
+@settings(deadline=None, max_examples=150)
+@given(conversations(), st.integers(30, 300))
+def test_no_prompt_exceeds_the_budget_and_each_goes_on_or_starts_anew(messages: tuple[Message, ...], most: int) -> None:
+    chat = ChatFormat(tokenizer(), context_tokens=most)
+    standing: tuple[int, ...] = ()
+    for end in range(1, len(messages) + 1, 2):
+        told = messages[:end]
+        reading = chat.read(told)
+        if reading.error:
+            assert chat.read(messages).error
+            return
+        standing = reading.left_out or standing
+        assert reading.messages == as_read(told, standing)
+        assert length(*reading.messages) <= most
+        assert set(standing) <= set(range(2, end - 2, 2))  # observations, but for the newest
+        if reading.left_out:
+            before = as_read(told, chat_standing(chat, told[:-2]))
+            assert length(*before) > most
+        if end < len(messages):
+            begun = replace(messages[end], token_ids=messages[end].token_ids[:1], partial=True)
+            halfway = chat.read((*told, begun))
+            assert (halfway.messages, halfway.left_out) == ((*reading.messages, begun), ())
+
+
+def chat_standing(chat: ChatFormat, messages: tuple[Message, ...]) -> tuple[int, ...]:
+    """What is left out of a conversation, whether it was this or an earlier observation that made it so."""
+    read = chat.read(messages).messages
+    return tuple(place for place, message in enumerate(messages) if read[place] != message)
+
+
+@dataclass(frozen=True)
+class Talk:
+    """Answers at some length, which depends on what was said; six steps at most."""
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (seen(task.prompt),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        turn = Message("assistant", action.text, action.token_ids)
+        size = derive_seed(action.text, len(state.messages)) % 90
+        told = (*state.messages, turn, seen(f"{len(state.messages)} " + "w" * size))
+        return Transition(State(state.task, told), truncated=len(told) > 12)
+
+
+class Recorder(LocalGenerator):
+    """Keeps what it was asked and what it said."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(shared_model(), **settings)
+        self.drawn: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+        self.read: set[tuple[int, ...]] = set()
+
+    def sample(self, prompts: Sequence[tuple[int, ...]], *args: Any, **kwargs: Any) -> list[list[Sample]]:
+        told = super().sample(prompts, *args, **kwargs)
+        pairs = zip(prompts, told, strict=True)
+        self.drawn |= {(prompt, sample.token_ids) for prompt, samples in pairs for sample in samples}
+        return told
+
+    def hidden(self, prompts: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        self.read |= set(prompts)
+        return super().hidden(prompts)
+
+
+def head() -> ValueHead:
+    torch.manual_seed(0)
+    made = ValueHead(CONFIG.width)
+    torch.nn.init.normal_(made.output.weight)
+    return made
+
+
+def grow(tasks: Sequence[Task], generator: LocalGenerator, chat: ChatFormat = CHAT, **config: Any) -> list[Tree]:
+    settings = SearchConfig(limits=Limits(simulations=20), **{"candidates": 2, **config})
+    whole = LLMPolicy(generator, chat, max_new_tokens=8)
+    split = settings.granularity == "split"
+    search = make_search(
+        SplitPolicy(whole) if split else whole,
+        SplitDynamics(Talk()) if split else Talk(),
+        settings,
+        HeadValue(generator, chat, head()),
+    )
+    return asyncio.run(search.run(tasks, [derive_seed(task.id) for task in tasks]))
+
+
+def restarts(tree: Tree) -> int:
+    return sum(bool(node.left_out) for node in tree.nodes())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"granularity": "split"}, {"method": "best_of_n"}, {"method": "beam"}, {"leaves": 4}],
+    ids=["mcts", "split", "best_of_n", "beam", "leaves"],
+)
+def test_a_tree_holds_the_prompts_that_were_read(config: dict[str, Any]) -> None:
+    generator = Recorder()
+    trees = grow(TASKS, generator, **config)
+    assert sum(map(restarts, trees)) > 3
+    values = head()
+    for tree in trees:
+        for path, node in tree.walk():
+            prompt = tree.prompt_ids(path)
+            if not node.context_ids and not node.state.messages[-1].partial:
+                continue  # never read: refused, or the inside of a chain
+            begun = len(node.state.messages[-1].token_ids) if node.state.messages[-1].partial else 0
+            assert len(prompt) <= BUDGET + begun
+            assert prompt == WHOLE.prompt_ids(CHAT.read(node.state.messages).messages)
+            if prompt in generator.read and node.value:
+                with torch.no_grad():
+                    value = values.value(plain_hidden(shared_model(), prompt)).item()
+                assert node.value == pytest.approx(value, abs=1e-4)
+            for edge in node.edges:
+                assert (prompt, edge.action.token_ids) in generator.drawn
+                expected = plain_logprobs(shared_model(), prompt, edge.action.token_ids)
+                assert edge.action.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        again = from_record(to_record(tree))
+        assert [again.prompt_ids(path) for path, _ in again.walk()] == [
+            tree.prompt_ids(path) for path, _ in tree.walk()
+        ]
+
+
+def test_a_tree_is_the_same_alone_and_in_a_wave() -> None:
+    wave = grow(TASKS, LocalGenerator(shared_model()))
+    [alone] = grow(TASKS[1:2], LocalGenerator(shared_model(), cache_bytes=0))
+    assert restarts(alone)
+    for (path, node), (other_path, other) in zip(wave[1].walk(), alone.walk(), strict=True):
+        assert wave[1].prompt_ids(path) == alone.prompt_ids(other_path)
+        assert node.left_out == other.left_out
+        assert [edge.visits for edge in node.edges] == [edge.visits for edge in other.edges]
+
+
+def test_without_a_budget_nothing_is_left_out_and_under_an_ample_one_nothing_changes() -> None:
+    """To the bit, whichever way the turns are read."""
+    plain = [to_record(tree) for tree in grow(TASKS, LocalGenerator(shared_model()), WHOLE)]
+    ample = [
+        to_record(tree)
+        for tree in grow(TASKS, LocalGenerator(shared_model()), ChatFormat(tokenizer(), context_tokens=10_000))
+    ]
+    for tree in (*plain, *ample):
+        tree["budget"]["seconds"] = 0.0
+    assert plain == ample
+    assert not any("left_out" in node for tree in plain for node in tree["nodes"])
+
+
+def test_a_state_that_cannot_be_read_costs_itself_alone() -> None:
+    policy, value = LLMPolicy(LocalGenerator(shared_model()), CHAT), None
+    states = [State(TASKS[0], (seen(text),)) for text in ("go", "x" * BUDGET)]
+    good, bad = asyncio.run(policy.propose(states, 1, [1, 2]))
+    assert good.actions and not good.error
+    assert (bad.context_ids, bad.actions, bad.left_out) == ((), (), ())
+    assert bad.error.startswith("the prompt has")
+    value = HeadValue(LocalGenerator(shared_model()), CHAT, head())
+    _, told = asyncio.run(value.estimate(states))
+    assert (told.value, told.context_ids, told.error) == (0.0, (), bad.error)
+
+
+@dataclass
+class Asked(LocalGenerator):
+    """Keeps the critic's questions."""
+
+    prompts: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+
+    def __post_init__(self) -> None:
+        super().__init__(shared_model())
+
+    def refusal(self, prompt: tuple[int, ...]) -> str:
+        return ""
+
+    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> torch.Tensor:
+        self.prompts += prompts
+        return torch.zeros(len(prompts), len(token_ids))
+
+
+def test_the_critic_reads_what_the_policy_reads() -> None:
+    chat, generator = ChatFormat(tokenizer(), context_tokens=length(*TALK) - 1), Asked()
+    actions = [Action(call, call) for call in ("left", "right")]
+    asyncio.run(LMCritic(generator, chat).rank([State(TASKS[0], TALK)], [actions]))
+    told = chat.read(TALK).messages
+    read = WHOLE.prompt_ids(told[:5]) + told[5].token_ids
+    assert generator.prompts and all(prompt[: len(read)] == read for prompt in generator.prompts)

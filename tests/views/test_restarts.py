@@ -1,0 +1,211 @@
+"""Views of trees in which the prompt starts anew, old observations left out: by hand, and that nothing is trained
+behind another prompt than it was sampled behind."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hand_trees import TASK, edge, edges, node, random_tree
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
+from treeagent.health import tree_figures
+from treeagent.pairs import PairConfig, preference_pairs
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.targets import TargetConfig, TokenRow, imitation_rows, policy_rows, value_rows
+from treeagent.types import Refused
+
+TRAJECTORY = PairConfig(rule="trajectory")
+
+
+def restarted_tree() -> Tree:
+    """A leads to B, after which the prompt is 60, 61 alone; behind it B1 wins and B2 loses. C loses at once.
+
+    Q: A 1/2, C 0; B 1/2; B1 1, B2 0.
+    """
+    won = edge("B1", (31,), 1, 1.0, node((40,), end="terminated"), 1.0)
+    lost = edge("B2", (32, 33), 1, 0.0, node((41,), end="terminated"))
+    anew = node((60, 61), won, lost)
+    anew.left_out = (1,)
+    a = edge("A", (10, 11), 2, 1.0, node((20, 21), edge("B", (30,), 2, 1.0, anew)))
+    return Tree(TASK, 0, node((1, 2), a, edge("C", (13,), 1, 0.0, node((23,), end="terminated"))))
+
+
+def spelt(mask: Sequence[bool]) -> str:
+    return "".join("+" if kept else "-" for kept in mask)
+
+
+def test_prompts_by_hand() -> None:
+    tree = restarted_tree()
+    paths = ["".join(each.action.text for each in path) for path, _ in tree.walk()]
+    prompts = [tree.prompt_ids(path) for path, _ in tree.walk()]
+    assert dict(zip(paths, prompts, strict=True)) == {
+        "": (1, 2),
+        "A": (1, 2, 10, 11, 20, 21),
+        "AB": (60, 61),
+        "ABB1": (60, 61, 31, 40),
+        "ABB2": (60, 61, 32, 33, 41),
+        "C": (1, 2, 13, 23),
+    }
+
+
+def test_imitation_by_hand() -> None:
+    before, behind = imitation_rows(restarted_tree(), TargetConfig())
+    assert (before.token_ids, spelt(before.mask)) == ((1, 2, 10, 11, 20, 21, 30), "--++--+")
+    assert (before.value_positions, before.value_targets) == ((1, 5), (1.0, 1.0))
+    assert (behind.token_ids, spelt(behind.mask)) == ((60, 61, 31, 40), "--+-")
+    assert (behind.value_positions, behind.value_targets) == ((1, 3), (1.0, 1.0))
+
+
+def test_targets_by_hand() -> None:
+    tree = restarted_tree()
+    policy = [(row.token_ids, spelt(row.mask), row.weight) for row in policy_rows(tree, TargetConfig())]
+    assert policy == [
+        ((1, 2, 10, 11), "--++", pytest.approx(2 / 3)),
+        ((1, 2, 13), "--+", pytest.approx(1 / 3)),
+        ((60, 61, 31), "--+", 0.5),
+        ((60, 61, 32, 33), "--++", 0.5),
+    ]
+    values = [(row.token_ids, row.value_positions, row.value_targets) for row in value_rows(tree, TargetConfig())]
+    assert values == [
+        ((1, 2, 10, 11, 20, 21, 30), (1, 5), (1.0, 1.0)),
+        ((60, 61, 31, 40), (1, 3), (1.0, 1.0)),
+        ((60, 61, 32, 33, 41), (4,), (0.0,)),
+        ((1, 2, 13, 23), (3,), (0.0,)),
+    ]
+
+
+def test_advantages_by_hand() -> None:
+    """At the root A is 1/2 - 1/3; B has no sibling."""
+    tree = restarted_tree()
+    rows = [
+        (row.prompt_ids, row.completion_ids, row.advantages, row.logprobs)
+        for row in advantage_rows(tree, advantages([tree], AdvantageConfig()))
+    ]
+    sixth, third = pytest.approx((1 / 6, 1 / 6)), pytest.approx((-1 / 3,))
+    assert rows == [
+        ((1, 2), (10, 11), sixth, (-0.1, -0.11)),
+        ((60, 61), (31,), (0.5,), (-0.31,)),
+        ((60, 61), (32, 33), (-0.5, -0.5), (-0.32, -0.33)),
+        ((1, 2), (13,), third, (-0.13,)),
+    ]
+
+
+def test_pairs_by_hand() -> None:
+    found = preference_pairs(restarted_tree(), PairConfig())
+    assert [(pair.context_ids, pair.chosen.token_ids, pair.rejected.token_ids, pair.margin) for pair in found] == [
+        ((1, 2), (10, 11), (13,), 0.5),
+        ((60, 61), (31,), (32, 33), 1.0),
+    ]
+
+
+def test_pairs_of_whole_paths_want_one_prompt() -> None:
+    tree = restarted_tree()
+    with pytest.raises(Refused, match="left out on a path of task hand-1, so that no one prompt stands before its act"):
+        list(preference_pairs(tree, TRAJECTORY))
+    end = node((70, 71), end="terminated")
+    end.left_out = (1,)  # nothing is sampled behind it
+    tree.root.edges[0] = edge("A", (10, 11), 2, 1.0, node((20,), edge("B", (30,), 2, 1.0, end, 1.0)))
+    [pair] = preference_pairs(tree, TRAJECTORY)
+    assert (pair.context_ids, pair.chosen.token_ids, pair.rejected.token_ids) == ((1, 2), (10, 11, 20, 30), (13,))
+
+
+def test_an_end_read_anew_is_valued_behind_its_own_prompt() -> None:
+    end = node((70, 71), end="terminated")
+    end.left_out = (1,)
+    tree = Tree(TASK, 0, node((1,), edge("A", (10,), 1, 1.0, end, 1.0)))
+    rows = [(row.token_ids, spelt(row.mask), row.value_positions) for row in imitation_rows(tree, TargetConfig())]
+    assert rows == [((1, 10), "-+", (0,)), ((70, 71), "--", (1,))]
+
+
+def test_restarts_are_counted() -> None:
+    assert tree_figures([restarted_tree()])["restarts"] == pytest.approx(1 / 6)  # of six states
+
+
+def test_a_record_names_what_is_left_out_where_something_is() -> None:
+    tree = restarted_tree()
+    record = json.loads(json.dumps(to_record(tree)))
+    assert [row.get("left_out") for row in record["nodes"]] == [None, None, [1], None, None, None]
+    again = from_record(record)
+    assert [here.left_out for here in again.nodes()] == [here.left_out for here in tree.nodes()]
+    assert [again.prompt_ids(path) for path, _ in again.walk()] == [tree.prompt_ids(path) for path, _ in tree.walk()]
+
+
+def random_restarts(shuffler: random.Random) -> Tree:
+    """Any state but the root may start anew; its context, whose ids occur nowhere else, is then its prompt."""
+    tree = random_tree(shuffler)
+    for each in edges(tree):
+        if each.child is not None and shuffler.random() < 0.4:
+            each.child.left_out = (1,)
+    return tree
+
+
+trees = st.randoms(use_true_random=False).map(random_restarts)
+
+
+def rows_of(tree: Tree) -> Iterator[TokenRow | AdvantageRow]:
+    """Of every view that trains tokens but pairs."""
+    targets = TargetConfig(min_return=0.0, paths_per_tree=3)
+    yield from imitation_rows(tree, targets)
+    yield from imitation_rows(tree, TargetConfig(min_return=0.0, imitate="states"))
+    yield from policy_rows(tree, targets)
+    yield from advantage_rows(tree, advantages([tree], AdvantageConfig(kind="grpo")))
+    yield from advantage_rows(tree, advantages([tree], AdvantageConfig()))
+
+
+def flat(row: TokenRow | AdvantageRow) -> tuple[tuple[int, ...], list[bool]]:
+    if isinstance(row, TokenRow):
+        return row.token_ids, [*row.mask]
+    return row.prompt_ids + row.completion_ids, [False] * len(row.prompt_ids) + [*row.mask]
+
+
+@given(trees)
+def test_every_trained_token_stands_behind_the_prompt_that_it_was_sampled_behind(tree: Tree) -> None:
+    whole = {
+        token: tree.prompt_ids(path) + each.action.token_ids[: place + 1]
+        for path, here in tree.walk()
+        for each in here.edges
+        for place, token in enumerate(each.action.token_ids)
+    }
+    for row in rows_of(tree):
+        ids, mask = flat(row)
+        for place, (token, kept) in enumerate(zip(ids, mask, strict=True)):
+            assert not kept or ids[: place + 1] == whole[token]
+    for pair in preference_pairs(tree, PairConfig(rule="all", min_margin=0.05)):
+        for side in (pair.chosen, pair.rejected):
+            assert pair.context_ids + side.token_ids == whole[side.token_ids[-1]]
+
+
+@given(trees)
+def test_every_state_is_valued_behind_its_own_prompt(tree: Tree) -> None:
+    states = {tree.prompt_ids(path) for path, _ in tree.walk()}
+    known = 0
+    for row in value_rows(tree, TargetConfig()):
+        for place in row.value_positions:
+            assert row.token_ids[: place + 1] in states
+            known += 1
+    told = [row for row in value_rows(tree, TargetConfig()) if row.value_positions]
+    assert known == len({row.token_ids[: place + 1] for row in told for place in row.value_positions})
+
+
+@given(trees)
+def test_every_scored_token_is_trained_once(tree: Tree) -> None:
+    scored = advantages([tree], AdvantageConfig(kind="rloo"))
+    expected = sorted(token for each in edges(tree) if id(each) in scored for token in each.action.token_ids)
+    rows = [flat(row) for row in advantage_rows(tree, scored)]
+    assert sorted(token for ids, mask in rows for token, kept in zip(ids, mask, strict=True) if kept) == expected
+
+
+def test_the_random_trees_start_anew_between_trained_actions() -> None:
+    rows = [row for seed in range(100) for row in rows_of(random_restarts(random.Random(seed)))]
+    assert len(rows) > 300
+    cut = [
+        path
+        for seed in range(100)
+        for path, _ in random_restarts(random.Random(seed)).walk()
+        if any(each.child is not None and each.child.left_out for each in path[:-1])
+    ]
+    assert len(cut) > 50
