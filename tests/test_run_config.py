@@ -8,6 +8,7 @@ from treeagent.config import (
     CollectConfig,
     ConfigError,
     EnvironmentConfig,
+    PolicyConfig,
     RunConfig,
     config_difference,
     dump_config,
@@ -16,6 +17,7 @@ from treeagent.config import (
 from treeagent.evaluate import EvaluateConfig
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
+from treeagent.types import Refused
 
 
 def sentence(path: Path | None, *overrides: str) -> str:
@@ -50,6 +52,35 @@ def test_an_override_is_a_toml_value_or_a_bare_word(override: str, value: object
 def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
     config = load_config(None, ['evaluate.modes=["mcts", "greedy"]', "search.c_init=2"])
     assert config.evaluate.modes == ("mcts", "greedy") and config.search.c_init == 2.0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "policy.remote.text_only=true",
+            "policy: context is 'drop', which counts tokens, but remote.text_only has none",
+        ),
+        ("search.transpositions=value", "the config: search.transpositions takes a state's tokens from one of another"),
+        (
+            "update.pairs.rule=trajectory",
+            "the config: update.pairs.rule 'trajectory' wants one prompt before all actio",
+        ),
+    ],
+)
+def test_what_does_not_go_with_leaving_observations_out_is_refused(override: str, said: str) -> None:
+    assert sentence(None, "policy.context=drop", override).startswith(said)
+
+
+def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
+    assert PolicyConfig().most_tokens(10) is None
+    assert PolicyConfig(context="drop", max_new_tokens=40).most_tokens(100) == 60
+    assert PolicyConfig(context="drop", max_new_tokens=40, context_tokens=60).most_tokens(100) == 60
+    for tokens in (61, 200):
+        with pytest.raises(Refused, match=r"holds 100 tokens, which leaves 60 beside policy.max_new_tokens \(40\)"):
+            PolicyConfig(context="drop", max_new_tokens=40, context_tokens=tokens).most_tokens(100)
+    with pytest.raises(Refused, match="leaves 0 beside"):
+        PolicyConfig(context="drop", max_new_tokens=100).most_tokens(100)
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,6 @@ def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
     messages = node.state.messages
     root = Node(node.state, context_ids=chat.context_ids(messages))
     copy = root
-    if chat.read(messages).error:
-        return Tree(tree.task, tree.seed, root, tree.budget, tree.error)
     while node.edges and (child := node.edges[0].child) is not None:
         edge = node.edges[0]
         action = replace(edge.action, token_ids=chat.encode_action(edge.action.text))

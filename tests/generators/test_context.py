@@ -76,7 +76,8 @@ def test_no_more_is_left_out_than_half_the_budget_wants() -> None:
 
 def test_a_prompt_goes_on_from_one_that_was_cut_until_the_next_cut() -> None:
     chat = ChatFormat(tokenizer(), context_tokens=500)
-    talk, cuts = TALK[:1], list[tuple[int, ...]]()
+    talk: tuple[Message, ...] = TALK[:1]
+    cuts: list[tuple[int, ...]] = []
     for number in range(12):
         talk = (*talk, said(f"{number}"), seen("w" * 12 if number % 3 else "y" * 150))
         reading = chat.read(talk)
