@@ -64,14 +64,13 @@ def test_the_oldest_observations_are_left_out_by_hand() -> None:
 
 
 def test_no_more_is_left_out_than_half_the_budget_wants() -> None:
-    """The oldest alone has as many tokens as everything else."""
-    newest = seen("w" * 20)
-    rest = (seen("go"), said("a"), note("z" * 400), said("b"), seen(LONG[0]), said("c"), newest)
-    talk = (*rest[:2], seen("z" * 400), *rest[3:])
-    enough = ChatFormat(tokenizer(), context_tokens=2 * length(*rest))
-    assert length(*talk) > 2 * length(*rest)
-    assert enough.read(talk).left_out == (2,)
-    assert ChatFormat(tokenizer(), context_tokens=2 * length(*rest) - 1).read(talk).left_out == (2, 4)
+    """Without the oldest, what is left is half of the budget, or one token more than that."""
+    oldest, next_one, newest = seen("z" * 300), seen("q" * 100), seen("w" * 60)
+    talk = (seen("go"), said("a"), oldest, said("b"), next_one, said("c"), newest)
+    rest = length(*talk[:2], note(oldest.content), *talk[3:])
+    assert length(*talk[:5]) < 2 * rest - 1 < length(*talk)
+    assert ChatFormat(tokenizer(), context_tokens=2 * rest).read(talk).left_out == (2,)
+    assert ChatFormat(tokenizer(), context_tokens=2 * rest - 1).read(talk).left_out == (2, 4)
 
 
 def test_a_prompt_goes_on_from_one_that_was_cut_until_the_next_cut() -> None:

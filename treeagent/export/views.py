@@ -9,7 +9,7 @@ import pyarrow
 from treeagent.advantages import advantage_rows, advantages
 from treeagent.config import UpdateConfig
 from treeagent.pairs import preference_pairs
-from treeagent.search.node import Edge, Tree
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.targets import imitation_rows, value_rows
 from treeagent.transitions import transitions
 from treeagent.types import Message, Refused, as_read
@@ -32,12 +32,13 @@ class View:
 
 
 def _pairs(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    starts = _starts(tree)
     for pair in preference_pairs(tree, config.pairs):
-        prompt = _said(tree, pair.context_ids)
+        prompt = _said(starts, pair.context_ids)
         if prompt[-1].partial:  # both sides go on with one turn: they are told from its beginning
             prompt = prompt[:-1]
         chosen, rejected = (
-            _said(tree, pair.context_ids + side.token_ids)[len(prompt) :] for side in (pair.chosen, pair.rejected)
+            _said(starts, pair.context_ids + side.token_ids)[len(prompt) :] for side in (pair.chosen, pair.rejected)
         )
         yield {
             "task_id": pair.task_id,
@@ -71,8 +72,9 @@ def _advantages(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
 
 
 def _imitation(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    starts = _starts(tree)
     for row in imitation_rows(tree, config.targets):
-        messages = _said(tree, row.token_ids)
+        messages = _said(starts, row.token_ids)
         if not any(row.mask):  # of a path's end alone, where its prompt starts anew
             continue
         while messages[-1].role != "assistant":  # what came after the last action teaches nobody to act
@@ -111,17 +113,21 @@ def _transitions(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
         }
 
 
-def _said(tree: Tree, ids: tuple[int, ...]) -> tuple[Message, ...]:
+def _starts(tree: Tree) -> list[Node]:
+    """The nodes whose context is their whole prompt, the root first."""
+    return [node for node in tree.nodes() if node is tree.root or node.left_out]
+
+
+def _said(starts: Sequence[Node], ids: tuple[int, ...]) -> tuple[Message, ...]:
     """The conversation as it was read in these tokens; it ends at a state or with an action.
 
     Raises:
         Refused: no path of the tree has these tokens, as where its actions have none.
     """
-    starts = [node for node in tree.nodes() if node is tree.root or node.left_out] if ids else []
     stack = [
         (node, len(node.context_ids), node.left_out)
         for node in reversed(starts)
-        if ids[: len(node.context_ids)] == node.context_ids
+        if ids and ids[: len(node.context_ids)] == node.context_ids
     ]
     while stack:
         node, read, left_out = stack.pop()
@@ -137,9 +143,8 @@ def _said(tree: Tree, ids: tuple[int, ...]) -> tuple[Message, ...]:
             child = edge.child
             if child is not None and not child.left_out and ids[end:][: len(child.context_ids)] == child.context_ids:
                 stack.append((child, end + len(child.context_ids), left_out))
-    raise Refused(
-        f"no path of the tree of task {tree.task.id} has the tokens of its row: let a model sample its actions"
-    )
+    task = starts[0].state.task.id
+    raise Refused(f"no path of the tree of task {task} has the tokens of its row: let a model sample its actions")
 
 
 def _told(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
