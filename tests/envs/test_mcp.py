@@ -47,13 +47,14 @@ def test_its_tools_are_the_servers_and_answer(env: McpEnv) -> None:
     assert env.step("find[norway]")[0] == "oslo"
     assert env.step(ToolCall("find", {"word": "BIRD"}))[0] == "kiwi"
     assert env.step('read {"name": "oslo", "lines": 2}')[0] == "\n".join(["Oslo is the capital of Norway."] * 2)
+    assert env.step("read[oslo]")[0] == "Oslo is the capital of Norway."
     assert env.step("answer[ norway ]") == ("answered", 1.0, True, False, {})
     assert env.verify() == 1.0
     assert env.step("find[bird]")[4] == {"tool_error": "the question is answered already"}
 
 
 def test_a_call_that_fails_is_an_observation(env: McpEnv) -> None:
-    for call in ('read {"name": "none"}', "read[oslo]", 'read {"name": 3}', 'read {"lines": 1}', "add[]", "write[]"):
+    for call in ('read {"name": "none"}', "write[oslo]", 'read {"name": 3}', 'read {"lines": 1}', "add[]", "write[]"):
         observation, reward, terminated, truncated, info = env.step(call)
         assert info["tool_error"] == observation
         assert (reward, terminated, truncated) == (0.0, False, False)
