@@ -64,7 +64,8 @@ def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
     parser.feed(page)
     assert parser.open == []
     assert not {"script", "link", "img", "iframe"} & set(parser.seen)
-    assert "://" not in page and "@import" not in page
+    shown = re.compile(r"<pre>.*?</pre>", re.DOTALL)  # settings, of which some are addresses
+    assert "://" not in shown.sub("", page) and "@import" not in page
     assert re.findall(r"url\((?!#)", page) == []
 
 
