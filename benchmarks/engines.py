@@ -8,6 +8,7 @@ the trees of every round must be the same. Read the ratio: seconds are this mach
 """
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -34,6 +35,8 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--wave", type=int, default=8, help="trees of a job")
     parsed = parser.parse_args()
+    # As a local worker's: by itself Ray gives its workers the lowest priority.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     config = load_config(CONFIG, SETTINGS)
     with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
         checkpoint = warm_start(config, run, QuietProgress())

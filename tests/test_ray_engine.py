@@ -1,6 +1,8 @@
 """Runs on a Ray cluster of real processes, some of which are killed: the trees are those of the local engine."""
 
+import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
-from treeagent.config import load_config
+from treeagent.config import RunConfig, load_config
 from treeagent.loop import warm_start
+from treeagent.pool import kept_workers, run_jobs
 from treeagent.progress import QuietProgress
 from treeagent.run import Run
 from treeagent.store import digest, read_records, shards
+from treeagent.telemetry import Emit, Event
+from treeagent.types import WorkerLost
 
 pytest.importorskip("ray", reason="wants the ray extra")
 
@@ -26,6 +31,9 @@ CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREEAGENT = [sys.executable, "-c", "from treeagent.cli import main; main()"]
 SETTINGS = ["warm_start.episodes=200", "warm_start.sft.max_steps=20"]
 WAVES = 12
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_worker_niceness": "0"}
+"""By itself Ray starts workers with the lowest priority, which a busy machine starves."""
+NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
 COLLECT = [f"collect.tasks={2 * WAVES}", "collect.wave=2"]
 
 
@@ -37,30 +45,42 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the local engine collects."""
+def local(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of the local engine."""
     out = tmp_path_factory.mktemp("local") / "run"
     _, said = start(checkpoint, out, "--engine", "local", "workers=1").communicate()
     assert len(shards(out / "trees", "collect")) == WAVES, said
-    return collected(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def expected(local: Path) -> str:
+    return collected(local)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 80 << 20})
-    yield cluster
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # the jobs below are of this file
+        cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 2})
+        yield cluster
+        cluster.shutdown()
 
 
 def start(checkpoint: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
-    command = [*TREEAGENT, "collect", str(checkpoint), "--config", str(CONFIG), "--out", str(out), "--resume"]
+    return treeagent("collect", checkpoint, "--config", CONFIG, "--out", out, "--resume", *COLLECT, *more)
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*command, *COLLECT, *more],
+        [*TREEAGENT, *arguments],
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        env=os.environ | ENVIRONMENT,
         start_new_session=True,
     )
 
@@ -94,6 +114,20 @@ def test_the_same_trees_on_both_engines(checkpoint: Path, expected: str, tmp_pat
     assert collected(tmp_path / "run") == expected
 
 
+def test_updates_on_both_engines_give_the_same_weights(
+    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
+) -> None:
+    weights = set()
+    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster))):
+        shutil.copytree(local, tmp_path / name)
+        process = treeagent("update", "rft", checkpoint, "--out", tmp_path / name, *engine)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        files = sorted((tmp_path / name / "checkpoints" / "rft").rglob("*.safetensors"))
+        weights.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    assert len(weights) == 1 and len(weights.pop()) == 2
+
+
 def test_a_killed_worker_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
     process = start(checkpoint, tmp_path / "run", *on(cluster))
     wait_for_shards(tmp_path / "run", process)
@@ -106,7 +140,7 @@ def test_a_killed_worker_loses_nothing(checkpoint: Path, expected: str, cluster:
 
 
 def test_a_killed_node_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
-    node = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    node = cluster.add_node(**NODE, num_cpus=1)
     process = start(checkpoint, tmp_path / "run", *on(cluster, workers=3))
     wait_for_shards(tmp_path / "run", process, count=4)
     cluster.remove_node(node, allow_graceful=False)
@@ -149,6 +183,42 @@ def test_what_a_worker_refuses_is_one_sentence(checkpoint: Path, cluster: Any, t
     assert process.returncode == 2, said
     assert "each would start a vLLM engine of its own" in said
     assert "Traceback" not in said
+
+
+@pytest.fixture
+def config(cluster: Any) -> Iterator[RunConfig]:
+    import ray
+
+    yield load_config(None, [*on(cluster)[2:], "engine=ray"])
+    ray.shutdown()
+
+
+def count(stop: int, emit: Emit) -> int:
+    for number in range(stop):
+        emit(Event(str(stop), done=number))
+    return sum(range(stop))
+
+
+def die(job: int, emit: Emit) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_every_event_of_a_job_comes_before_its_result(config: RunConfig) -> None:
+    told: list[Event] = []
+    results = {}
+    with kept_workers(config):
+        for _ in run_jobs(count, [3, 5, 8], config):
+            break  # the workers that are ended then are made up for
+        for job, result in run_jobs(count, [4, 7, 2], config, told.append):
+            assert [event.done for event in told if event.name == str(job)] == list(range(job))
+            results[job] = result
+    assert results == {4: 6, 7: 21, 2: 1}
+
+
+def test_a_job_that_all_its_workers_die_of_is_given_up(config: RunConfig) -> None:
+    with pytest.raises(WorkerLost, match="a worker was lost 3 times at the same job") as caught:
+        list(run_jobs(die, [1], config))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(checkpoint: Path, tmp_path: Path) -> None:

@@ -95,22 +95,27 @@ class Processes:
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
         self._processes = self._processes or _start_processes(self._count)
-        waiting, idle = deque(jobs), deque(self._processes)
+        waiting = deque(jobs)
         running: dict[Connection, Job] = {}
+
+        def hand_out(pipe: Connection) -> None:
+            if waiting:
+                running[pipe] = waiting.popleft()
+                self._send(pipe, (work, running[pipe]))
+
         try:
-            while waiting or running:
-                while waiting and idle:
-                    pipe, job = idle.popleft(), waiting.popleft()
-                    running[pipe] = job
-                    self._send(pipe, (work, job))
+            for pipe in self._processes:
+                hand_out(pipe)
+            while running:
                 for ready in wait(list(running)):
                     assert isinstance(ready, Connection)
                     match self._receive(ready):
                         case _Ended(error=Exception() as error):
                             raise error
                         case _Ended(result):
-                            idle.append(ready)
-                            yield running.pop(ready), result
+                            job = running.pop(ready)
+                            hand_out(ready)  # first: the caller may take its time
+                            yield job, result
                         case event:
                             on_event(event)
         except BaseException:  # GeneratorExit, too: the caller has enough, and what still runs is not waited for

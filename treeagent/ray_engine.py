@@ -7,6 +7,7 @@ at all. Jobs are handed out here, not queued at actors, so that none waits for o
 
 import logging
 import os
+import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -59,37 +60,38 @@ class RayWorkers:
             self._start()
         waiting, idle = deque(range(len(jobs))), deque[int]()
         # What is waited for: the worker that does it, and its job, or none where it has yet to say that it can work.
-        held: dict[Any, tuple[int, int | None]] = {}
+        held: dict[Any, tuple[int, int | None]] = {
+            self._prepare(worker): (worker, None) for worker in range(self._count)
+        }
         losses: Counter[tuple[int | None, int | None]] = Counter()
-        for worker in range(len(self._workers)):
-            held[self._prepare(worker)] = worker, None
+        finished: list[tuple[int, Any]] = []
         try:
-            while waiting or any(job is not None for _, job in held.values()):
+            while True:
                 while waiting and idle:
                     worker, number = idle.popleft(), waiting.popleft()
                     held[self._workers[worker].run.remote(work, jobs[number], self._events)] = worker, number
-                done, _ = ray.wait(list(held), num_returns=1, timeout=_POLL_SECONDS)
                 for event in self._events.get_nowait_batch(self._events.qsize()):
                     on_event(event)
+                for number, result in finished:
+                    yield jobs[number], result
+                if not waiting and all(job is None for _, job in held.values()):
+                    return
+                finished = []
+                done, _ = ray.wait(list(held), num_returns=1, timeout=_POLL_SECONDS)
                 for reference in done:
                     worker, job = held.pop(reference)
-                    try:
-                        result = ray.get(reference)
-                    except RayTaskError as error:
-                        raise _cause(error) from None
-                    except RayError as error:
-                        loss = (worker, None) if job is None else (None, job)
-                        losses[loss] += 1
-                        if losses[loss] == _TRIES:
-                            raise WorkerLost(_last_words(error, job)) from error
-                        if job is not None:
-                            waiting.appendleft(job)
-                        self._replace(worker)
-                        held[self._prepare(worker)] = worker, None
+                    result, lost = _outcome(reference)
+                    if lost is None:
+                        idle.append(worker)
+                        finished += [] if job is None else [(job, result)]
                         continue
-                    idle.append(worker)
-                    if job is not None:
-                        yield jobs[job], result
+                    loss = (worker, None) if job is None else (None, job)
+                    losses[loss] += 1
+                    if losses[loss] == _TRIES:
+                        raise WorkerLost(_last_words(lost, job)) from lost
+                    waiting.extendleft([] if job is None else [job])
+                    self._replace(worker)
+                    held[self._prepare(worker)] = worker, None
         except BaseException:  # GeneratorExit, too: the caller has enough
             self.close()
             raise
@@ -139,8 +141,9 @@ def _connect(config: RunConfig) -> None:
     address, gpus = config.ray.address, config.ray.gpus_per_worker
     if address is not None:
         try:
+            _knock(address)
             ray.init(address=address, logging_level=logging.WARNING)
-        except ConnectionError:
+        except OSError:
             raise Refused(
                 f"no Ray cluster answers at ray.address {address}: start one by ray start --head, or leave it out"
             ) from None
@@ -157,11 +160,27 @@ def _connect(config: RunConfig) -> None:
         raise Refused(f"ray.gpus_per_worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
 
 
-def _cause(error: RayTaskError) -> Exception:
-    """What the job raised, the traceback on its machine added."""
-    cause: Exception = error.cause
-    cause.add_note(str(error))
-    return cause
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes where nobody answers.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _outcome(reference: Any) -> tuple[Any, RayError | None]:
+    """What a worker has returned, or how it was lost. Raises what the job raised, its own traceback added."""
+    try:
+        return ray.get(reference), None
+    except RayTaskError as error:
+        cause: Exception = error.cause
+        cause.add_note(str(error))
+        raise cause from None
+    except RayError as error:
+        return None, error
 
 
 def _last_words(error: RayError, job: int | None) -> str:
