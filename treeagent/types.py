@@ -11,7 +11,6 @@ from typing import Literal, Protocol
 Role = Literal["system", "user", "assistant"]
 Split = Literal["train", "validation", "test"]
 Origin = Literal["real", "imagined"]
-Stop = Literal["terminated", "truncated", "error"]
 
 
 class Refused(ValueError):
@@ -123,27 +122,6 @@ class Transition:
     error: str = ""
     """Why the dynamics cannot tell what follows, such as a world model whose answer cannot be read. Nothing is known of
     the step's worth then, and it counts as no visit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One executed step of an episode."""
-
-    state: State
-    action: Action
-    transition: Transition
-
-
-@dataclass(frozen=True, slots=True)
-class Trajectory:
-    """One run of a task."""
-
-    task: Task
-    steps: tuple[Step, ...]
-    stop: Stop
-    reward: float = 0.0
-    """The verifier's word at the end; 0 when the episode failed."""
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
