@@ -192,21 +192,8 @@ class _Place:
     client: object
 
 
-def from_openenv(
-    connect: str | Callable[[], Any],
-    *,
-    name: str,
-    prompt: str,
-    act: Callable[[str | ToolCall], Mapping[str, Any]] = call_as_action,
-    render: Callable[[Observed], str] = observed_text,
-    success: Callable[[Observed, float], bool] = lambda observation, reward: reward > 0,
-    tools: Sequence[ToolSpec] = (),
-    seconds: float = 60.0,
-) -> OpenEnvEnv:
-    """An OpenEnv server as ours; the arguments are ``OpenEnvEnv``'s."""
-    return OpenEnvEnv(
-        connect, name=name, prompt=prompt, act=act, render=render, success=success, tools=tools, seconds=seconds
-    )
+from_openenv = OpenEnvEnv
+"""An OpenEnv server as ours, by the name that the adapters have in common."""
 
 
 def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
