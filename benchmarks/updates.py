@@ -32,8 +32,8 @@ BARE = ("update.grpo.anchor=0.0",)
 
 @dataclass(frozen=True)
 class Variant:
-    """One way of learning: its updates one on the other, with settings of its own. Of several, the earlier ones are those
-    of the variant that its name begins with, whose checkpoint it goes on from."""
+    """One way of learning: its updates one on the other, with settings of its own. Of several, the earlier ones are
+    those of the variant that its name begins with, whose checkpoint it goes on from."""
 
     methods: tuple[Method, ...]
     overrides: tuple[str, ...] = ()
