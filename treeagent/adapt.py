@@ -14,10 +14,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from treeagent.actors import environment, variations
 from treeagent.config import RunConfig
 from treeagent.envs.base import Env
 from treeagent.health import accuracy, alarms, imagination_alarms, return_spread, training_alarms, tree_figures
-from treeagent.jobs import WaveJob, environment, read_trees, variations
+from treeagent.jobs import WaveJob, read_trees
 from treeagent.loop import Row, learn, measure, report, search_waves, warm_start, waves
 from treeagent.progress import Progress
 from treeagent.run import COLLECTED, Run

@@ -4,7 +4,6 @@ A job is a value and depends on nothing but itself, so results are the same what
 """
 
 import asyncio
-import json
 import math
 import os
 import random
@@ -13,30 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
+from treeagent.actors import environment, in_turns, leaf_value, load_actors, make_policy, play_on, tasks_at, variations
 from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.checkpoint import (
     Checkpoint,
-    base_and_adapter,
-    has_head,
     load_checkpoint,
-    load_tokenizer,
     save_checkpoint,
 )
-from treeagent.config import Method, PolicyConfig, RunConfig
-from treeagent.critic import LMCritic
-from treeagent.envs import EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
-from treeagent.envs.base import Env, ToolSpec
-from treeagent.evaluate import Actors, Mode, Outcome, execute, play
-from treeagent.generators.base import Generator
-from treeagent.generators.chat import ChatFormat
-from treeagent.generators.local import LocalGenerator
-from treeagent.grammar import Grammar, make_grammar, openai_tools
+from treeagent.config import Method, RunConfig
+from treeagent.evaluate import Mode, Outcome, execute, play
 from treeagent.health import return_spread
 from treeagent.imagine import Imagination, settle, world_model
 from treeagent.learners.dpo import train_dpo
@@ -46,19 +33,15 @@ from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
 from treeagent.pairs import preference_pairs
-from treeagent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.run import COLLECTED
-from treeagent.search.config import SearchConfig
 from treeagent.search.methods import make_search
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record, to_record
-from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.seeds import derive_seed
-from treeagent.split import SplitDynamics, SplitPolicy
 from treeagent.store import read_as, write_shard
 from treeagent.targets import TokenRow, imitation_rows, value_rows
 from treeagent.telemetry import Cost, Emit, Event, Meter
-from treeagent.types import Dynamics, Policy, Refused, Split, Task, Value
+from treeagent.types import Refused, Split
 from treeagent.value_head import ValueHead
 
 
@@ -150,175 +133,6 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
     if trees and job.trees is not None:
         write_shard(job.trees, f"evaluate-{job.name}-{job.mode}", job.index, map(to_record, trees))
     return outcomes, seconds
-
-
-def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
-    """The tasks at ``places`` of a split, neighbours fetched together."""
-    tasks: list[Task] = []
-    while len(tasks) < len(places):
-        start = len(tasks)
-        stop = start + 1
-        while stop < len(places) and places[stop] == places[stop - 1] + 1:
-            stop += 1
-        tasks += env.tasks(split, stop - start, places[start])
-    return tasks
-
-
-def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
-    """The harder variations of a task, always the same ones in a run."""
-    return env.variations(task, random.Random(derive_seed(config.seed, "variations", task.id)))
-
-
-def environment(config: RunConfig) -> Env:
-    """The run's environment, made once in each process."""
-    settings = config.environment
-    limits = (settings.call_seconds, settings.episode_seconds) if settings.worker else None
-    bounds = (settings.shield, settings.observation_bytes, settings.episode_bytes)
-    return _environment(settings.name, tuple(sorted(settings.options.items())), limits, bounds)
-
-
-@lru_cache(maxsize=1)
-def _environment(
-    name: str,
-    options: tuple[tuple[str, int | float | str | bool], ...],
-    limits: tuple[float, float | None] | None,
-    bounds: tuple[Shield, int | None, int | None],
-) -> Env:
-    env: Env
-    if limits is None:
-        env = make_env(name, dict(options))
-    else:
-        env = WorkerEnv(name, dict(options), call_seconds=limits[0], episode_seconds=limits[1])
-    if bounds == (Shield(), None, None):
-        return env
-    return ShieldedEnv(env, bounds[0], observation_bytes=bounds[1], episode_bytes=bounds[2])
-
-
-def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
-    """The environment as the dynamics of a job; ``name`` seeds its luck, if it is stochastic."""
-    return EnvDynamics(
-        env,
-        max_steps=config.environment.max_steps,
-        reveal_reward=reveal_reward,
-        seed=derive_seed(config.seed, name),
-        snapshot_bytes=config.environment.snapshot_bytes,
-    )
-
-
-def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
-    """The dynamics in steps as large as the search's nodes."""
-    return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
-
-
-def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
-    """Who plays a checkpoint in a search, and its policy in whole turns; they share one generator.
-
-    Raises:
-        Refused: the settings ask for more than the generator can do.
-    """
-    own_gpus = config.engine == "ray" and config.ray.gpus_per_worker >= 1
-    if config.policy.generator == "vllm" and config.workers > 1 and not own_gpus:
-        raise Refused(
-            f"workers is {config.workers}, and each would start a vLLM engine of its own: set workers=1, or engine=ray "
-            "and ray.gpus_per_worker"
-        )
-    whole, value = _load_policy(checkpoint, config.policy, told_tools(config))
-    return make_actors(whole, value, config.search), whole
-
-
-@lru_cache(maxsize=1)
-def _load_policy(
-    checkpoint: Path, settings: PolicyConfig, tools: str
-) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
-    """A value head reads hidden states, which only a model in this process tells: where something else samples, the
-    head runs on a copy of the checkpoint in transformers."""
-    if settings.generator == "remote" and settings.remote.text_only:
-        return _chat_policy(checkpoint, settings, tools), None
-    if settings.generator != "local" and not has_head(checkpoint):
-        return _policy(_engine_or_server(checkpoint, settings), load_tokenizer(checkpoint), settings, tools), None
-    loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map)
-    local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
-    generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings)
-    policy = _policy(generator, loaded.tokenizer, settings, tools)
-    return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
-
-
-def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
-    """A policy on a checkpoint in memory; call ``forget`` on its generator when the weights change."""
-    generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
-    return _policy(generator, checkpoint.tokenizer, config.policy, told_tools(config))
-
-
-def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> LLMPolicy:
-    chat, grammar = conversation(tokenizer, settings, tools, settings.most_tokens(generator.context))
-    return LLMPolicy(generator, chat, grammar, settings.temperature, settings.max_new_tokens)
-
-
-def told_tools(config: RunConfig) -> str:
-    """The environment's tools in JSON, which tells them apart by value; empty where the policy is told of none."""
-    if config.policy.model is None or config.policy.format == "react":
-        return ""
-    return json.dumps([asdict(tool) for tool in environment(config).tools()])
-
-
-def conversation(
-    tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str, context_tokens: int | None = None
-) -> tuple[ChatFormat, Grammar]:
-    """How a policy's turns are read and written; one that was not made here is told the format and the tools."""
-    grammar = make_grammar(settings.format, str(tokenizer.chat_template))
-    if not tools:
-        return ChatFormat(tokenizer, context_tokens=context_tokens), grammar
-    known = [ToolSpec(**tool) for tool in json.loads(tools)]
-    native = openai_tools(known) if grammar.calls == "native" else ()
-    told = grammar.instructions(known)
-    return ChatFormat(tokenizer, instructions=told, tools=native, context_tokens=context_tokens), grammar
-
-
-def _engine_or_server(checkpoint: Path, settings: PolicyConfig) -> Generator:
-    if settings.generator == "vllm":
-        from treeagent.generators.vllm import engine
-
-        return engine(*base_and_adapter(checkpoint), settings.vllm, settings.dtype)
-    from treeagent.generators.remote import RemoteGenerator
-
-    return RemoteGenerator(settings.remote, str(checkpoint), settings.temperature)
-
-
-def _chat_policy(checkpoint: Path, settings: PolicyConfig, tools: str) -> ChatPolicy:
-    from treeagent.generators.remote import RemoteChat
-
-    chat = RemoteChat(settings.remote, str(checkpoint))
-    grammar = make_grammar(settings.format)
-    told = grammar.instructions([ToolSpec(**tool) for tool in json.loads(tools)]) if tools else ""
-    return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens)
-
-
-def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: SearchConfig) -> Actors:
-    """As the search's settings want them: thoughts apart, a critic."""
-    if isinstance(whole, ChatPolicy):
-        if search.granularity == "split" or search.critic_weight:
-            raise Refused(
-                "search.granularity 'split' and search.critic_weight want token ids, which policy.remote.text_only "
-                "does without: leave them out"
-            )
-        return Actors(whole, whole.greedy(), value)
-    return Actors(
-        sampling=SplitPolicy(whole) if search.granularity == "split" else whole,
-        greedy=whole.greedy(),
-        value=value,
-        critic=LMCritic(whole.generator, whole.chat) if search.critic_weight else None,
-    )
-
-
-def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
-    """What judges leaves: the value head, rollouts of the policy, or a mixture."""
-    weight = config.search.rollout_weight
-    if not weight:
-        return head
-    rollouts = RolloutValue(
-        policy, dynamics, max_steps=config.environment.max_steps, discount=config.search.discount, value=head
-    )
-    return rollouts if head is None or weight == 1 else MixedValue([head, rollouts], [1 - weight, weight])
 
 
 @dataclass(frozen=True, slots=True)

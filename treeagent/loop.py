@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from treeagent.actors import environment, make_policy, play_on
 from treeagent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, save_checkpoint
 from treeagent.collect import demonstrate, tokenise
 from treeagent.config import Method, RunConfig, dump_config
@@ -20,17 +21,7 @@ from treeagent.evaluate import Mode, Outcome, summarise
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.grammar import Grammar, make_grammar
 from treeagent.health import return_spread
-from treeagent.jobs import (
-    TrainJob,
-    WaveJob,
-    environment,
-    evaluate_wave,
-    make_policy,
-    play_on,
-    read_trees,
-    sample_value_rows,
-    search_wave,
-)
+from treeagent.jobs import TrainJob, WaveJob, evaluate_wave, read_trees, sample_value_rows, search_wave
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value

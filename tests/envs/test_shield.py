@@ -9,6 +9,7 @@ from faulty_envs import STAIRS, Stairs, WordsPolicy, stairs_task
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treeagent.actors import environment
 from treeagent.config import ConfigError, load_config
 from treeagent.envs import Env, EnvDynamics, Forkable, Shield, ShieldedEnv, WorkerEnv, check_env
 from treeagent.envs.base import EnvBroken
@@ -16,7 +17,6 @@ from treeagent.envs.python import PythonEnv
 from treeagent.envs.shield import FORBIDDEN
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.health import tree_figures
-from treeagent.jobs import environment
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_families import FAMILIES, family
 
+from treeagent.actors import conversation, told_tools
 from treeagent.collect import demonstrate
 from treeagent.config import PolicyConfig, RunConfig
 from treeagent.envs import EnvDynamics
@@ -17,7 +18,6 @@ from treeagent.envs.frozenlake import FrozenLakeEnv
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.sql import SqlEnv
 from treeagent.grammar import Format, Grammar, JsonAction, ReAct, ToolCalls, make_grammar, openai_tools
-from treeagent.jobs import conversation, told_tools
 from treeagent.search.node import Tree
 from treeagent.types import Action, Message, ToolCall
 

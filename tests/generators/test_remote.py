@@ -13,6 +13,7 @@ import torch
 from openai_server import Body, OpenAIServer, serving
 from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
 
+from treeagent.actors import load_actors
 from treeagent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.base import Failure, Generator, Pause, Sample
@@ -21,7 +22,7 @@ from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.remote import RemoteChat, RemoteGenerator
 from treeagent.generators.scratch import random_model
-from treeagent.jobs import WaveJob, evaluate_wave, load_actors, read_trees, search_wave
+from treeagent.jobs import WaveJob, evaluate_wave, read_trees, search_wave
 from treeagent.policy import ChatPolicy, LLMPolicy
 from treeagent.run import COLLECTED
 from treeagent.search.node import Edge, Node
