@@ -101,7 +101,9 @@ def test_traces_by_hand() -> None:
     more = experience(*searched, "click[next >]", answer="1 red lamp $9\n4 old lamp $3")
     assert trace(more) == "names next > . keeps 1 , adds 1"
     bought = experience(*chosen, "click[buy now]", answer="order placed", reward=0.75, terminated=True)
-    assert trace(bought) == ("names nothing shown . new . done red , shown lamp , missing find a under 10")
+    assert trace(bought) == (
+        "names nothing shown . new . done red , shown lamp , missing find a under 10 , $9 below $10"
+    )
 
 
 def test_a_trace_is_one_line_of_every_real_step_and_the_same_each_time() -> None:

@@ -2,7 +2,7 @@
 lacks. They stand where a model's own reasoning will stand (R* of DreamGym's equation 5)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import orjson
 
@@ -10,6 +10,7 @@ from treeagent.types import Message
 from treeagent.world_model.transition import Experience
 
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
+_AMOUNT = re.compile(r"[$€£¥](\d+(?:\.\d+)?)")
 
 
 def trace(one: Experience) -> str:
@@ -17,7 +18,8 @@ def trace(one: Experience) -> str:
 
     Says in turn which line of the page the action names; whether the answer is an earlier page again, an addition or a
     new page, and what of the action it shows; and, where the step is worth something or ends the task, which words of
-    the task the agent's actions on this page have named, the page shows, and neither does.
+    the task the agent's actions on this page have named, the page shows, and neither does, and how the page's first
+    amount of money compares with the task's.
     """
     said = [_naming(one), "refused" if one.invalid else _change(one)]
     if one.terminated or one.reward:
@@ -84,7 +86,16 @@ def _account(one: Experience) -> str:
         "shown": [word for word in asked if word in shown - done],
         "missing": [word for word in asked if word not in shown | done],
     }
-    return " , ".join(f"{name} {' '.join(found)}" for name, found in parts.items() if found)
+    accounts = [f"{name} {' '.join(found)}" for name, found in parts.items() if found]
+    return " , ".join([*accounts, *_comparison(page, one.history[0].content)])
+
+
+def _comparison(page: str, task: str) -> Iterator[str]:
+    """The first amount of the page beside the first one of the task, where both name one."""
+    shown, asked = _AMOUNT.search(page), _AMOUNT.search(task)
+    if shown and asked:
+        less, more = float(shown[1]) < float(asked[1]), float(shown[1]) > float(asked[1])
+        yield f"{shown[0]} {'below' if less else 'above' if more else 'equals'} {asked[0]}"
 
 
 def _since_last_page(history: Sequence[Message]) -> tuple[str, list[str]]:
