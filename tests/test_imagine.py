@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -33,7 +34,8 @@ from treeagent.store import digest, read_records, shards
 from treeagent.targets import TargetConfig, imitation_rows
 from treeagent.transitions import transitions
 from treeagent.types import Dynamics
-from treeagent.world_model.fidelity import audit
+from treeagent.world import audit_world
+from treeagent.world_model.fidelity import audit, lambda_cap
 
 ENDS = ["".join(doors) for doors in product("lr", repeat=2)]
 SEARCH = SearchConfig(limits=Limits(simulations=20), candidates=2)
@@ -288,6 +290,14 @@ def test_a_killed_wave_of_imagination_is_searched_again_and_what_is_on_disk_is_k
     assert digest(read_records(run / "trees")) == before
     again = Run.open(run).facts("collect-2-imagined")
     assert again["claims"] == stages["collect-2-imagined"]["claims"]
+
+
+def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) -> None:
+    finished = Run.open(run)
+    strict = replace(finished.config, world=replace(finished.config.world, noise=0.001))
+    found = audit_world(strict, finished, finished.checkpoints / "world-1")
+    allowed = lambda_cap(found.wrong_returns, found.episodes, noise=0.001)
+    assert 0 < found.lambda_cap == allowed < finished.stages()["audit-1"]["lambda_cap"]
 
 
 def test_a_model_that_flatters_gets_no_share_and_the_trees_are_real(tmp_path: Path) -> None:

@@ -255,6 +255,9 @@ class WorldConfig:
     """Steps of a later round's fit, which goes on from the last one on all real steps so far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
     """Of the environment, most for each imagined tree, to replay what it promises; 0 takes it at its word."""
+    noise: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """Share of wrong training labels that imagined experience may bring in, which caps how much of it is used; 1 trusts
+    any model of which fewer than half of the returns are wrong."""
     free: tuple[str, ...] = ("search",)
     """Types of action whose answers the history cannot tell, so that only consistency is asked of them."""
     sft: SFTConfig = Field(default_factory=SFTConfig)

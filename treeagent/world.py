@@ -144,6 +144,7 @@ def audit_world(
                 kept,
                 learnt,
                 free=config.world.free,
+                noise=config.world.noise,
                 kind=kinds([*learnt, *kept]),
                 replayed=[place < claims_kept for place in range(claims)],
                 real=[True] * claims,
