@@ -1,4 +1,5 @@
-"""The OpenAI protocol over our own generator, with vLLM's extensions, and the ways in which servers fail."""
+"""The OpenAI protocol over our own generator, with the extensions of vLLM or SGLang, and the ways in which servers
+fail."""
 
 import json
 import threading
@@ -32,6 +33,10 @@ class OpenAIServer:
     """Without the temperature, as vLLM's are by default."""
     most_choices: int = 1 << 30
     """In one answer."""
+    sglang: bool = False
+    """It names tokens by their text and knows no ``logprob_token_ids``."""
+    clones: bool = False
+    """All choices of an answer are the same draw, as in SGLang's deterministic inference."""
     key: str = ""
     """The one that it accepts; empty for any."""
     fault: Callable[[Body], int | str | float | None] = lambda body: None
@@ -48,13 +53,14 @@ class OpenAIServer:
         choices: list[Body] = []
         for sample in drawn:
             told = {
-                "tokens": [f"token_id:{token}" for token in sample.token_ids],
+                "tokens": list(map(self._name, sample.token_ids)),
                 "token_logprobs": self._raw(prompt, sample) if self.raw_logprobs else list(sample.logprobs),
                 "top_logprobs": [self._top(prompt, 1.0 if self.raw_logprobs else temperature, body)],
             }
             choice: Body = {"index": len(choices), "text": "", "finish_reason": "stop", "logprobs": told}
             choices.append(choice | ({"token_ids": list(sample.token_ids)} if self.token_ids else {}))
-        return {"id": "0", "object": "text_completion", "choices": choices, "usage": _usage(prompt, drawn)}
+        usage = _usage(prompt, drawn) | ({"prompt_tokens_details": None} if self.sglang else {})
+        return {"id": "0", "object": "text_completion", "choices": choices, "usage": usage}
 
     def chat_completions(self, body: Body) -> Body:
         messages = tuple(Message(row["role"], row["content"], self._ids(row)) for row in body["messages"])
@@ -71,22 +77,27 @@ class OpenAIServer:
         return self.chat.encode_action(row["content"]) if row["role"] == "assistant" else ()
 
     def _draw(self, prompt: tuple[int, ...], body: Body) -> list[Sample]:
+        count = min(body["n"], self.most_choices)
         [drawn] = self.generator.sample(
             [prompt],
-            min(body["n"], self.most_choices),
+            1 if self.clones else count,
             [body["seed"]],
             stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
             max_new_tokens=body["max_tokens"],
             temperature=body["temperature"],
         )
-        return drawn
+        return drawn * count if self.clones else drawn
+
+    def _name(self, token: int) -> str:
+        return str(self.chat.tokenizer.decode([token])) if self.sglang else f"token_id:{token}"
 
     def _top(self, prompt: tuple[int, ...], temperature: float, body: Body) -> dict[str, float]:
         """Of the first token."""
         logits = self.generator.next_logprobs([prompt], range(len(self.chat.tokenizer)))[0]
         logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
-        wanted = body.get("logprob_token_ids") or logprobs.topk(max(body["logprobs"], 1)).indices.tolist()
-        return {f"token_id:{token}": float(logprobs[token]) for token in wanted}
+        likeliest = logprobs.topk(max(body["logprobs"], 1)).indices.tolist()
+        wanted = likeliest if self.sglang else body.get("logprob_token_ids") or likeliest
+        return {self._name(token): float(logprobs[token]) for token in wanted}
 
     def _raw(self, prompt: tuple[int, ...], sample: Sample) -> list[float]:
         ids = sample.token_ids
@@ -117,7 +128,8 @@ def serving(server: OpenAIServer) -> Iterator[OpenAIServer]:
                 server.asked.append(body)
                 server.in_flight += 1
                 server.most_in_flight = max(server.in_flight, server.most_in_flight)
-            fault = server.fault(body)
+            # SGLang's word; vLLM takes 0 for -1, but takes -1 too.
+            fault = 400 if server.sglang and body.get("top_k") == 0 else server.fault(body)
             if isinstance(fault, float):
                 time.sleep(fault)
             try:

@@ -90,7 +90,26 @@ def test_the_distribution_asked_for_is_the_models_whole_one(server: OpenAIServer
     """Whatever the checkpoint's generation_config.json says."""
     draw(remote(server), temperature=0.7)
     for body in server.asked:
-        assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, 0, 0.0, 1.0)
+        assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, -1, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_sglang_serves_as_vllm_does(server: OpenAIServer, temperature: float) -> None:
+    server.sglang = True
+    generator = remote(server, temperature or 1.0)
+    same(draw(generator, temperature=temperature), draw(LocalGenerator(shared_model()), temperature=temperature))
+    assert generator.usage.cached_tokens == 0 < generator.usage.encoded_tokens
+    with pytest.raises(Refused, match=r"leaves out token_id:7, .*logprob_token_ids, or set search.critic_weight to 0"):
+        generator.next_logprobs(PROMPTS, [7])
+
+
+def test_a_server_that_repeats_a_draw_is_asked_for_one_at_a_time(server: OpenAIServer) -> None:
+    server.sglang = server.clones = True
+    generator, sent = remote(server), len(server.asked)
+    drawn = draw(generator)
+    assert {body["n"] for body in server.asked[sent:]} == {1}
+    assert [len({sample.token_ids for sample in samples}) for samples in drawn] == [3] * 4
+    same(drawn, draw(generator))
 
 
 def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAIServer) -> None:

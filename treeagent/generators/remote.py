@@ -30,6 +30,10 @@ except ImportError as error:
 Answer = TypeVar("Answer")
 _PROBE = tuple(range(8))
 """A prompt that every vocabulary can spell."""
+_PROBE_TOKENS = 16
+"""So many that no two samples are equal by chance."""
+_ANY = 1 << 30
+"""Samples of a request."""
 _NO_CONTEXT = 1 << 40
 """Tokens, where the server does not tell its model's context."""
 
@@ -112,7 +116,7 @@ class _Server:
 
 
 class RemoteGenerator(_Server):
-    """Prompts and samples as token ids, by the protocol's completions with vLLM's extensions."""
+    """Prompts and samples as token ids, by the protocol's completions with the extensions of vLLM and SGLang."""
 
     def __init__(self, config: RemoteConfig, checkpoint: str, temperature: float) -> None:
         """``temperature`` is the policy's, at which the server's log-probabilities are checked.
@@ -126,8 +130,10 @@ class RemoteGenerator(_Server):
         if not math.isclose(drawn * temperature, plain, rel_tol=0.02, abs_tol=1e-3):
             raise Refused(
                 f"the server at {config.url} gives log-probabilities without the temperature {temperature:g} that it "
-                "draws with: start it with --logprobs-mode processed_logprobs (vLLM), or set policy.temperature to 1"
+                "draws with: start it with --logprobs-mode processed_logprobs (vLLM) or without "
+                "SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), or set policy.temperature to 1"
             )
+        self._together = self._most_together(temperature)
 
     def sample(
         self,
@@ -171,7 +177,7 @@ class RemoteGenerator(_Server):
         while len(samples) < distinct:  # a server may give fewer at a time than it is asked for
             answer = self._complete(
                 prompt,
-                n=distinct - len(samples),
+                n=min(distinct - len(samples), self._together),
                 seed=seed + len(samples),
                 max_tokens=limit,
                 temperature=temperature,
@@ -192,7 +198,22 @@ class RemoteGenerator(_Server):
             return_tokens_as_token_ids=True,
         )
         told = _top_logprobs(answer)
-        return [told[f"token_id:{token}"] for token in token_ids]
+        names = [f"token_id:{token}" for token in token_ids]
+        if missing := set(names) - told.keys():
+            raise Refused(
+                f"the server at {self.config.url} leaves out {min(missing)}, whose log-probability it is asked for: "
+                "use one that knows vLLM's logprob_token_ids, or set search.critic_weight to 0"
+            )
+        return [told[name] for name in names]
+
+    def _most_together(self, temperature: float) -> int:
+        """Samples that one request may ask for: SGLang's deterministic inference gives all of them the same seed."""
+
+        def drawn() -> set[tuple[int, ...]]:
+            ask = partial(self._complete, n=2, max_tokens=_PROBE_TOKENS, temperature=temperature, logprobs=0)
+            return {_sample(choice).token_ids for choice in ask(_PROBE, ignore_eos=True).choices}
+
+        return _ANY if len(_required(self._attempt(drawn))) > 1 else 1
 
     def _top_gap(self, temperature: float) -> float:
         """Between the log-probabilities of the likeliest token and the fifth after the probe."""
@@ -209,7 +230,8 @@ class RemoteGenerator(_Server):
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             raise Refused(
                 f"the server at {self.config.url} gives no token ids with their log-probabilities: use one that knows "
-                "vLLM's return_token_ids, or set policy.remote.text_only=true to play and measure by text alone"
+                "return_token_ids, as vLLM and SGLang do, or set policy.remote.text_only=true to play and measure by "
+                "text alone"
             ) from None
         return best - worst
 
@@ -235,7 +257,7 @@ class RemoteGenerator(_Server):
             top_p=1.0,
             # The checkpoint's generation_config.json may ask for others, and then the learners' would not be the
             # distribution drawn from.
-            extra_body={"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True} | extensions,
+            extra_body={"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True} | extensions,
         )
         if not answer.choices:
             raise ValueError("no choices")
