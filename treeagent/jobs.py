@@ -103,7 +103,7 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
         trees = asyncio.run(search.run(tasks, seeds, on_wave))
     if job.world is not None:
         asyncio.run(settle(trees, turns, config.world.verify_steps, config.search.step_seconds))
-    whole.generator.forget()  # no other wave shares its prefixes
+    whole.forget()
     if job.trees is not None:
         write_shard(job.trees, job.name, job.index, map(to_record, trees))
     return meter.read(trees)
@@ -128,7 +128,7 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
             derive_seed(config.seed, "evaluate"),
         )
     )
-    whole.generator.forget()
+    whole.forget()
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
         write_shard(job.trees, f"evaluate-{job.name}-{job.mode}", job.index, map(to_record, trees))

@@ -32,6 +32,11 @@ class LLMPolicy:
     def greedy(self) -> "LLMPolicy":
         return replace(self, temperature=0.0)
 
+    def forget(self) -> None:
+        """Drop what is kept of the conversations so far: others will follow that share nothing with them."""
+        self.generator.forget()
+        self.chat.forget()
+
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """``count`` steps at each state; log-probabilities are those of the distribution drawn from."""
         return self.draw(states, count, seeds)
@@ -102,6 +107,10 @@ class ChatPolicy:
 
     def greedy(self) -> "ChatPolicy":
         return replace(self, temperature=0.0)
+
+    def forget(self) -> None:
+        """As of ``LLMPolicy``."""
+        self.generator.forget()
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """``count`` steps at each state, without token ids and log-probabilities."""

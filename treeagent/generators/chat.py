@@ -104,6 +104,11 @@ class ChatFormat:
         self._fit_form()
         self.stop_text, self.stop_id = self._stop()
 
+    def forget(self) -> None:
+        """Drop what is kept of the conversations read so far."""
+        for cached in (self.context_ids, self._saved, self._render):
+            cached.cache_clear()
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of plain text, no special token among them."""
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])

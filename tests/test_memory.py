@@ -1,0 +1,41 @@
+"""A worker that goes from wave to wave holds nothing of the waves behind it."""
+
+import gc
+from pathlib import Path
+
+from treeagent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.config import load_config
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.jobs import WaveJob, evaluate_wave, search_wave
+from treeagent.run import COLLECTED
+from treeagent.search.node import Node
+from treeagent.types import Message
+from treeagent.value_head import ValueHead
+
+SETTINGS = [
+    "environment.options={products=200,difficulty=1}",
+    "environment.max_steps=3",
+    "policy.max_new_tokens=4",
+    "search={limits={simulations=4},candidates=2,prune_invalid=false}",
+    "evaluate.tasks=2",
+]
+
+
+def alive(kind: type) -> int:
+    gc.collect()
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def test_a_finished_wave_is_let_go(tmp_path: Path) -> None:
+    shape = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=512)
+    tokenizer = train_tokenizer(["search[red shirt]", "click[1]"], shape)
+    save_checkpoint(Checkpoint(random_model(tokenizer, shape, 0), tokenizer, ValueHead(16)), tmp_path / "toy")
+    config = load_config(None, SETTINGS)
+    held: list[tuple[int, int]] = []
+    for wave in range(3):  # the first one loads the policy
+        job = WaveJob(config, tmp_path / "toy", COLLECTED, wave, [2 * wave, 2 * wave + 1], tmp_path)
+        assert search_wave(job, lambda event: None).budget.environment_steps > 4
+        evaluate_wave(WaveJob(config, tmp_path / "toy", "toy", wave, [2 * wave], None, "test"), lambda event: None)
+        held.append((alive(Node), alive(Message)))
+    assert held[0] == held[1] == held[2] and held[0][0] == 0
