@@ -99,18 +99,21 @@ def test_a_shared_prefix_is_read_once(engine: VllmGenerator, folder: Path) -> No
     assert engine.usage.cached_tokens - before.cached_tokens >= 128  # whole blocks of the CPU's 128
 
 
+def test_what_wants_another_engine_is_not_loaded(engine: VllmGenerator, folder: Path) -> None:
+    assert not engine.load(str(folder / "1"), None)  # its output layer is its embedding
+    assert not engine.load(str(folder / "0"), folder / "adapter")  # room for an adapter
+    assert difference(engine, network(0), 1.0) < 1e-4
+
+
+# From here on each test has an engine of its own, whose end in this process may take the shared one with it.
+
+
 def test_new_weights_take_effect_and_stale_prefixes_go(folder: Path) -> None:
     engine = VllmGenerator(str(folder / "untied0"), None, VllmConfig(), "float32")
     for seed in (0, 1, 0):
         assert engine.load(str(folder / f"untied{seed}"), None)
         assert difference(engine, network(seed, tied=False), 1.0) < 1e-4
     engine.close()
-
-
-def test_what_wants_another_engine_is_not_loaded(engine: VllmGenerator, folder: Path) -> None:
-    assert not engine.load(str(folder / "1"), None)  # its output layer is its embedding
-    assert not engine.load(str(folder / "0"), folder / "adapter")  # room for an adapter
-    assert difference(engine, network(0), 1.0) < 1e-4
 
 
 def test_an_adapter_runs_on_its_base(folder: Path) -> None:
