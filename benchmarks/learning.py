@@ -61,16 +61,19 @@ def settings_of(environment: Path) -> list[str]:
 
 
 def run(recipe: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Learnt:
+    """One recipe from one start."""
+    config = CONFIGS / f"{recipe}.toml" if recipe == "adapt" else CONFIGS / "baselines" / f"{recipe}.toml"
+    return train(config, seed, start, out / recipe / f"seed{seed}", overrides)
+
+
+def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequence[str]) -> Learnt:
     """One run of ``treeagent train``, on one core."""
-    folder = out / recipe / f"seed{seed}"
     if not (folder / "report.html").exists():
-        config = CONFIGS / f"{recipe}.toml" if recipe == "adapt" else CONFIGS / "baselines" / f"{recipe}.toml"
         command = ["train", start, "--config", config, "--out", folder, "--seed", seed, "--resume"]
         command += ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
         treeagent = Path(sys.executable).parent / "treeagent"
-        log = out / recipe / f"seed{seed}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as file:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_suffix(".log").open("wb") as file:
             subprocess.run(
                 [treeagent, *map(str, command)],
                 check=True,
