@@ -17,7 +17,8 @@ class TokenRow:
     task_id: str
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True where the token carries likelihood loss: the agent's own tokens, never an observation's."""
+    """True where the token carries likelihood loss: the agent's own tokens, never an observation's but in
+    ``early_experience.world_rows``."""
     value_positions: tuple[int, ...] = ()
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()

@@ -22,33 +22,38 @@ def check_readable(format: Format) -> None:
 
 
 def transitions(tree: Tree, grammar: Grammar | None = None) -> Iterator[Experience]:
-    """Every step that the tree has taken, each edge once, parents first.
-
-    Left out is what tells nothing of the world: thoughts alone, malformed turns (which no environment gets to see) and
-    steps whose reward is withheld. ``grammar`` reads the calls out of earlier turns.
-    """
+    """Every step that the tree has taken, each edge once, parents first; ``grammar`` reads the calls out of earlier
+    turns."""
     grammar = grammar or ReAct()
-    for path, node in tree.walk():
-        if not path:
-            continue
-        edge, parent = path[-1], _parent(tree, path)
-        action = _turn(parent, edge.action, grammar)
-        if edge.thought or action.error or edge.reward is None:
-            continue
-        told = parent.state.messages
-        yield Experience(
-            task_id=tree.task.id,
-            history=played(tree.task, told[:-1] if told[-1].partial else told, grammar),
-            action=call_text(action.call),
-            observation=answered(node.state.messages),
-            reward=edge.reward,
-            terminated=node.terminated,
-            truncated=node.truncated,
-            invalid=node.invalid,
-            origin=node.origin,
-            depth=sum(not earlier.thought for earlier in path[:-1]),
-            key=parent.state.key,
-        )
+    for path, _ in tree.walk():
+        if path and (one := transition(tree, path, grammar)) is not None:
+            yield one
+
+
+def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience | None:
+    """The last step of a path, which the tree has taken.
+
+    None is what tells nothing of the world: a thought alone, a malformed turn (which no environment gets to see) and a
+    step whose reward is withheld.
+    """
+    edge, parent, node = path[-1], _parent(tree, path), path[-1].child
+    action = _turn(parent, edge.action, grammar)
+    if edge.thought or action.error or edge.reward is None or node is None:
+        return None
+    told = parent.state.messages
+    return Experience(
+        task_id=tree.task.id,
+        history=played(tree.task, told[:-1] if told[-1].partial else told, grammar),
+        action=call_text(action.call),
+        observation=answered(node.state.messages),
+        reward=edge.reward,
+        terminated=node.terminated,
+        truncated=node.truncated,
+        invalid=node.invalid,
+        origin=node.origin,
+        depth=sum(not earlier.thought for earlier in path[:-1]),
+        key=parent.state.key,
+    )
 
 
 def opening(tree: Tree, grammar: Grammar | None = None) -> Experience:

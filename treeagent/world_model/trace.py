@@ -27,6 +27,12 @@ def trace(one: Experience) -> str:
     return " . ".join(filter(None, said))
 
 
+def reflection(better: Experience, found: str, other: Experience, lost: str) -> str:
+    """One line on why an action is better than another that was tried in its place: what each did, and what it came to
+    in the end (``found`` and ``lost``). The better action itself is what follows."""
+    return f"not {other.action} : {trace(other)} , {lost} . better : {trace(better)} , {found}"
+
+
 def named(page: str, action: str) -> str:
     """The line of a page that an action names: the first that begins with its argument, else the first that holds it;
     empty where there is none. A number names what it begins: elsewhere it is a price."""
