@@ -97,6 +97,10 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
         ("search.merge=all", "search.merge is \"all\", but must be 'text' or 'call': correct it"),
         ("search=3", "search is 3, but must be a section: correct it"),
         (
+            "warm_start.early_experience.rows=worlds",
+            "warm_start.early_experience.rows is \"worlds\", but must be 'none', 'world', 'reflection' or 'both'",
+        ),
+        (
             'evaluate.modes=["greed"]',
             "evaluate.modes.0 is \"greed\", but must be 'greedy', 'mcts', 'best_of_n', 'beam'",
         ),

@@ -121,6 +121,22 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class EarlyExperienceConfig:
+    """What actions tried beside the demonstrated ones teach the policy (Early Experience, Zhang et al. 2025)."""
+
+    rows: Literal["none", "world", "reflection", "both"] = "none"
+    """"world": before the imitation, what the environment answers to an action. "reflection": among the demonstrations,
+    turns that say why an action is better than another one."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Of the demonstrations, the first ones, at whose states other actions are tried."""
+    alternatives: Annotated[int, Field(ge=0)] = 2
+    """K, wrong actions drawn at each of these states, beside the right one. Each is played on to the end without
+    further errors."""
+    world_steps: Annotated[int, Field(gt=0)] = 200
+    """Steps of the optimiser, set as in ``warm_start.sft``, on "world" rows alone."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class WarmStartConfig:
     """Imitation of the environment's demonstrator, before any search."""
 
@@ -136,6 +152,8 @@ class WarmStartConfig:
     """The imitation itself."""
     lora: LoraConfig | None = None
     """An adapter to train in place of the weights of ``policy.model``; updates go on with it."""
+    early_experience: EarlyExperienceConfig = Field(default_factory=EarlyExperienceConfig)
+    """More than the demonstrations."""
 
 
 @dataclass(frozen=True, config=_STRICT)

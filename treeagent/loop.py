@@ -1,11 +1,12 @@
 """The story of a run: imitate, search, learn from the trees, compare. Every stage is recorded and resumes."""
 
+import math
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
@@ -15,22 +16,25 @@ import orjson
 
 from treeagent.actors import environment, make_policy, play_on
 from treeagent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, save_checkpoint
-from treeagent.collect import demonstrate, tokenise
+from treeagent.collect import Alternatives, demonstrate, demonstrated, tokenise
 from treeagent.config import Method, RunConfig, dump_config
+from treeagent.early_experience import reflection_rows, reflections, world_rows
+from treeagent.envs.base import Env
 from treeagent.evaluate import Mode, Outcome, summarise
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.grammar import Grammar, make_grammar
 from treeagent.health import return_spread
 from treeagent.jobs import TrainJob, WaveJob, evaluate_wave, read_trees, sample_value_rows, search_wave
+from treeagent.learners.config import SFTConfig
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
-from treeagent.learners.watch import Hooks
+from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.pool import run_jobs
 from treeagent.progress import Advance, Progress
 from treeagent.report.html import write_report
 from treeagent.run import COLLECTED, Run, RunError
-from treeagent.search.node import Node, Tree
+from treeagent.search.node import Tree, path_return
 from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, shards, write_atomic
@@ -62,35 +66,55 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     out = run.checkpoints / "warm"
     if run.is_done("warm_start"):
         return out
-    settings = config.warm_start
+    settings, early = config.warm_start, config.warm_start.early_experience
     with progress.track("demonstrations", settings.episodes) as advance:
         demonstrations = _advancing(_demonstrations(config), advance)
         first = list(islice(demonstrations, _TOKENIZER_EPISODES))
         checkpoint = _initial_checkpoint(config, first)
         # One demonstration at a time: its rows are small, its states are not.
-        told = list(map(_imitation(config, checkpoint), chain(first, demonstrations)))
-    rows = [row for parts in told for row in parts if len(row.token_ids) <= settings.max_tokens]
-    scratch = run.checkpoints / ".warm_start"
-    with tracking(run, progress) as on_event:
-        hooks = Hooks(
-            on_metrics=lambda metrics: on_event(Event("warm_start", metrics=metrics)),
-            on_progress=lambda done, total: on_event(Event("warm_start", done=done, total=total)),
-            checkpoint_dir=scratch,
+        told = list(map(_lessons(config, checkpoint), chain(first, demonstrations)))
+    world = [row for each in told for row in each.world if len(row.token_ids) <= settings.max_tokens]
+    rows = [row for each in told for row in each.imitation if len(row.token_ids) <= settings.max_tokens]
+    reflected = [row for each in told for row in each.reflections if len(row.token_ids) <= settings.max_tokens]
+    if early.rows in ("reflection", "both") and not reflected:
+        raise RunError(
+            "no demonstration teaches a reflection that fits into policy.max_new_tokens "
+            f"({config.policy.max_new_tokens}) and warm_start.max_tokens ({settings.max_tokens}): raise these or "
+            "warm_start.early_experience.share, or lower update.targets.min_return"
         )
-        result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, settings.sft, head=checkpoint.head, **hooks)
+    before, after = run.checkpoints / ".warm_start_world", run.checkpoints / ".warm_start"
+    with tracking(run, progress) as on_event:
+
+        def train_on(
+            rows: Sequence[TokenRow], sft: SFTConfig, name: str, scratch: Path, head: ValueHead | None
+        ) -> TrainResult:
+            hooks = Hooks(
+                on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
+                on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
+                checkpoint_dir=scratch,
+            )
+            return train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, head=head, **hooks)
+
+        if early.rows in ("world", "both"):
+            train_on(world, replace(settings.sft, max_steps=early.world_steps), "warm_start_world", before, None)
+        result = train_on([*rows, *reflected], settings.sft, "warm_start", after, checkpoint.head)
     save_checkpoint(checkpoint, out)
-    successes = sum(parts[0].value_targets[0] >= 1.0 for parts in told if parts)
+    outcomes = [each.outcome for each in told if each.outcome is not None]
     run.finish(
         "warm_start",
         {
             "demonstrations": len(told),
-            "demonstration_success": successes / len(told),
+            "demonstration_success": sum(outcome >= 1.0 for outcome in outcomes) / len(told),
+            "environment_steps": sum(each.environment_steps for each in told),
             "rows": len(rows),
+            "world_rows": len(world),
+            "reflections": len(reflected),
             "parameters": sum(parameter.numel() for parameter in checkpoint.model.parameters()),
             "update": asdict(result),
         },
     )
-    shutil.rmtree(scratch, ignore_errors=True)
+    for scratch in (before, after):
+        shutil.rmtree(scratch, ignore_errors=True)
     return out
 
 
@@ -308,20 +332,40 @@ def _telling_tree(run: Run) -> Tree | None:
 
 
 def _demonstrations(config: RunConfig) -> Iterator[Tree]:
-    env = environment(config)
-    demonstrator = env.demonstrator(config.warm_start.noise)
+    """With other actions tried beside those of the first ones, where they are wanted."""
+    env, settings = environment(config), config.warm_start
+    demonstrator = env.demonstrator(settings.noise)
     if demonstrator is None:
         raise RunError(
             f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
             "set policy.model to a model that can act already"
         )
+    branched, alternatives = 0, _alternatives(config, env)
+    if alternatives is not None:
+        branched = math.ceil(settings.early_experience.share * settings.episodes)
     dynamics, grammar = play_on(env, config, "demonstrate"), _grammar(config)
-    for start in range(0, config.warm_start.episodes, config.warm_start.tasks):
-        count = min(config.warm_start.tasks, config.warm_start.episodes - start)
+    for start in range(0, settings.episodes, settings.tasks):
+        count = min(settings.tasks, settings.episodes - start)
         tasks: Sequence[Task] = env.tasks("train", count)
+        seed, here = derive_seed(config.seed, "demonstrate", start), max(branched - start, 0)
         yield from demonstrate(
-            dynamics, demonstrator, tasks, seed=derive_seed(config.seed, "demonstrate", start), grammar=grammar
+            dynamics, demonstrator, tasks[:here], seed=seed, grammar=grammar, alternatives=alternatives
         )
+        yield from demonstrate(dynamics, demonstrator, tasks[here:], seed=seed, grammar=grammar)
+
+
+def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:
+    """Who acts beside the demonstrator, if anybody is to."""
+    settings = config.warm_start.early_experience
+    if settings.rows == "none":
+        return None
+    expert, erring = env.demonstrator(0.0), env.demonstrator(1.0)
+    if expert is None or erring is None or env.snapshot_kind == "none":
+        raise RunError(
+            f"warm_start.early_experience.rows is {settings.rows!r}, which tries other actions at the states of a "
+            f"demonstration, but environment {config.environment.name!r} cannot go back to a state: set it to 'none'"
+        )
+    return Alternatives(expert, erring, settings.alternatives)
 
 
 def _grammar(config: RunConfig) -> Grammar:
@@ -336,7 +380,7 @@ def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Ch
         head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
         adapted = with_adapter(checkpoint.model, config.warm_start.lora, derive_seed(config.seed, "lora"))
         return Checkpoint(adapted, checkpoint.tokenizer, head)
-    texts = [message.content for tree in demonstrations for message in _last(tree).state.messages]
+    texts = [text for tree in demonstrations for text in _texts(config, tree)]
     tokenizer = train_tokenizer(texts, config.policy.scratch)
     model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
     return Checkpoint(
@@ -344,21 +388,51 @@ def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Ch
     )
 
 
-def _last(tree: Tree) -> Node:
-    *_, node = tree.nodes()
-    return node
+def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
+    """What a tokenizer is to spell shortly."""
+    path = demonstrated(demonstration)
+    last = path[-1].child if path else demonstration.root
+    assert last is not None
+    yield from (message.content for message in last.state.messages)
+    if config.warm_start.early_experience.rows in ("reflection", "both"):
+        yield from (one.turn for one in reflections(demonstration, config.update.targets, _grammar(config)))
 
 
-def _imitation(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], list[TokenRow]]:
-    """Demonstrations to rows, with the outcome as every state's value; none where there was no step."""
-    chat = make_policy(checkpoint, config).chat
+@dataclass(frozen=True, slots=True)
+class _Lessons:
+    """What one demonstration teaches."""
 
-    def rows(demonstration: Tree) -> list[TokenRow]:
+    imitation: Sequence[TokenRow]
+    world: Sequence[TokenRow]
+    reflections: Sequence[TokenRow]
+    outcome: float | None
+    """Its return; none where there was no step."""
+    environment_steps: int
+    """Of alternatives, too."""
+
+
+def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Lessons]:
+    """Demonstrations to rows, with the outcome as every state's value, and to rows of early experience where they are
+    wanted, of reflections those that the policy could say."""
+    chat, grammar, wanted = make_policy(checkpoint, config).chat, _grammar(config), config.warm_start.early_experience
+
+    def lessons(demonstration: Tree) -> _Lessons:
         tree = tokenise(demonstration, chat)
-        *_, (path, _) = tree.walk()
-        return list(path_rows(tree, path, [path[0].value] * (len(path) + 1))) if path else []
+        path = demonstrated(tree)
+        outcome = path_return(demonstrated(demonstration)) if path else None
+        alone = tree.budget.simulations <= 1
+        reflected: Iterable[TokenRow] = ()
+        if wanted.rows in ("reflection", "both"):
+            reflected = reflection_rows(tree, config.update.targets, grammar, chat.encode_action)
+        return _Lessons(
+            list(path_rows(tree, path, [outcome] * (len(path) + 1))),
+            list(world_rows(tree)) if wanted.rows in ("world", "both") and not alone else [],
+            [row for row in reflected if sum(row.mask) <= config.policy.max_new_tokens],
+            outcome,
+            tree.budget.environment_steps,
+        )
 
-    return rows
+    return lessons
 
 
 def _advancing(items: Iterator[Tree], advance: Advance) -> Iterator[Tree]:

@@ -7,9 +7,12 @@ from head_gradients import head_gradients
 from tiny import HIDDEN, logprobs, token_rows, weights
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from treeagent.early_experience import world_rows
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.targets import TokenRow
+from treeagent.types import Action, Message, State, Task
 from treeagent.value_head import ValueHead
 
 ONE_STEP = SFTConfig(max_steps=1, batch_size=8, log_every=1)
@@ -44,6 +47,24 @@ def test_no_loss_reaches_an_observation_between_two_actions(
     for row in rows:
         for gradient, trained in zip(gradients[row.token_ids], (*row.mask[1:], False), strict=True):
             assert bool(gradient.any()) == trained
+
+
+def test_rows_of_the_world_train_on_its_answers_alone(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """On answers 7, 8 and 10 after the actions 5, 6 and 9; on the opening 3, 4 and the actions not at all."""
+    task = Task("world", "go")
+
+    def after(*ids: int, edges: tuple[Edge, ...] = ()) -> Node:
+        return Node(State(task, (Message("user", "seen"),)), context_ids=ids, edges=list(edges))
+
+    last = Edge(Action("b", "b", token_ids=(9,)), 1.0, child=after(10))
+    first = Edge(Action("a", "a", token_ids=(5, 6)), 1.0, child=after(7, 8, edges=(last,)))
+    rows = list(world_rows(Tree(task, 0, after(3, 4, edges=(first,)))))
+    with head_gradients(model) as gradients:
+        train_sft(model, tokenizer, rows, ONE_STEP)
+    reached = [bool(gradient.any()) for gradient in gradients[3, 4, 5, 6, 7, 8, 9, 10]]
+    assert reached == [False, False, False, True, True, False, True, False]  # each by the next token's loss
 
 
 def test_each_row_counts_by_its_weight(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

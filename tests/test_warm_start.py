@@ -1,0 +1,110 @@
+"""Early experience in a warm start: what it trains on, what it costs, and that no interruption changes the weights."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch import equal
+
+from treeagent.config import load_config
+from treeagent.envs.shop import ShopEnv
+from treeagent.loop import warm_start
+from treeagent.progress import Advance, QuietProgress
+from treeagent.run import Run, RunError
+
+CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
+EARLY = "warm_start.early_experience."
+SMALL = ["workers=1", "warm_start.episodes=24", "warm_start.noise=0.5", "warm_start.sft.max_steps=6"]
+BOTH = [
+    f"{EARLY}rows=both", f"{EARLY}share=0.34", f"{EARLY}world_steps=4", "warm_start.sft.save_every=2",
+    "warm_start.max_tokens=400", "policy.max_new_tokens=80",
+]  # fmt: skip
+
+
+class Interrupting(QuietProgress):
+    """As Ctrl-C at a step of the piece of work of that name."""
+
+    def __init__(self, name: str, step: int) -> None:
+        self.name, self.step = name, step
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        done = 0
+
+        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+            nonlocal done
+            done += count
+            if (name, done) == (self.name, self.step):
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+def start(out: Path, overrides: Sequence[str], *interruptions: tuple[str, int]) -> tuple[Path, dict[str, Any]]:
+    """The warm checkpoint and its stage's facts, resumed after each interruption."""
+    config = load_config(CONFIG, [*SMALL, *overrides])
+    for name, step in interruptions:
+        with Run.create(out, config, resume=True) as run, pytest.raises(KeyboardInterrupt):
+            warm_start(config, run, Interrupting(name, step))
+    with Run.create(out, config, resume=True) as run:
+        return warm_start(config, run, QuietProgress()), run.facts("warm_start")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    ours, theirs = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    return ours.keys() == theirs.keys() and all(equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Never interrupted."""
+    return start(tmp_path_factory.mktemp("whole") / "run", BOTH)
+
+
+def test_an_interrupted_warm_start_resumes_to_the_same_weights(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    checkpoint, facts = whole
+    cut, again = start(tmp_path / "run", BOTH, ("warm_start_world", 3), ("warm_start", 4))
+    assert same_weights(checkpoint, cut)
+    assert not list(checkpoint.parent.glob(".*")) and not list(cut.parent.glob(".*"))
+    assert facts | {"update": 0} == again | {"update": 0}
+    rows = Run.open(checkpoint.parent.parent).metrics()
+    assert {row["stage"] for row in rows} == {"warm_start_world", "warm_start"}
+
+
+def test_what_is_tried_beside_the_demonstrations_is_counted_and_changes_none_of_them(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    _, early = whole
+    _, plain = start(tmp_path / "run", ["warm_start.max_tokens=400"])
+    assert plain["world_rows"] == plain["reflections"] == 0
+    assert early["world_rows"] > 20 and early["reflections"] > 10
+    for same in ("demonstrations", "demonstration_success", "rows"):
+        assert plain[same] == early[same]
+    assert early["environment_steps"] > 2 * plain["environment_steps"]
+
+
+def test_a_reflection_that_the_policy_could_not_say_is_no_row(tmp_path: Path) -> None:
+    config = load_config(CONFIG, [*SMALL, *BOTH, "policy.max_new_tokens=10"])
+    with (
+        Run.create(tmp_path / "run", config, resume=False) as run,
+        pytest.raises(RunError, match=r"no demonstration teaches a reflection that fits into policy.max_new_tokens"),
+    ):
+        warm_start(config, run, QuietProgress())
+
+
+class OneWay(ShopEnv):
+    snapshot_kind = "none"
+
+
+def test_an_environment_without_a_way_back_is_refused(tmp_path: Path) -> None:
+    config = load_config(CONFIG, [*SMALL, *BOTH, "environment.name=test_warm_start:OneWay", "environment.options={}"])
+    with (
+        Run.create(tmp_path / "run", config, resume=False) as run,
+        pytest.raises(RunError, match=r"rows is 'both', which tries .* cannot go back to a state: set it to 'none'"),
+    ):
+        warm_start(config, run, QuietProgress())
