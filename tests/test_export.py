@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from treeagent.cli import app
 from treeagent.config import RunConfig, load_config
 from treeagent.export.dataset import Format, export
-from treeagent.export.views import VIEWS
+from treeagent.export.views import USUAL, VIEWS
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
@@ -115,7 +115,7 @@ def run(chat: ChatFormat, tmp_path: Path) -> Run:
 def write(
     run: Run, out: Path, *views: str, format: Format = "parquet", config: RunConfig | None = None
 ) -> dict[str, int]:
-    return export(config or run.config, run, QuietProgress(), list(views) or list(VIEWS), format, out)
+    return export(config or run.config, run, QuietProgress(), list(views) or list(USUAL), format, out)
 
 
 def load(out: Path, view: str, split: str = "train") -> Dataset:
@@ -149,8 +149,8 @@ def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Pat
 
 def test_both_formats_hold_the_same_rows(run: Run, tmp_path: Path) -> None:
     for format in ("parquet", "jsonl"):
-        write(run, tmp_path / format, format=format)
-    for view in VIEWS:
+        write(run, tmp_path / format, *USUAL, "world", format=format)
+    for view in (*USUAL, "world"):
         lines = (tmp_path / "jsonl" / view / "train-00000.jsonl").read_bytes().splitlines()
         table = pyarrow.parquet.read_table(tmp_path / "parquet" / view / "train-00000.parquet")
         assert table.to_pylist() == [orjson.loads(line) for line in lines]
@@ -207,6 +207,38 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     assert path_return((good, won)) == 1.0
     advantages = [row["advantages"][-1] for row in VIEWS["advantages"].rows(tree, update)]
     assert advantages == pytest.approx([0.25, -0.75, -0.6])  # Q 1 - 3/4, 0 - 3/4, 0 - 3/5
+
+
+def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
+    assert set(VIEWS) - set(USUAL) == {"world", "reflection"}
+    tree = shop_tree(chat, 7)
+    good, bad = tree.root.edges
+    assert good.child is not None and bad.child is not None
+    won, lost = good.child.edges
+    assert won.child is not None and lost.child is not None
+    run = make_run(tmp_path / "run", [[tree]])
+    assert write(run, tmp_path / "dreamt", "world") == {"world": 2}
+    lost.child.origin = "real"
+    run = make_run(tmp_path / "real", [[tree]])
+    assert write(run, tmp_path / "out", "world", "reflection") == {"world": 3, "reflection": 1}
+    bought, second, tea = VIEWS["world"].rows(tree, run.config.update)
+    answers = [good.child.context_ids + won.child.context_ids, lost.child.context_ids, bad.child.context_ids]
+    assert [[token for token in row["labels"] if token != -100] for row in (bought, second, tea)] == [
+        [*answer] for answer in answers
+    ]
+    assert bought["input_ids"] == tree.prompt_ids((good, won))
+    assert [message["content"] for message in bought["messages"]][-2:] == ["Action: buy[1]", "Thank you."]
+    [reflection] = VIEWS["reflection"].rows(tree, run.config.update)
+    assert [message["content"] for message in reflection["prompt"]] == [
+        "You are in a shop.", "Buy kettle 7.", "Thought: look\nAction: search[kettle]", "1 kettle $7",
+    ]  # fmt: skip
+    assert reflection["completion"] == [
+        {
+            "role": "assistant",
+            "content": "Thought: not buy[2] : names nothing shown . new . done kettle , missing buy 7 , reward 0 in 1 "
+            ". better : names 1 kettle $7 . new . done kettle , missing buy 7 , reward 1 in 1\nAction: buy[1]",
+        }
+    ]
 
 
 def test_pairs_of_whole_paths_keep_observations_out_of_the_loss(chat: ChatFormat) -> None:
@@ -336,7 +368,7 @@ EXPORTER = """
 import os, sys
 from pathlib import Path
 from treeagent.export.dataset import export
-from treeagent.export.views import VIEWS
+from treeagent.export.views import USUAL
 from treeagent.progress import QuietProgress
 from treeagent.run import Run
 run = Run.open(Path(sys.argv[1]))
@@ -345,7 +377,7 @@ for _ in sys.stdin:
         print(child, flush=True)
         os.waitpid(child, 0)
     else:
-        export(run.config, run, QuietProgress(), list(VIEWS), "parquet", Path(sys.argv[2]))
+        export(run.config, run, QuietProgress(), list(USUAL), "parquet", Path(sys.argv[2]))
         os._exit(0)
 """
 """Begins the export in a process of its own for every line it reads, and tells its number."""
@@ -411,7 +443,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     empty = make_run(tmp_path / "empty", [])
     assert sentence(empty.path, "--out", out).startswith(f"{empty.path} holds no trees: make some with treeagent coll")
     said = sentence(run.path, "--out", out, "--view", "pears")
-    assert said == "'pears' is no view: choose pairs, advantages, sft, values, transitions"
+    assert said == "'pears' is no view: choose pairs, advantages, sft, values, transitions, world, reflection"
     said = sentence(run.path, "--out", out, "--view", "values", "update.pairs.min_margin=0.1")
     assert said.startswith("update.pairs.min_margin does not change what is exported: leave it out")
     assert sentence(run.path, "--out", out, "seed=3").startswith("seed does not change what is exported")
@@ -427,13 +459,14 @@ def test_trees_without_token_ids_are_refused_by_name(chat: ChatFormat, tmp_path:
     tree = shop_tree(chat, 1)
     tree.root.context_ids = ()
     for node in tree.nodes():
-        node.context_ids = ()
+        node.context_ids, node.origin = (), "real"
         for edge in node.edges:
             edge.action = replace(edge.action, token_ids=(), logprobs=())
     run = make_run(tmp_path / "run", [[tree]])
     assert "no path of the tree of task train-1 has the tokens" in sentence(run.path, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert write(run, tmp_path / "out", "transitions") == {"transitions": 4}
+    counts = {"transitions": 4, "reflection": 1}
+    assert write(run, tmp_path / "out", *counts) == counts
 
 
 def test_a_folder_of_something_else_is_refused_and_kept(run: Run, chat: ChatFormat, tmp_path: Path) -> None:

@@ -121,7 +121,9 @@ def export(
     view: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="VIEW", help="pairs, advantages, sft, values or transitions; give it again for more. Default: all."
+            metavar="VIEW",
+            help="pairs, advantages, sft, values or transitions, by default all of these; world or reflection. "
+            "Give it again for more.",
         ),
     ] = None,
     format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="Of the files.")] = "parquet",
@@ -134,13 +136,13 @@ def export(
     """
     from treeagent.config import load_config
     from treeagent.export.dataset import export as write
-    from treeagent.export.views import VIEWS
+    from treeagent.export.views import USUAL
     from treeagent.progress import RichProgress
     from treeagent.run import Run
 
     run = Run.open(run_folder)
     config = load_config(run_folder / "config.toml", overrides or ())
-    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or VIEWS)), format, out)
+    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), format, out)
     for name, count in rows.items():
         Console().print(f"{count:,} rows in {out / name}", highlight=False, markup=False)
 

@@ -85,7 +85,7 @@ def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Forma
     for view in views:
         if view not in VIEWS:
             raise RunError(f"{view!r} is no view: choose {', '.join(VIEWS)}")
-    if "transitions" in views:
+    if any(VIEWS[view].react for view in views):
         check_readable(config.policy.format)
     sections = list(dict.fromkeys(VIEWS[view].section for view in views if VIEWS[view].section))
     for key in config_difference(run.config, config):
@@ -206,10 +206,11 @@ def _export_shard(path: Path, config: UpdateConfig, views: Sequence[str], format
             trees += 1
             budget.add(tree.budget)
             origins.update(node.origin for node in tree.nodes() if node is not tree.root)
-            if tree.text_only and set(views) - {"transitions"}:
+            if tree.text_only and not all(VIEWS[view].texts for view in views):
+                texts = " or ".join(name for name, view in VIEWS.items() if view.texts)
                 raise RunError(
                     f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected "
-                    "with policy.remote.text_only only --view transitions can be exported"
+                    f"with policy.remote.text_only only --view {texts} can be exported"
                 )
             for view in views:
                 made = list(VIEWS[view].rows(tree, config))

@@ -8,9 +8,11 @@ import pyarrow
 
 from treeagent.advantages import advantage_rows, advantages
 from treeagent.config import UpdateConfig
+from treeagent.early_experience import reflections, world_rows
+from treeagent.grammar import ReAct
 from treeagent.pairs import preference_pairs
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.targets import imitation_rows, value_rows
+from treeagent.targets import TokenRow, imitation_rows, value_rows
 from treeagent.transitions import transitions
 from treeagent.types import Message, Refused, as_read
 
@@ -29,6 +31,12 @@ class View:
     """Of ``update``: what the rows depend on, if anything."""
     loosen: tuple[str, ...] = ()
     """Settings in it that leave rows out."""
+    asked: bool = False
+    """Exported only where it is asked for by name."""
+    texts: bool = False
+    """Of texts alone: trees without token ids have it too."""
+    react: bool = False
+    """Reads the calls of earlier turns, in ReAct's form."""
 
 
 def _pairs(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
@@ -79,11 +87,33 @@ def _imitation(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
             continue
         while messages[-1].role != "assistant":  # what came after the last action teaches nobody to act
             messages = messages[:-1]
+        yield _labelled(row, messages)
+
+
+def _labelled(row: TokenRow, messages: Sequence[Message]) -> Row:
+    return {
+        "task_id": row.task_id,
+        "messages": _talk(messages),
+        "input_ids": row.token_ids,
+        "labels": [token if kept else _IGNORED for token, kept in zip(row.token_ids, row.mask, strict=True)],
+    }
+
+
+def _world(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    starts = _starts(tree)
+    for row in world_rows(tree):
+        yield _labelled(row, _said(starts, row.token_ids))
+
+
+def _reflections(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+    for one in reflections(tree, config.targets, ReAct()):
+        node = one.path[-1].child if one.path else tree.root
+        assert node is not None
+        *_, (start, _) = tree.segments(one.path)
         yield {
-            "task_id": row.task_id,
-            "messages": _talk(messages),
-            "input_ids": row.token_ids,
-            "labels": [token if kept else _IGNORED for token, kept in zip(row.token_ids, row.mask, strict=True)],
+            "task_id": tree.task.id,
+            "prompt": _talk(as_read(node.state.messages, start.left_out)),
+            "completion": _talk([Message("assistant", one.turn)]),
         }
 
 
@@ -228,5 +258,23 @@ VIEWS: Mapping[str, View] = {
             invalid=_flag,
         ),
         _transitions,
+        texts=True,
+        react=True,
+    ),
+    "world": View(
+        _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids),
+        _world,
+        asked=True,
+    ),
+    "reflection": View(
+        _schema(task_id=_text, prompt=_messages, completion=_messages),
+        _reflections,
+        "targets",
+        ("min_return",),
+        asked=True,
+        texts=True,
+        react=True,
     ),
 }
+USUAL = tuple(name for name, view in VIEWS.items() if not view.asked)
+"""What is exported where nothing is asked for."""
