@@ -88,12 +88,19 @@ def test_what_is_tried_beside_the_demonstrations_is_counted_and_changes_none_of_
     assert early["environment_steps"] > 2 * plain["environment_steps"]
 
 
-def test_a_reflection_that_the_policy_could_not_say_is_no_row(tmp_path: Path) -> None:
-    config = load_config(CONFIG, [*SMALL, *BOTH, "policy.max_new_tokens=10"])
-    with (
-        Run.create(tmp_path / "run", config, resume=False) as run,
-        pytest.raises(RunError, match=r"no demonstration teaches a reflection that fits into policy.max_new_tokens"),
-    ):
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "policy.max_new_tokens=10",
+            r"leave [1-9]\d* world rows .* and 0 reflections within policy.max_new_tokens \(10\)",
+        ),
+        ("warm_start.max_tokens=30", r"leave 0 world rows within warm_start.max_tokens \(30\) and 0 reflections"),
+    ],
+)
+def test_rows_that_are_wanted_but_too_long_are_refused(tmp_path: Path, override: str, said: str) -> None:
+    config = load_config(CONFIG, [*SMALL, *BOTH, override])
+    with Run.create(tmp_path / "run", config, resume=False) as run, pytest.raises(RunError, match=said):
         warm_start(config, run, QuietProgress())
 
 

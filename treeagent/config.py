@@ -135,6 +135,9 @@ class EarlyExperienceConfig:
     world_steps: Annotated[int, Field(gt=0)] = 200
     """Steps of the optimiser, set as in ``warm_start.sft``, on "world" rows alone."""
 
+    def wants(self, kind: Literal["world", "reflection"]) -> bool:
+        return self.rows in (kind, "both")
+
 
 @dataclass(frozen=True, config=_STRICT)
 class WarmStartConfig:

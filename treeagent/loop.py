@@ -76,11 +76,11 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     world = [row for each in told for row in each.world if len(row.token_ids) <= settings.max_tokens]
     rows = [row for each in told for row in each.imitation if len(row.token_ids) <= settings.max_tokens]
     reflected = [row for each in told for row in each.reflections if len(row.token_ids) <= settings.max_tokens]
-    if early.rows in ("reflection", "both") and not reflected:
+    if (early.wants("world") and not world) or (early.wants("reflection") and not reflected):
         raise RunError(
-            "no demonstration teaches a reflection that fits into policy.max_new_tokens "
-            f"({config.policy.max_new_tokens}) and warm_start.max_tokens ({settings.max_tokens}): raise these or "
-            "warm_start.early_experience.share, or lower update.targets.min_return"
+            f"the demonstrations leave {len(world)} world rows within warm_start.max_tokens ({settings.max_tokens}) "
+            f"and {len(reflected)} reflections within policy.max_new_tokens ({config.policy.max_new_tokens}) beside: "
+            f"raise these, or set warm_start.early_experience.rows, now {early.rows!r}, to what there is"
         )
     before, after = run.checkpoints / ".warm_start_world", run.checkpoints / ".warm_start"
     with tracking(run, progress) as on_event:
@@ -95,7 +95,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             )
             return train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, head=head, **hooks)
 
-        if early.rows in ("world", "both"):
+        if early.wants("world"):
             train_on(world, replace(settings.sft, max_steps=early.world_steps), "warm_start_world", before, None)
         result = train_on([*rows, *reflected], settings.sft, "warm_start", after, checkpoint.head)
     save_checkpoint(checkpoint, out)
@@ -394,7 +394,7 @@ def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
     last = path[-1].child if path else demonstration.root
     assert last is not None
     yield from (message.content for message in last.state.messages)
-    if config.warm_start.early_experience.rows in ("reflection", "both"):
+    if config.warm_start.early_experience.wants("reflection"):
         yield from (one.turn for one in reflections(demonstration, config.update.targets, _grammar(config)))
 
 
@@ -422,11 +422,11 @@ def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Les
         outcome = path_return(demonstrated(demonstration)) if path else None
         alone = tree.budget.simulations <= 1
         reflected: Iterable[TokenRow] = ()
-        if wanted.rows in ("reflection", "both"):
+        if wanted.wants("reflection"):
             reflected = reflection_rows(tree, config.update.targets, grammar, chat.encode_action)
         return _Lessons(
             list(path_rows(tree, path, [outcome] * (len(path) + 1))),
-            list(world_rows(tree)) if wanted.rows in ("world", "both") and not alone else [],
+            list(world_rows(tree)) if wanted.wants("world") and not alone else [],
             [row for row in reflected if sum(row.mask) <= config.policy.max_new_tokens],
             outcome,
             tree.budget.environment_steps,
