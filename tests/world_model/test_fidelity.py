@@ -225,6 +225,17 @@ def test_kinds_are_told_apart_as_asked() -> None:
     assert {name: row.steps for name, row in found.by_kind.items()} == {"end": 30, "other": len(steps) - 30}
 
 
+def test_what_can_be_told_has_figures_of_its_own() -> None:
+    """A table without searches: all else is as exact as it was."""
+    steps = shop_steps(30)
+    known = [one for one in steps if one.kind != "search"]
+    found = audited(Oracle(known), steps, free=("search",))
+    assert found.determined == Figures(len(known), 1, 1, 1, 0, 0, 1, 0)
+    assert found.overall.observation_exact == pytest.approx(len(known) / len(steps))
+    assert found.to_json()["determined"]["observation_exact"] == 1.0
+    assert audited(Oracle(steps), steps, free=("search", "click")).determined is None
+
+
 def test_the_report_is_plain() -> None:
     steps = shop_steps(20)
     report = audited(Oracle(steps), steps).to_json()

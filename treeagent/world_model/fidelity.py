@@ -91,6 +91,8 @@ class Fidelity:
     """An audit's findings."""
 
     overall: Figures
+    determined: Figures | None
+    """Of the actions that are not free, whose answers can be told; None where there are none."""
     by_kind: Mapping[str, Figures]
     by_depth: Mapping[int, Figures]
     """One-step figures by how many steps came before in the episode."""
@@ -113,7 +115,8 @@ class Fidelity:
         tables = {name: _by(getattr(self, name)) for name in ("by_kind", "by_depth", "compounding")}
         calibration = {f"{said:g}": list(found) for said, found in self.calibration.items()}
         plain = {name: getattr(self, name) for name in ("optimism", "wrong_returns", "episodes", "cr", "lambda_cap")}
-        return asdict(self.overall) | plain | tables | {"calibration": calibration}
+        determined = {"determined": None if self.determined is None else asdict(self.determined)}
+        return asdict(self.overall) | determined | plain | tables | {"calibration": calibration}
 
 
 def _by(table: Mapping[Any, Figures]) -> dict[str, Any]:
@@ -333,7 +336,7 @@ async def audit(
     _check_apart(kept, trained)
     judge = partial(figures, free=free, kind=kind, tolerance=tolerance, reward_span=reward_span)
     pairs = [Pair(one, said) for one, said in zip(kept, await _ask(model, kept), strict=True)]
-    overall = judge(pairs)
+    overall, tellable = judge(pairs), [pair for pair in pairs if kind(pair.real) not in free]
 
     def table(keyed: Iterable[tuple[Any, Pair]]) -> dict[Any, Figures]:
         groups: dict[Any, list[Pair]] = defaultdict(list)
@@ -352,6 +355,7 @@ async def audit(
     wrong = wrong_returns(episodes, tolerance)
     return Fidelity(
         overall=overall,
+        determined=judge(tellable) if tellable else None,
         by_kind=table((kind(pair.real), pair) for pair in pairs),
         by_depth=table((pair.real.depth, pair) for pair in pairs),
         compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, start=1)),
