@@ -76,7 +76,7 @@ def _writer(config: RunConfig, world: Path) -> Writer:
         from treeagent.generators.remote import RemoteChat  # its package is an extra
         from treeagent.world_model.remote import RemoteWriter
 
-        served = RemoteChat(settings.remote, str(settings.model))
+        served = RemoteChat(settings.remote, str(settings.model), "world.remote")
         return RemoteWriter(served, settings.temperature, max_new_tokens=settings.max_new_tokens)
     checkpoint = _load(world)
     generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)

@@ -224,6 +224,8 @@ def test_a_server_that_is_down_is_named() -> None:
         Refused, match=r"the server at http://127.0.0.1:9/v1 cannot be reached \(.*refused.*\): start it"
     ):
         RemoteGenerator(RemoteConfig("http://127.0.0.1:9/v1", retries=0), "toy", 1.0)
+    with pytest.raises(Refused, match=r"correct world\.remote\.url"):
+        RemoteChat(RemoteConfig("http://127.0.0.1:9/v1", retries=0), "toy", "world.remote")
 
 
 def test_the_key_comes_from_the_environment(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:

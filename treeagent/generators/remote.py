@@ -41,12 +41,14 @@ _NO_CONTEXT = 1 << 40
 class _Server:
     """A connection that holds few requests in flight and counts what they cost."""
 
-    def __init__(self, config: RemoteConfig, checkpoint: str) -> None:
-        """
+    def __init__(self, config: RemoteConfig, checkpoint: str, settings: str = "policy.remote") -> None:
+        """``settings`` is what errors call the configuration.
+
         Raises:
             Refused: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
         """
         self.config = config
+        self._settings = settings
         self.usage = Usage()
         key = os.environ.get("OPENAI_API_KEY") or "none"  # a server of one's own wants none, but the client does
         self._client = openai.OpenAI(
@@ -80,21 +82,21 @@ class _Server:
         try:
             return request()
         except openai.APITimeoutError:
-            return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise policy.remote.timeout")
+            return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise {self._settings}.timeout")
         except openai.APIConnectionError as error:
             raise Refused(
-                f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct policy.remote.url"
+                f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct {self._settings}.url"
             ) from None
         except (openai.AuthenticationError, openai.PermissionDeniedError):
             raise Refused(f"{server} refuses the key: set OPENAI_API_KEY") from None
         except openai.RateLimitError:
             raise Refused(
                 f"{server} still answered 429 (too many requests) after {self.config.retries} further tries: lower "
-                "policy.remote.concurrency, raise policy.remote.retries, or see to the account's quota"
+                f"{self._settings}.concurrency, raise {self._settings}.retries, or see to the account's quota"
             ) from None
         except openai.NotFoundError as error:
             raise Refused(
-                f"{server} answered 404 ({_words(error)}): correct policy.remote.url, or set "
+                f"{server} answered 404 ({_words(error)}): correct {self._settings}.url, or set "
                 "policy.remote.text_only=true if it completes chats alone"
             ) from None
         except openai.APIStatusError as error:
