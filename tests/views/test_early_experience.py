@@ -112,7 +112,7 @@ def shop() -> Tree:
 
 
 BETTER = "Thought: 1 fits . not open[2] : names 2 blue kettle $7 . new , reward 1 in 4 . better : names 1 red kettle $9 . new , reward 1 in 2\nAction: open[1]"  # noqa: E501
-BACK = "Thought: not buy : names nothing shown . new . shown kettle , missing buy a red , reward 0.5 in 1 . better : names nothing shown . again 1 red kettle $9 , reward 1 in 3\nAction: back"  # noqa: E501
+BACK = "Thought: not buy : names nothing shown . new . buy missing a missing red missing kettle shown , reward 0.5 in 1 . better : names nothing shown . again 1 red kettle $9 , reward 1 in 3\nAction: back"  # noqa: E501
 
 
 def test_reflections_by_hand() -> None:

@@ -102,7 +102,7 @@ def test_traces_by_hand() -> None:
     assert trace(more) == "names next > . keeps 1 , adds 1"
     bought = experience(*chosen, "click[buy now]", answer="order placed", reward=0.75, terminated=True)
     assert trace(bought) == (
-        "names nothing shown . new . done red , shown lamp , missing find a under 10 , $9 below $10"
+        "names nothing shown . new . find missing a missing red done lamp shown under missing 10 missing , $9 below $10"
     )
 
 
