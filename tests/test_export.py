@@ -235,8 +235,9 @@ def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tm
     assert reflection["completion"] == [
         {
             "role": "assistant",
-            "content": "Thought: not buy[2] : names nothing shown . new . buy missing kettle done 7 missing , reward 0 in 1 "
-            ". better : names 1 kettle $7 . new . buy missing kettle done 7 missing , reward 1 in 1\nAction: buy[1]",
+            "content": "Thought: not buy[2] : names nothing shown . new . buy missing kettle done 7 missing , "
+            "reward 0 in 1 . better : names 1 kettle $7 . new . buy missing kettle done 7 missing , reward 1 in 1\n"
+            "Action: buy[1]",
         }
     ]
 
