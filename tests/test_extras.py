@@ -1,0 +1,77 @@
+"""Every extra installs beside the pinned learning stack: pytest -m index, which asks a package index and installs
+nothing."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+pytestmark = [pytest.mark.index, pytest.mark.timeout(3600)]  # alfworld's planner is compiled for its metadata
+
+PROJECT: dict[str, Any] = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+EXTRAS: tuple[str, ...] = tuple(PROJECT["optional-dependencies"])
+LEARNING = ("torch", "transformers", "trl", "datasets", "accelerate", "peft")
+
+
+def requirements(extras: Sequence[str]) -> list[str]:
+    return [*PROJECT["dependencies"], *of_extras(extras)]
+
+
+def of_extras(extras: Sequence[str]) -> list[str]:
+    return [each for extra in extras for each in PROJECT["optional-dependencies"][extra]]
+
+
+def resolve(wanted: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """What pip would do in an empty environment."""
+    asked = ["install", "--dry-run", "--quiet", "--ignore-installed", "--report", "-", *wanted]
+    return subprocess.run([sys.executable, "-m", "pip", *asked], capture_output=True, text=True, check=False)
+
+
+@cache
+def versions(extras: tuple[str, ...], *others: str) -> dict[str, str]:
+    """By package, of what it would install."""
+    pip = resolve([*requirements(extras), *others])
+    assert pip.returncode == 0, pip.stderr
+    whole = (each["metadata"] for each in json.loads(pip.stdout)["install"])
+    found: dict[str, str] = {canonicalize_name(each["name"]): each["version"] for each in whole}
+    for requirement in map(Requirement, requirements(extras)):
+        assert requirement.specifier.contains(found[canonicalize_name(requirement.name)])
+    return found
+
+
+def learning(found: dict[str, str]) -> dict[str, str]:
+    return {name: found[name] for name in LEARNING}
+
+
+@pytest.mark.parametrize("extra", [extra for extra in EXTRAS if extra not in ("alfworld", "vllm")])
+def test_an_extra_leaves_the_learning_stack_as_it_is(extra: str) -> None:
+    assert learning(versions((extra,))) == learning(versions(()))
+
+
+def test_extras_go_together() -> None:
+    """All but those of which pyproject.toml says that they do not."""
+    together = tuple(extra for extra in EXTRAS if extra not in ("openenv", "vllm"))
+    assert learning(versions(together)) == learning(versions(()))
+
+
+def test_vllm_comes_with_an_older_transformers_or_is_older_itself() -> None:
+    """As docs/models.md tells; and on Ray every worker may have an engine."""
+    found, plain = versions(("vllm", "ray", "remote")), versions(())
+    assert (Version(found["vllm"]).release[:2], Version(found["transformers"]).release[:2]) == ((0, 31), (5, 17))
+    assert learning(found) == learning(plain) | {"transformers": found["transformers"]}
+    assert versions(("vllm",), f"transformers=={plain['transformers']}")["vllm"].startswith("0.30.")
+
+
+def test_openenv_wants_another_mcp() -> None:
+    assert versions(("openenv",))["mcp"].startswith("1.") and versions(("mcp",))["mcp"].startswith("2.")
+    assert resolve(of_extras(("openenv", "mcp"))).returncode == 1
+    assert set(of_extras(("mcp",))) < set(of_extras(("dev",)))  # so that neither goes with that one
