@@ -1,18 +1,22 @@
 """Memory of a long collection: what the command and its workers hold while a run's trees go to disk.
 
     .venv/bin/python benchmarks/memory.py
+    .venv/bin/python benchmarks/memory.py --scripted    # without a model, in a third of the time
 
 A small policy, warm-started as in the quickstart, searches the shop through the same ``collect`` as every run, workers
-in processes of their own. After each finished wave Linux is asked for the resident memory of all of them. From the
-first tenth of the nodes on a slope is fitted to the means of ten stretches, for neighbouring samples tell nearly the
-same.
+in processes of their own; or random calls do, through the same pool, environment, search and store. After each
+finished wave Linux is asked for the resident memory of all of them. From the first tenth of the nodes on a slope is
+fitted to the means of ten stretches, for neighbouring samples tell nearly the same. Ctrl-C ends it early.
 """
 
 import argparse
+import asyncio
+import math
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: a process a core
 
+import random
 import statistics
 import tempfile
 import time
@@ -25,23 +29,36 @@ from pathlib import Path
 import psutil
 from matplotlib.figure import Figure
 
+from treeagent.actors import environment, play_on, tasks_at
 from treeagent.config import load_config
-from treeagent.loop import collect, warm_start
-from treeagent.pool import kept_workers
+from treeagent.grammar import ReAct
+from treeagent.jobs import WaveJob
+from treeagent.loop import collect, warm_start, waves
+from treeagent.pool import kept_workers, run_jobs
 from treeagent.progress import Advance, QuietProgress
 from treeagent.run import COLLECTED, Run
-from treeagent.store import read_as, shards
+from treeagent.search.methods import make_search
+from treeagent.search.record import to_record
+from treeagent.seeds import derive_seed
+from treeagent.store import read_as, shards, write_shard
+from treeagent.telemetry import Emit
+from treeagent.types import Estimate, Proposal, State
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
+TREES, SIMULATIONS = 32, 256
+"""Of a wave, and of each of them: large enough that the shop has tasks enough."""
 SETTINGS = (
     "policy.scratch={width=32,heads=2,layers=1,vocabulary=512}",
     "policy.max_new_tokens=16",
     "warm_start.episodes=600",
     "warm_start.sft.max_steps=200",
-    "search={limits={simulations=128},candidates=16,c_init=10.0,leaves=16,prune_invalid=false}",
-    "collect.wave=64",
+    f"search={{limits={{simulations={SIMULATIONS}}},candidates=16,c_init=10.0,leaves=16,prune_invalid=false}}",
+    f"collect.wave={TREES}",
 )
 """Cheap nodes: short turns, many of them for each pass of the model."""
+WORDS = ("linen shirt", "lunch box", "durable box", "washable", "small", "theft proof", "striped", "canvas")
+CALLS = [*(f"search[{word}]" for word in WORDS), *(f"click[{number}]" for number in range(1, 9)), "click[next >]"]
+ACTIONS = [ReAct().read(f"Thought: so\nAction: {call}", (7, 8, 9), (-1.0, -0.5, -0.1)) for call in CALLS]
 STRETCHES = 10
 T_INTERVAL = 2.306
 """97.5 % point of Student's t with ``STRETCHES`` - 2 degrees of freedom."""
@@ -72,15 +89,37 @@ class Watch(QuietProgress):
     def track(self, name: str, total: int) -> Iterator[Advance]:
         def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
             if count:
-                self.samples.append(self._sample())
+                self.take()
 
         yield advance
 
-    def _sample(self) -> Sample:
+    def take(self) -> None:
         command = psutil.Process()
         workers = sum(process.memory_info().rss for process in command.children(recursive=True))
-        written = len(shards(self.trees, COLLECTED))
-        return Sample(written, time.monotonic() - self.started, command.memory_info().rss, workers)
+        written, seconds = len(shards(self.trees, COLLECTED)), time.monotonic() - self.started
+        self.samples.append(Sample(written, seconds, command.memory_info().rss, workers))
+
+
+@dataclass(frozen=True, slots=True)
+class Clicker:
+    """Policy and value that cost nothing."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [Proposal((), tuple(random.Random(seed).choices(ACTIONS, k=count))) for seed in seeds]
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(len(state.messages[-1].content) % 7 / 7) for state in states]
+
+
+def click(job: WaveJob, emit: Emit) -> int:
+    """As ``search_wave``, but for who plays and judges."""
+    assert job.trees is not None
+    env = environment(job.config)
+    search = make_search(Clicker(), play_on(env, job.config, job.name), job.config.search, Clicker())
+    tasks = tasks_at(env, job.split, job.tasks)
+    trees = asyncio.run(search.run(tasks, [derive_seed(task.id) for task in tasks]))
+    write_shard(job.trees, job.name, job.index, map(to_record, trees))
+    return len(trees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +174,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1_000_000, help="at least so many are collected")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--scripted", action="store_true", help="random calls in place of a model's")
     parser.add_argument("--plot", type=Path, help="a file for the curves, such as memory.svg")
     arguments = parser.parse_args()
     limits = f"collect.limits={{environment_steps={arguments.nodes}}}"  # a node each, beside the roots
-    tasks = f"collect.tasks={arguments.nodes // 4}"  # more than the limit will let be searched
-    config = load_config(CONFIG, [*SETTINGS, f"workers={arguments.workers}", limits, tasks])
+    most = f"collect.tasks={arguments.nodes // 4}"  # more than the limit will let be searched
+    config = load_config(CONFIG, [*SETTINGS, f"workers={arguments.workers}", limits, most])
     with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
-        checkpoint = warm_start(config, run, QuietProgress())
         watch = Watch(run.trees)
-        with kept_workers(config), suppress(KeyboardInterrupt):  # Ctrl-C: what has been measured is told
-            collect(config, run, watch, checkpoint)
+        checkpoint = Path() if arguments.scripted else warm_start(config, run, QuietProgress())
+        with kept_workers(config), suppress(KeyboardInterrupt):  # what has been measured is told
+            if arguments.scripted:
+                tasks = TREES * math.ceil(arguments.nodes / TREES / SIMULATIONS)
+                jobs = waves(config, run, checkpoint, COLLECTED, range(tasks))
+                for _ in run_jobs(click, jobs, config):
+                    watch.take()
+            else:
+                collect(config, run, watch, checkpoint)
         nodes, samples = nodes_on_disk(run.trees), watch.samples
     settled = [at for at in samples if nodes[at.waves] >= nodes[-1] / 10]
     seconds = samples[-1].seconds
