@@ -113,7 +113,28 @@ def alarms(history: Sequence[Figures]) -> list[str]:
             f"repetition: {last['repetition']:.0%} of what the agent says it said before ({first['repetition']:.0%} at "
             "first): take smaller steps"
         )
-    return warnings
+    return warnings + _plateau(history)
+
+
+def _plateau(history: Sequence[Figures]) -> list[str]:
+    """Where the last update is no better on validation tasks than an earlier one: why, as far as its trees tell."""
+    last = history[-1]
+    earlier = [figures["validation"] for figures in history[:-1] if "validation" in figures]
+    if "validation" not in last or not earlier or last["validation"] > max(earlier):
+        return []
+    if last["success"] > 0.95:
+        why = f"search solves {last['success']:.0%} of the tasks already: give it harder ones (adapt.variations)"
+    elif _fell(history[0], last, "reward_std"):
+        why = (
+            f"the returns within a tree spread by {last['reward_std']:.2f} ({history[0]['reward_std']:.2f} at first), "
+            "so that little can be told apart: raise policy.temperature, search.limits or adapt.curriculum"
+        )
+    else:
+        why = (
+            f"search solves {last['success']:.0%} of the tasks and their returns still differ, but the update does not "
+            "carry over to other tasks: search more of them (collect.tasks), or learn from more rounds (adapt.replay)"
+        )
+    return [f"plateau: {last['validation']:.0%} of the validation tasks succeed, {max(earlier):.0%} before; {why}"]
 
 
 def imagination_alarms(wanted: float, allowed: float) -> list[str]:

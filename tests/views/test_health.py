@@ -88,6 +88,22 @@ def test_each_sign_raises_its_alarm(changed: dict[str, float], word: str) -> Non
     assert sentence.startswith(f"{word}: ")
 
 
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        ({"success": 0.97}, "search solves 97% of the tasks already"),
+        ({"reward_std": 0.1, "reward": 0.8}, "returns within a tree spread by 0.10 (0.30 at first)"),
+        ({}, "does not carry over"),
+    ],
+)
+def test_a_round_that_is_no_better_says_why(last: dict[str, float], why: str) -> None:
+    course = [GOOD | {"validation": 0.6}, GOOD | {"validation": 0.7}]
+    assert alarms(course) == []
+    [sentence] = alarms([*course, GOOD | {"validation": 0.7} | last])
+    assert sentence.startswith("plateau: 70% of the validation tasks succeed, 70% before; ") and why in sentence
+    assert alarms([GOOD, GOOD | last]) == []  # nobody validated
+
+
 def test_signs_of_one_update() -> None:
     calm = [{"grad_norm": 1.0, "kl": 0.01, "clip_ratio/region_mean": 0.05}] * 5
     assert training_alarms(calm) == []
