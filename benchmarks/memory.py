@@ -1,7 +1,7 @@
 """Memory of a long collection: what the command and its workers hold while a run's trees go to disk.
 
     .venv/bin/python benchmarks/memory.py
-    .venv/bin/python benchmarks/memory.py --scripted    # without a model, in a third of the time
+    .venv/bin/python benchmarks/memory.py --scripted    # without a model, much faster
 
 A small policy, warm-started as in the quickstart, searches the shop through the same ``collect`` as every run, workers
 in processes of their own; or random calls do, through the same pool, environment, search and store. After each
