@@ -226,3 +226,14 @@ def test_a_cluster_that_is_not_there_is_one_sentence(checkpoint: Path, tmp_path:
     _, said = process.communicate()
     assert process.returncode == 2, said
     assert "no Ray cluster answers at ray.address 127.0.0.1:1" in said
+
+
+def test_a_cluster_that_does_not_start_is_one_sentence(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("long" * 30)))  # too long a name for its sockets
+    process = start(checkpoint, tmp_path / "run", "--engine", "ray")
+    _, said = process.communicate()
+    assert process.returncode == 2, said
+    assert "Ray does not start on this machine (" in said and "run with engine=local" in said
+    assert "Traceback" not in said

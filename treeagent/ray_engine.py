@@ -148,13 +148,20 @@ def _connect(config: RunConfig) -> None:
                 f"no Ray cluster answers at ray.address {address}: start one by ray start --head, or leave it out"
             ) from None
         return
-    ray.init(
-        address="local",
-        num_cpus=config.workers,
-        object_store_memory=_STORE_BYTES,
-        include_dashboard=False,
-        logging_level=logging.WARNING,
-    )
+    try:
+        ray.init(
+            address="local",
+            num_cpus=config.workers,
+            object_store_memory=_STORE_BYTES,
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+        )
+    except Exception as error:  # a part that is not up within Ray's 30 seconds is told of by no other
+        why = " ".join(str(error).split())
+        raise Refused(
+            f"Ray does not start on this machine ({why}): see that processor and memory are free and that TMPDIR is a "
+            "short path that can be written to, or run with engine=local"
+        ) from error
     found = ray.cluster_resources().get("GPU", 0)
     if found < gpus:
         raise Refused(f"ray.gpus_per_worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
