@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learning import Learnt, train
+from learning import Learnt, pooled, train
 
-from treeagent.evaluate import wilson_interval
 from treeagent.run import Run
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
@@ -76,9 +75,6 @@ def table(arms: Mapping[str, Sequence[Arm]]) -> str:
     ]
     gains = {name: statistics.mean(arm.learnt.best - arm.learnt.before for arm in arms[name]) for name in arms}
     for name, several in arms.items():
-        tasks = sum(arm.learnt.tasks for arm in several)
-        successes = round(sum(arm.learnt.best * arm.learnt.tasks for arm in several))
-        low, high = wilson_interval(successes, tasks)
         ratio = f"{gains[name] / gains['real']:.2f}" if gains.get("real", 0) > 0 else ""
 
         def mean(figure: str, several: Sequence[Arm] = several) -> str:
@@ -86,8 +82,8 @@ def table(arms: Mapping[str, Sequence[Arm]]) -> str:
 
         lines.append(
             f"| {name} | {100 * statistics.mean(arm.learnt.before for arm in several):.1f} "
-            f"| {100 * successes / tasks:.1f} | {100 * low:.0f} to {100 * high:.0f} "
-            f"| {' '.join(f'{100 * arm.learnt.best:.0f}' for arm in several)} | {100 * gains[name]:+.1f} | {ratio} "
+            f"| {pooled([arm.learnt.best for arm in several], [arm.learnt.tasks for arm in several])} "
+            f"| {100 * gains[name]:+.1f} | {ratio} "
             f"| {mean('share')} | {statistics.mean(arm.seed_steps for arm in several):,.0f}, "
             f"{statistics.mean(arm.real_steps for arm in several):,.0f} "
             f"| {statistics.mean(arm.imagined_steps for arm in several):,.0f} "

@@ -95,6 +95,14 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
     )
 
 
+def pooled(success: Sequence[float], tasks: Sequence[int]) -> str:
+    """Success over several seeds with its interval, and of each seed, as three cells in %."""
+    successes = round(sum(share * count for share, count in zip(success, tasks, strict=True)))
+    low, high = wilson_interval(successes, sum(tasks))
+    by_seed = " ".join(f"{100 * share:.0f}" for share in success)
+    return f"{100 * successes / sum(tasks):.1f} | {100 * low:.0f} to {100 * high:.0f} | {by_seed}"
+
+
 def table(learnt: dict[str, list[Learnt]]) -> str:
     """A line per recipe; gains in points of held-out greedy success, pooled over seeds, and against two controls."""
     gains = {recipe: statistics.mean(one.best - one.before for one in several) for recipe, several in learnt.items()}
@@ -104,9 +112,6 @@ def table(learnt: dict[str, list[Learnt]]) -> str:
         f"|{'---|' * 11}",
     ]
     for recipe, several in learnt.items():
-        tasks = sum(one.tasks for one in several)
-        successes = round(sum(one.best * one.tasks for one in several))
-        low, high = wilson_interval(successes, tasks)
         by_round = [statistics.mean(values) for values in zip(*(one.rounds for one in several), strict=False)]
         ratios = [
             f"{gains[recipe] / gains[control]:.2f}" if gains.get(control, 0) > 0 else ""
@@ -114,8 +119,7 @@ def table(learnt: dict[str, list[Learnt]]) -> str:
         ]
         lines.append(
             f"| {recipe} | {100 * statistics.mean(one.before for one in several):.1f} "
-            f"| {100 * successes / tasks:.1f} | {100 * low:.0f} to {100 * high:.0f} "
-            f"| {' '.join(f'{100 * one.best:.0f}' for one in several)} "
+            f"| {pooled([one.best for one in several], [one.tasks for one in several])} "
             f"| {' '.join(f'{100 * value:.0f}' for value in by_round)} | {100 * gains[recipe]:+.1f} "
             f"| {ratios[0]} | {ratios[1]} "
             f"| {statistics.mean(one.environment_steps for one in several):,.0f} "

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from learning import pooled
+
 from treeagent.config import Method, load_config
-from treeagent.evaluate import wilson_interval
 from treeagent.loop import collect, learn, measure
 from treeagent.progress import QuietProgress
 from treeagent.run import COLLECTED, Run
@@ -106,13 +107,10 @@ def table(seeds: Sequence[Mapping[str, Learnt]]) -> str:
     imitation = statistics.mean(seed["rft"].after - seed["rft"].before for seed in seeds) if "rft" in seeds[0] else 0.0
     for name in seeds[0]:
         several = [seed[name] for seed in seeds]
-        tasks = sum(one.tasks for one in several)
-        successes = round(sum(one.after * one.tasks for one in several))
-        low, high = wilson_interval(successes, tasks)
         gain = statistics.mean(one.after - one.before for one in several)
         lines.append(
-            f"| {name} | {100 * statistics.mean(one.before for one in several):.1f} | {100 * successes / tasks:.1f} "
-            f"| {100 * low:.0f} to {100 * high:.0f} | {' '.join(f'{100 * one.after:.0f}' for one in several)} "
+            f"| {name} | {100 * statistics.mean(one.before for one in several):.1f} "
+            f"| {pooled([one.after for one in several], [one.tasks for one in several])} "
             f"| {100 * gain:+.1f} | {f'{gain / imitation:.2f}' if imitation > 0 else ''} "
             f"| {' '.join(f'{100 * one.best_validation:.0f}' for one in several)} "
             f"| {' '.join(f'{100 * one.last_validation:.0f}' for one in several)} |"
