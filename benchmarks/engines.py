@@ -17,12 +17,12 @@ from pathlib import Path
 
 from treeagent.config import load_config
 from treeagent.jobs import WaveJob, search_wave
-from treeagent.loop import warm_start
 from treeagent.pool import Processes, Workers
 from treeagent.progress import QuietProgress
 from treeagent.ray_engine import RayWorkers
 from treeagent.run import COLLECTED, Run
 from treeagent.store import digest, read_records
+from treeagent.warm_start import warm_start
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 WORKERS = 2

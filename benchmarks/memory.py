@@ -33,7 +33,7 @@ from treeagent.actors import environment, play_on, tasks_at
 from treeagent.config import load_config
 from treeagent.grammar import ReAct
 from treeagent.jobs import WaveJob
-from treeagent.loop import collect, warm_start, waves
+from treeagent.loop import collect, waves
 from treeagent.pool import kept_workers, run_jobs
 from treeagent.progress import Advance, QuietProgress
 from treeagent.run import COLLECTED, Run
@@ -43,6 +43,7 @@ from treeagent.seeds import derive_seed
 from treeagent.store import read_as, shards, write_shard
 from treeagent.telemetry import Emit
 from treeagent.types import Estimate, Proposal, State
+from treeagent.warm_start import warm_start
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREES, SIMULATIONS = 32, 256

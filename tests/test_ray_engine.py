@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from treeagent.config import RunConfig, load_config
-from treeagent.loop import warm_start
 from treeagent.pool import kept_workers, run_jobs
 from treeagent.progress import QuietProgress
 from treeagent.run import Run
 from treeagent.store import digest, read_records, shards
 from treeagent.telemetry import Emit, Event
 from treeagent.types import WorkerLost
+from treeagent.warm_start import warm_start
 
 pytest.importorskip("ray", reason="wants the ray extra")
 

@@ -11,9 +11,9 @@ from torch import equal
 
 from treeagent.config import load_config
 from treeagent.envs.shop import ShopEnv
-from treeagent.loop import warm_start
 from treeagent.progress import Advance, QuietProgress
 from treeagent.run import Run, RunError
+from treeagent.warm_start import warm_start
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 EARLY = "warm_start.early_experience."

@@ -19,7 +19,7 @@ from treeagent.config import RunConfig
 from treeagent.envs.base import Env
 from treeagent.health import accuracy, alarms, imagination_alarms, return_spread, training_alarms, tree_figures
 from treeagent.jobs import WaveJob, read_trees
-from treeagent.loop import Row, learn, measure, report, search_waves, warm_start, waves
+from treeagent.loop import Row, learn, measure, report, search_waves, waves
 from treeagent.progress import Progress
 from treeagent.run import COLLECTED, Run
 from treeagent.search.limits import Limits
@@ -28,6 +28,7 @@ from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_shard
 from treeagent.transitions import check_readable
 from treeagent.types import Refused
+from treeagent.warm_start import warm_start
 from treeagent.world import audit_world, fit
 
 

@@ -1,10 +1,13 @@
 """What jobs tell while they run, and what searches cost: the figures of a live bar, of metrics.jsonl and of a stage."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from treeagent.envs.dynamics import EnvDynamics
+from treeagent.progress import Advance, Progress
 from treeagent.search.node import Budget, Tree
 
 if TYPE_CHECKING:
@@ -110,3 +113,22 @@ class Meter:
             forks.restored_snapshots,
             forks.evicted_snapshots,
         )
+
+
+@contextmanager
+def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) -> Iterator[Emit]:
+    """A bar for each name that events come from; their metrics go to ``log``, under that name."""
+    with ExitStack() as stack:
+        bars: dict[str, Advance] = {}
+        shown: dict[str, int] = defaultdict(int)
+
+        def on_event(event: Event) -> None:
+            if event.metrics:
+                log(event.name, event.metrics)
+            if event.total:
+                if event.name not in bars:
+                    bars[event.name] = stack.enter_context(progress.track(event.name, event.total))
+                bars[event.name](event.done - shown[event.name])
+                shown[event.name] = event.done
+
+        yield on_event

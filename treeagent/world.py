@@ -20,14 +20,13 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.imagine import memory_path, wording, world_model
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
-from treeagent.loop import tracking
 from treeagent.progress import Progress
 from treeagent.run import Run, RunError
 from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_atomic
 from treeagent.targets import TokenRow
-from treeagent.telemetry import Event
+from treeagent.telemetry import Event, logged
 from treeagent.transitions import check_readable, transitions
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.fidelity import Fidelity, audit
@@ -108,7 +107,7 @@ def _train(
     ]
     sft = settings.sft if last is None else replace(settings.sft, max_steps=settings.refit_steps)
     scratch = out.with_name(f".{out.name}")
-    with tracking(run, progress) as on_event:
+    with logged(run.log, progress) as on_event:
         hooks = Hooks(
             on_metrics=lambda metrics: on_event(Event(out.name, metrics=metrics)),
             on_progress=lambda done, total: on_event(Event(out.name, done=done, total=total)),

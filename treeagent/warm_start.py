@@ -1,0 +1,205 @@
+"""A policy to begin with: one that imitates noisy demonstrations."""
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+
+from treeagent.actors import environment, make_policy, play_on
+from treeagent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, save_checkpoint
+from treeagent.collect import Alternatives, demonstrate, demonstrated, tokenise
+from treeagent.config import RunConfig
+from treeagent.early_experience import reflection_rows, reflections, world_rows
+from treeagent.envs.base import Env
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.grammar import Grammar, make_grammar
+from treeagent.learners.config import SFTConfig
+from treeagent.learners.lora import with_adapter
+from treeagent.learners.sft import train_sft
+from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.progress import Advance, Progress
+from treeagent.run import Run, RunError
+from treeagent.search.node import Tree, path_return
+from treeagent.seeds import derive_seed
+from treeagent.targets import TokenRow, path_rows
+from treeagent.telemetry import Event, logged
+from treeagent.types import Task
+from treeagent.value_head import ValueHead
+
+_TOKENIZER_EPISODES = 1500
+"""Demonstrations whose text a tokenizer from scratch is made of."""
+
+
+def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
+    """A model that imitates noisy demonstrations, from scratch unless ``policy.model`` names one; with a value head
+    that learns their outcomes along."""
+    out = run.checkpoints / "warm"
+    if run.is_done("warm_start"):
+        return out
+    settings, early = config.warm_start, config.warm_start.early_experience
+    with progress.track("demonstrations", settings.episodes) as advance:
+        played = _advancing(demonstrations(config), advance)
+        first = list(islice(played, _TOKENIZER_EPISODES))
+        checkpoint = _initial_checkpoint(config, first)
+        # One demonstration at a time: its rows are small, its states are not.
+        told = list(map(_lessons(config, checkpoint), chain(first, played)))
+    world = [row for each in told for row in each.world if len(row.token_ids) <= settings.max_tokens]
+    rows = [row for each in told for row in each.imitation if len(row.token_ids) <= settings.max_tokens]
+    reflected = [row for each in told for row in each.reflections if len(row.token_ids) <= settings.max_tokens]
+    if (early.wants("world") and not world) or (early.wants("reflection") and not reflected):
+        raise RunError(
+            f"the demonstrations leave {len(world)} world rows within warm_start.max_tokens ({settings.max_tokens}) "
+            f"and {len(reflected)} reflections within policy.max_new_tokens ({config.policy.max_new_tokens}) beside: "
+            f"raise these, or set warm_start.early_experience.rows, now {early.rows!r}, to what there is"
+        )
+    before, after = run.checkpoints / ".warm_start_world", run.checkpoints / ".warm_start"
+    with logged(run.log, progress) as on_event:
+
+        def train_on(
+            rows: Sequence[TokenRow], sft: SFTConfig, name: str, scratch: Path, head: ValueHead | None
+        ) -> TrainResult:
+            hooks = Hooks(
+                on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
+                on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
+                checkpoint_dir=scratch,
+            )
+            return train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, head=head, **hooks)
+
+        if early.wants("world"):
+            train_on(world, replace(settings.sft, max_steps=early.world_steps), "warm_start_world", before, None)
+        result = train_on([*rows, *reflected], settings.sft, "warm_start", after, checkpoint.head)
+    save_checkpoint(checkpoint, out)
+    outcomes = [each.outcome for each in told if each.outcome is not None]
+    run.finish(
+        "warm_start",
+        {
+            "demonstrations": len(told),
+            "demonstration_success": sum(outcome >= 1.0 for outcome in outcomes) / len(told),
+            "environment_steps": sum(each.environment_steps for each in told),
+            "rows": len(rows),
+            "world_rows": len(world),
+            "reflections": len(reflected),
+            "parameters": sum(parameter.numel() for parameter in checkpoint.model.parameters()),
+            "update": asdict(result),
+        },
+    )
+    for scratch in (before, after):
+        shutil.rmtree(scratch, ignore_errors=True)
+    return out
+
+
+def demonstrations(config: RunConfig) -> Iterator[Tree]:
+    """Episodes of the environment's own demonstrator, with other actions tried beside those of the first ones where
+    these are wanted; the same ones each time.
+
+    Raises:
+        RunError: the environment has no demonstrator, or cannot go back to try other actions.
+    """
+    env, settings = environment(config), config.warm_start
+    demonstrator = env.demonstrator(settings.noise)
+    if demonstrator is None:
+        raise RunError(
+            f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
+            "set policy.model to a model that can act already"
+        )
+    branched, alternatives = 0, _alternatives(config, env)
+    if alternatives is not None:
+        branched = math.ceil(settings.early_experience.share * settings.episodes)
+    dynamics, grammar = play_on(env, config, "demonstrate"), _grammar(config)
+    for start in range(0, settings.episodes, settings.tasks):
+        count = min(settings.tasks, settings.episodes - start)
+        tasks: Sequence[Task] = env.tasks("train", count)
+        seed, here = derive_seed(config.seed, "demonstrate", start), max(branched - start, 0)
+        yield from demonstrate(
+            dynamics, demonstrator, tasks[:here], seed=seed, grammar=grammar, alternatives=alternatives
+        )
+        yield from demonstrate(dynamics, demonstrator, tasks[here:], seed=seed, grammar=grammar)
+
+
+def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:
+    """Who acts beside the demonstrator, if anybody is to."""
+    settings = config.warm_start.early_experience
+    if settings.rows == "none":
+        return None
+    expert, erring = env.demonstrator(0.0), env.demonstrator(1.0)
+    if expert is None or erring is None or env.snapshot_kind == "none":
+        raise RunError(
+            f"warm_start.early_experience.rows is {settings.rows!r}, which tries other actions at the states of a "
+            f"demonstration, but environment {config.environment.name!r} cannot go back to a state: set it to 'none'"
+        )
+    return Alternatives(expert, erring, settings.alternatives)
+
+
+def _grammar(config: RunConfig) -> Grammar:
+    settings = config.policy
+    template = "" if settings.model is None else str(load_tokenizer(settings.model).chat_template)
+    return make_grammar(settings.format, template)
+
+
+def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Checkpoint:
+    if config.policy.model is not None:
+        checkpoint = load_checkpoint(config.policy.model, device_map=config.policy.device_map)
+        head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
+        adapted = with_adapter(checkpoint.model, config.warm_start.lora, derive_seed(config.seed, "lora"))
+        return Checkpoint(adapted, checkpoint.tokenizer, head)
+    texts = [text for tree in demonstrations for text in _texts(config, tree)]
+    tokenizer = train_tokenizer(texts, config.policy.scratch)
+    model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
+    return Checkpoint(
+        model, tokenizer, ValueHead(model.config.hidden_size, seed=derive_seed(config.seed, "value_head"))
+    )
+
+
+def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
+    """What a tokenizer is to spell shortly."""
+    path = demonstrated(demonstration)
+    last = path[-1].child if path else demonstration.root
+    assert last is not None
+    yield from (message.content for message in last.state.messages)
+    if config.warm_start.early_experience.wants("reflection"):
+        yield from (one.turn for one in reflections(demonstration, config.update.targets, _grammar(config)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lessons:
+    """What one demonstration teaches."""
+
+    imitation: Sequence[TokenRow]
+    world: Sequence[TokenRow]
+    reflections: Sequence[TokenRow]
+    outcome: float | None
+    """Its return; none where there was no step."""
+    environment_steps: int
+    """Of alternatives, too."""
+
+
+def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Lessons]:
+    """Demonstrations to rows, with the outcome as every state's value, and to rows of early experience where they are
+    wanted, of reflections those that the policy could say."""
+    chat, grammar, wanted = make_policy(checkpoint, config).chat, _grammar(config), config.warm_start.early_experience
+
+    def lessons(demonstration: Tree) -> _Lessons:
+        tree = tokenise(demonstration, chat)
+        path = demonstrated(tree)
+        outcome = path_return(demonstrated(demonstration)) if path else None
+        alone = tree.budget.simulations <= 1
+        reflected: Iterable[TokenRow] = ()
+        if wanted.wants("reflection"):
+            reflected = reflection_rows(tree, config.update.targets, grammar, chat.encode_action)
+        return _Lessons(
+            list(path_rows(tree, path, [outcome] * (len(path) + 1))),
+            list(world_rows(tree)) if wanted.wants("world") and not alone else [],
+            [row for row in reflected if sum(row.mask) <= config.policy.max_new_tokens],
+            outcome,
+            tree.budget.environment_steps,
+        )
+
+    return lessons
+
+
+def _advancing(items: Iterator[Tree], advance: Advance) -> Iterator[Tree]:
+    for item in items:
+        advance(1)
+        yield item
