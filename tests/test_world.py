@@ -101,12 +101,26 @@ def test_a_common_call_is_a_kind_of_its_own() -> None:
     assert kind(made("click[red]")) == "click"
 
 
-def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
-    """Or steps that are held out now would be among the examples that it is shown."""
+def refit(run: Path, *settings: str) -> list[Experience]:
+    """What a new world model remembers."""
     shutil.rmtree(run / "checkpoints" / "world")
     (run / "world.toml").unlink()
-    fitted = treeagent("world", "fit", run, *WORLD, "world.held_out=0.6", "world.sft.max_steps=1")
+    fitted = treeagent("world", "fit", run, *WORLD, "world.sft.max_steps=1", *settings)
     assert fitted.returncode == 0, fitted.stderr
     memory = ReplayBuffer(run / "checkpoints" / "world.sqlite", LexicalEncoder())
-    assert len(memory) == Run.open(run).facts("world")["learnt"]
+    found = list(memory.experiences())
     memory.close()
+    return found
+
+
+def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
+    """Or steps that are held out now would be among the examples that it is shown."""
+    assert len(refit(run, "world.held_out=0.6")) == Run.open(run).facts("world")["learnt"]
+
+
+def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_held_out(run: Path) -> None:
+    known = {one.task_id for one in refit(run, "world.demonstrations=60")}
+    learnt, held_out = split(load_config(run / "world.toml"), experiences(Run.open(run)))
+    assert known > {one.task_id for one in learnt}
+    assert not known & {one.task_id for one in held_out}
+    assert Run.open(run).facts("world")["demonstrated_steps"] > 60

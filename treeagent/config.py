@@ -262,6 +262,9 @@ class WorldConfig:
     """It reasons before it answers; its reasoning is learnt from traces written by rule."""
     examples: Annotated[int, Field(ge=0)] = 0
     """k, similar steps that it is shown."""
+    demonstrations: Annotated[int, Field(ge=0)] = 0
+    """Episodes of a warm start, its first ones, that it learns from beside the trees: of far more tasks than are
+    searched, so that it learns to read a task rather than to know some."""
     max_tokens: Annotated[int, Field(gt=0)] = 512
     """Longer training rows are left out."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 128

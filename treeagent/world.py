@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from treeagent.store import read_as, write_atomic
 from treeagent.targets import TokenRow
 from treeagent.telemetry import Event, logged
 from treeagent.transitions import check_readable, transitions
+from treeagent.warm_start import demonstrations
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.fidelity import Fidelity, audit
 from treeagent.world_model.fit import answer_rows
@@ -61,18 +62,19 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 
 def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path | None = None) -> Path:
-    """Train a world model, written to ``out``, on the real steps of a run's trees but for the tasks held out, and fill
-    its memory with them; from ``world.model`` or from scratch, or from the ``last`` one on. One on a server has memory
-    only.
+    """Train a world model, written to ``out``, on the real steps of a run's trees and of demonstrations but for the
+    tasks held out, and fill its memory with them; from ``world.model`` or from scratch, or from the ``last`` one on.
+    One on a server has memory only.
 
     Raises:
-        RunError: the trees hold no step to learn from.
+        RunError: there is no step to learn from, or no demonstrator where demonstrations are wanted.
         Refused: see ``transitions.check_readable``.
     """
     if run.is_done(out.name):
         return out
     check_readable(config.policy.format)
-    learnt, held_out = split(config, experiences(run))
+    played = list(islice(demonstrations(config), min(config.world.demonstrations, config.warm_start.episodes)))
+    learnt, held_out = split(config, chain(experiences(run), chain.from_iterable(map(transitions, played))))
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
     path = memory_path(out)
@@ -80,7 +82,8 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
         left.unlink()  # an earlier fit may have learnt what is held out now
     memory = ReplayBuffer(path, LexicalEncoder())
     memory.add(learnt)
-    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out)}
+    demonstrated = sum(tree.budget.environment_steps for tree in played)
+    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
     if config.world.generator == "local":
         facts |= _train(config, run, progress, out, last, learnt, memory)
     memory.close()

@@ -86,7 +86,7 @@ def test_the_writer_reads_calls_and_no_thoughts() -> None:
     play(made, "search[lamp]", "click[1]")
     assert isinstance(made.writer, Script)
     read = made.writer.asked[1][0][-1].content
-    assert read == f"{TASK.prompt}\nsearch page\nAction: search[lamp]\n{RESULTS}\nAction: click[1]"
+    assert read == f"search page\nAction: search[lamp]\n{RESULTS}\nTask: {TASK.prompt}\nAction: click[1]"
 
 
 def test_a_task_opens_in_imagination() -> None:

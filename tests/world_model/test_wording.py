@@ -76,7 +76,7 @@ def test_a_prompt_ends_with_the_action_and_begins_with_the_least_similar_step() 
         "A similar step.\nBefore: search page\nAction: click[2]\n"
         "Outcome: invalid, continues, reward 0\nObservation: no 2\n\n"
         f"A similar step.\nBefore: search page\nAction: click[1]\nOutcome: continues, reward 0\nObservation: {PAGE}\n\n"
-        f"find a red lamp under $10\nsearch page\nAction: search[lamp]\n{RESULTS}\nAction: click[1]"
+        f"search page\nAction: search[lamp]\n{RESULTS}\nTask: find a red lamp under $10\nAction: click[1]"
     )
     assert BARE.prompt(one.history, one.action)[0].role == "user"
 

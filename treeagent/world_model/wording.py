@@ -59,10 +59,14 @@ class Wording:
     def prompt(
         self, history: Sequence[Message], action: str, examples: Sequence[Experience] = ()
     ) -> tuple[Message, ...]:
-        """A conversation that ends where the answer is to begin; similar steps first, the most similar one last."""
+        """A conversation that ends where the answer is to begin; similar steps first, the most similar one last. The
+        task comes after what happened, next to the reasoning that goes through it: a small model copies best from
+        close by.
+        """
         parts = [f"Before: {one.seen}\nAction: {one.action}\n{self.write(answer_of(one))}" for one in examples[::-1]]
         parts = ["A similar step.\n" + part for part in parts]
-        parts.append("\n".join([*map(_line, history), f"Action: {action}"]))
+        task, *happened = history
+        parts.append("\n".join([*map(_line, happened), f"Task: {task.content}", f"Action: {action}"]))
         system = (Message("system", self.instructions),) if self.instructions else ()
         return (*system, Message("user", "\n\n".join(parts)))
 
