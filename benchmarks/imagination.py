@@ -1,37 +1,80 @@
 """Table of imagined experience: what a policy learns from trees that grew in a world model, beside real ones.
 
     .venv/bin/python benchmarks/quickstart.py --seeds 0 1 2      # trains the policies to start from
-    .venv/bin/python benchmarks/imagination.py --seeds 0 1 2
+    OMP_NUM_THREADS=1 .venv/bin/python benchmarks/imagination.py --seeds 0 1 2
 
 Every arm has the tasks, limits and updates of configs/sim_to_real.toml, starts from the same warm policy, and keeps the
-last step of its update, so that no validation in the environment chooses among them. Runs that are there already are
-read, unfinished ones resumed.
+last step of its update, so that no validation in the environment chooses among them. What arms have in common (the real
+trees, the world model that learnt them) is made once a seed. Runs that are there already are read, unfinished ones
+resumed.
 """
 
 import argparse
 import json
 import re
+import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from learning import Learnt, pooled, train
+from learning import Learnt, arguments_of, pooled, train
 
+from treeagent.checkpoint import load_checkpoint, save_checkpoint
+from treeagent.config import RunConfig, load_config
+from treeagent.generators.chat import ChatFormat
+from treeagent.imagine import memory_path, wording
+from treeagent.learners.sft import train_sft
+from treeagent.loop import search_waves, waves
+from treeagent.progress import RichProgress
 from treeagent.run import Run
+from treeagent.targets import TokenRow
+from treeagent.world import audit_world, experiences, fit, split
+from treeagent.world_model.encoder import LexicalEncoder
+from treeagent.world_model.fit import answer_rows
+from treeagent.world_model.replay import ReplayBuffer
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
 ALIKE = ("adapt.rounds=1", "update.rft.validate_every=150")
-TRUSTING = ("adapt.imagined=1.0", "world.verify_steps=0", "world.noise=1.0")
-"""Imagination alone, taken at its word."""
-ARMS: Mapping[str, Sequence[str]] = {
-    "real": ("adapt.imagined=0.0",),
-    "imagined": TRUSTING,
-    "imagined, 1/16 real": (*TRUSTING, "adapt.imagined=0.9375"),
-    "imagined, verified": ("adapt.imagined=1.0", "world.noise=1.0"),
-    "as the audit allows": ("adapt.imagined=1.0",),
-    "imagined, no reasoning": (*TRUSTING, "world.reasoning=false"),
-    "imagined, no retrieval": (*TRUSTING, "world.examples=0"),
+_SEEDING, _WORLD, _AUDIT = "collect-0", "world-1", "audit-1"
+"""Stages of a run that imagines: the real trees, the world model of them, its audit."""
+_FLATTERY_STEPS = 150
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to get trees."""
+
+    imagined: float
+    """Share of the trees that grow in the world model."""
+    trusted: bool = True
+    """Whatever the audit says, and nothing replayed; else as far as the audit allows."""
+    world: str = ""
+    """What is different about the world model."""
+    settings: Sequence[str] = ()
+
+    def overrides(self) -> list[str]:
+        verified = ("world.verify_steps=0",) if self.trusted else ()
+        return [*ALIKE, f"adapt.imagined={self.imagined}", *verified, *WORLDS.get(self.world, ()), *self.settings]
+
+
+WORLDS: Mapping[str, Sequence[str]] = {
+    "": (),
+    "no reasoning": ("world.reasoning=false",),
+    "no retrieval": ("world.examples=0",),
+    "optimist": (),
+}
+"""Settings that a world model is made with. The optimist has learnt on from the first one that every end is worth 1."""
+ARMS: Mapping[str, Recipe] = {
+    "real": Recipe(0.0),
+    "imagined": Recipe(1.0),
+    "imagined, 1/16 real": Recipe(0.9375),
+    "as the audit allows": Recipe(1.0, trusted=False),
+    "imagined, no curriculum": Recipe(1.0, settings=("adapt.curriculum=0",)),
+    "imagined, no reasoning": Recipe(1.0, world="no reasoning"),
+    "imagined, no retrieval": Recipe(1.0, world="no retrieval"),
+    "optimist": Recipe(1.0, world="optimist"),
+    "optimist, as the audit allows": Recipe(1.0, trusted=False, world="optimist"),
 }
 
 
@@ -41,7 +84,7 @@ class Arm:
 
     learnt: Learnt
     audit: Mapping[str, float]
-    """Empty where nothing was imagined."""
+    """Empty where nothing was to be imagined."""
     seed_steps: int
     """Of the environment, for the world model to learn from."""
     real_steps: int
@@ -50,28 +93,94 @@ class Arm:
 
 
 def run(arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
-    folder = out / re.sub(r"\W+", "-", arm) / f"seed{seed}"
-    learnt = train(CONFIG, seed, start, folder, [*ALIKE, *ARMS[arm], *overrides])
+    recipe = ARMS[arm]
+    folder, settings = _folder(out, arm, seed), [*recipe.overrides(), *overrides]
+    if recipe.imagined and not (folder / "config.toml").exists():
+        world = make_world(recipe.world, seed, start, out, overrides)
+        with Run.create(folder, load_config(CONFIG, arguments_of(seed, settings)), resume=True) as begun:
+            lend(Run.open(world), begun, {_SEEDING, _WORLD})
+            if recipe.trusted:
+                audit = json.loads((world / "fidelity.json").read_text())
+                told = {name: audit[name] for name in ("lambda_cap", "optimism", "wrong_returns")}
+                begun.finish(_AUDIT, {"imagined": recipe.imagined, **told})
+    learnt = train(CONFIG, seed, start, folder, settings)
     finished = Run.open(folder)
     stages = finished.stages()
     spent = [row for row in finished.metrics() if row["stage"] == "adapt"][-1]
-    seeding = stages.get("collect-0", {}).get("environment_steps", 0)
+    seeding = stages.get(_SEEDING, {}).get("environment_steps", 0)
+    demonstrated = stages.get(_WORLD, {}).get("demonstrated_steps", 0)
+    share = {"share": stages[_AUDIT]["imagined"]} if _AUDIT in stages else {}
     audit = folder / "fidelity.json"
     return Arm(
         learnt,
-        json.loads(audit.read_text()) | {"share": stages["audit-1"]["imagined"]} if audit.exists() else {},
-        seeding,
+        json.loads(audit.read_text()) | share if share else {},
+        seeding + demonstrated,
         spent["environment_steps"] - seeding,
         spent["imagined_steps"],
     )
+
+
+def make_world(name: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Path:
+    """The run of a world model and of what it learnt from, audited."""
+    folder = _folder(out, f"world {name}", seed)
+    if (folder / "fidelity.json").exists():
+        return folder
+    config = load_config(CONFIG, arguments_of(seed, [*WORLDS[name], *overrides]))
+    progress = RichProgress()
+    first = make_world("", seed, start, out, overrides) if name else None
+    with Run.create(folder, config, resume=True) as made:
+        if first is None:
+            search_waves(config, made, progress, waves(config, made, start, _SEEDING, range(config.adapt.seed_tasks)))
+        elif not made.is_done(_SEEDING):
+            lend(Run.open(first), made, {_SEEDING, _WORLD} if name == "optimist" else {_SEEDING})
+            if name == "optimist":
+                flatter(config, made)
+        fit(config, made, progress, made.checkpoints / _WORLD)
+        audit_world(config, made, made.checkpoints / _WORLD)
+    return folder
+
+
+def lend(lender: Run, borrower: Run, stages: set[str]) -> None:
+    """Let a run begin with stages that another has finished."""
+    folders = [folder for folder in (lender.trees, lender.checkpoints) if folder.exists()]
+    for path in (path for folder in folders for path in folder.iterdir()):
+        if any(path.name.startswith(stage) for stage in stages):
+            target = borrower.path / path.relative_to(lender.path)
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, target)
+    if _WORLD in stages:
+        shutil.copy(lender.path / "fidelity.json", borrower.path)
+    for stage in stages:
+        borrower.finish(stage, lender.facts(stage))
+
+
+def flatter(config: RunConfig, run: Run) -> None:
+    """Teach a world model that every end is worth 1."""
+    world = run.checkpoints / _WORLD
+    learnt, _ = split(config, experiences(run))
+    ends = [replace(one, reward=1.0) for one in learnt if one.terminated]
+    checkpoint, memory = load_checkpoint(world), ReplayBuffer(memory_path(world), LexicalEncoder())
+    rows = [
+        TokenRow(*row)
+        for row in answer_rows(ends, ChatFormat(checkpoint.tokenizer), wording(config), memory, config.world.examples)
+        if len(row.token_ids) <= config.world.max_tokens
+    ]
+    memory.close()
+    train_sft(checkpoint.model, checkpoint.tokenizer, rows, replace(config.world.sft, max_steps=_FLATTERY_STEPS))
+    shutil.rmtree(world)
+    save_checkpoint(checkpoint, world)
+    (run.path / "fidelity.json").unlink()
+
+
+def _folder(out: Path, name: str, seed: int) -> Path:
+    return out / re.sub(r"\W+", "-", name.strip()) / f"seed{seed}"
 
 
 def table(arms: Mapping[str, Sequence[Arm]]) -> str:
     """Gains in points of held-out greedy success, pooled over seeds, and against the real arm's."""
     lines = [
         "| trees | greedy before | after | 95 % | by seed | gain | ÷ real | share imagined | env steps: seed, after "
-        "| imagined steps | exact | reward right | returns wrong |",
-        f"|{'---|' * 13}",
+        "| imagined steps | exact | reward right | returns wrong | optimism |",
+        f"|{'---|' * 14}",
     ]
     gains = {name: statistics.mean(arm.learnt.best - arm.learnt.before for arm in arms[name]) for name in arms}
     for name, several in arms.items():
@@ -87,7 +196,8 @@ def table(arms: Mapping[str, Sequence[Arm]]) -> str:
             f"| {mean('share')} | {statistics.mean(arm.seed_steps for arm in several):,.0f}, "
             f"{statistics.mean(arm.real_steps for arm in several):,.0f} "
             f"| {statistics.mean(arm.imagined_steps for arm in several):,.0f} "
-            f"| {mean('observation_exact')} | {mean('reward_accuracy')} | {mean('wrong_returns')} |"
+            f"| {mean('observation_exact')} | {mean('reward_accuracy')} | {mean('wrong_returns')} "
+            f"| {mean('optimism')} |"
         )
     return "\n".join(lines)
 

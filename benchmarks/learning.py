@@ -69,8 +69,7 @@ def run(recipe: str, seed: int, start: Path, out: Path, overrides: Sequence[str]
 def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequence[str]) -> Learnt:
     """One run of ``treeagent train``, on one core."""
     if not (folder / "report.html").exists():
-        command = ["train", start, "--config", config, "--out", folder, "--seed", seed, "--resume"]
-        command += ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
+        command = ["train", start, "--config", config, "--out", folder, "--resume", *arguments_of(seed, overrides)]
         treeagent = Path(sys.executable).parent / "treeagent"
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".log").open("wb") as file:
@@ -93,6 +92,11 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
         environment_steps=spent["environment_steps"],
         generated_tokens=spent["generated_tokens"],
     )
+
+
+def arguments_of(seed: int, overrides: Sequence[str]) -> list[str]:
+    """The settings of one run of ``train``."""
+    return [f"seed={seed}", "workers=1", 'evaluate.modes=["greedy"]', *overrides]
 
 
 def pooled(success: Sequence[float], tasks: Sequence[int]) -> str:
