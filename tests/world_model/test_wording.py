@@ -7,6 +7,7 @@ from shop_steps import PAGE, RESULTS, experience, shop_steps
 
 from treeagent.types import Message
 from treeagent.world_model.trace import argument, named, trace
+from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer, Wording, number
 
 BARE = Wording(instructions="")
@@ -102,7 +103,19 @@ def test_traces_by_hand() -> None:
     assert trace(more) == "names next > . keeps 1 , adds 1"
     bought = experience(*chosen, "click[buy now]", answer="order placed", reward=0.75, terminated=True)
     assert trace(bought) == (
-        "names nothing shown . new . find missing a missing red done lamp shown under missing 10 missing , $9 below $10"
+        "names nothing shown . new . find missing a missing red done lamp shown under missing , $9 below $10"
+    )
+
+
+def test_a_trace_tells_of_a_number_with_what_it_counts() -> None:
+    """That some meters were chosen does not mean that the right length was."""
+    told = ["buy a cable , length 1 meter , under $10", "search page", "click[1]", "cable $9\nlength: 1 meter/2 meter"]
+    told += ["click[2 meter]", "chosen: 2 meter"]
+    history = tuple(Message("assistant" if said.startswith("click") else "user", said) for said in told)
+    bought = Experience("t", history, "click[buy now]", "order placed", reward=0.75, terminated=True)
+    assert trace(bought) == (
+        "names nothing shown . new . buy missing a missing cable shown length shown 1 meter shown under missing , "
+        "$9 below $10"
     )
 
 

@@ -87,10 +87,10 @@ def _labelled_positions_only() -> Iterator[None]:
 
 
 @contextmanager
-def lent(model: Model, head: ValueHead | None = None) -> Iterator[None]:
-    """Lend a model to a trainer, its value head as a submodule (one optimiser, one gradient norm), and undo afterwards
-    what trainers leave behind: a patched ``forward`` (each round would wrap it once more), ``use_cache`` off, dropout
-    set to 0, gradient checkpointing."""
+def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -> Iterator[None]:
+    """Lend a model to a trainer, its value head as a submodule (one optimiser, one gradient norm) and its attention as
+    configured, and undo afterwards what trainers leave behind: a patched ``forward`` (each round would wrap it once
+    more), ``use_cache`` off, dropout set to 0, gradient checkpointing."""
     modules: set[nn.Module] = {model, base_model(model)}
     forwards = [module.__dict__.get("forward") for module in modules]
     switches = [
@@ -99,7 +99,9 @@ def lent(model: Model, head: ValueHead | None = None) -> Iterator[None]:
         for name in ("p", "gradient_checkpointing")
         if isinstance(getattr(module, name, None), float | bool)
     ]
-    use_cache, training = model.config.use_cache, model.training
+    use_cache, training, attention = model.config.use_cache, model.training, model.config._attn_implementation
+    if config.attention is not None:
+        base_model(model).set_attn_implementation(config.attention)
     if head is not None:
         model.value_head = head.to(model.device)
     try:
@@ -114,6 +116,7 @@ def lent(model: Model, head: ValueHead | None = None) -> Iterator[None]:
                 module.__dict__["forward"] = forward
         for module, name, value in switches:
             setattr(module, name, value)
+        base_model(model).set_attn_implementation(attention)
         model.config.use_cache = use_cache
         model.zero_grad()
         model.train(training)

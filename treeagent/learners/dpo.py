@@ -43,7 +43,7 @@ def train_dpo(
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     _check(pairs, config)
-    with lent(model), output_folder(hooks) as folder:
+    with lent(model, config), output_folder(hooks) as folder:
         trainer = _DPOTrainer(
             model=model,
             args=DPOArguments(

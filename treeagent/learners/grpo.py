@@ -57,7 +57,7 @@ def train_grpo(
     if config.packed:
         refuse_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)
-    with lent(model), output_folder(hooks) as folder:
+    with lent(model, config), output_folder(hooks) as folder:
         trainer = _GRPOTrainer(
             model=model,
             reward_funcs=_no_reward,

@@ -54,7 +54,7 @@ def train_sft(
             f"none of the {given} token rows (treeagent.targets) has a token to imitate or a value to learn: "
             "collect more trees, or keep more of their paths"
         )
-    with lent(model, head), output_folder(hooks) as folder:
+    with lent(model, config, head), output_folder(hooks) as folder:
         trainer = _SFTTrainer(
             model=model,
             args=SFTArguments(

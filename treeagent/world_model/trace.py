@@ -11,6 +11,8 @@ from treeagent.world_model.transition import Experience
 
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
 _AMOUNT = re.compile(r"[$€£¥](\d+(?:\.\d+)?)")
+_ITEM = re.compile(r"\d+(?:[.,]\d+)* [^\W\d]\w*|\w+(?:[.,]\d+)*")
+"""A word, or a number with what it counts: of "2 meter" neither part says that 1 meter is not meant."""
 
 
 def trace(one: Experience) -> str:
@@ -83,13 +85,20 @@ def _change(one: Experience) -> str:
 
 
 def _account(one: Experience) -> str:
-    """The task's words in turn, each with what became of it since the last page, which is the last observation of
-    several lines: one look at the page a word, which a small model learns sooner than three lists."""
+    """What the task names, in turn, each with what became of it since the last page, which is the last observation of
+    several lines: one look at the page a word, which a small model learns sooner than three lists. Amounts of money are
+    compared instead."""
     page, calls = _since_last_page(one.history)
-    done, shown = set(words(" ".join(argument(call) for call in calls))), set(words(page))
-    asked = dict.fromkeys(words(one.history[0].content))
-    accounts = (f"{word} {'done' if word in done else 'shown' if word in shown else 'missing'}" for word in asked)
-    return " , ".join([" ".join(accounts), *_comparison(page, one.history[0].content)])
+    task = one.history[0].content
+    done, shown = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
+
+    def fate(item: str) -> str:
+        wanted = words(item)
+        told = ("done", done), ("shown", shown)
+        return next((said for said, lines in told if any(_holds(line, wanted) for line in lines)), "missing")
+
+    asked = dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower())))
+    return " , ".join([" ".join(f"{item} {fate(item)}" for item in asked), *_comparison(page, task)])
 
 
 def _comparison(page: str, task: str) -> Iterator[str]:
