@@ -330,3 +330,12 @@ def test_recomputed_activations_give_the_same_gradient(tokenizer: PreTrainedToke
         trained.append(weights(model))
         assert not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     assert torch.allclose(trained[0], trained[1], atol=1e-6)
+
+
+def test_batches_of_one_size_are_filled_up_where_several_processes_draw() -> None:
+    batches = Batches([1] * 13, 4, seed=0, full=True)
+    assert sorted(len(batch) for batch in batches) == [1, 4, 4, 4]
+    batches.processes = 2
+    drawn = list(batches)
+    assert [len(batch) for batch in drawn] == [4, 4, 4, 4]
+    assert {row for batch in drawn for row in batch} == set(range(13))

@@ -27,18 +27,21 @@ class Batches(Sampler[list[int]]):
         repeats: int = 1,
         *,
         groups: Sequence[str] = (),
+        full: bool = False,
     ) -> None:
         """Args:
         lengths: tokens of each row; rows of similar length share a batch.
         batch_size: rows per batch; the last batch of an epoch's pool may be smaller.
         repeats: times in a row that each process draws a batch.
         groups: the group of each row, if given; then rows of one group share a batch, whatever their length.
+        full: several processes draw batches of one size; the last rows are joined by the first.
         """
         self.lengths = lengths
         self.size = batch_size  # by the name of batch_size, accelerate would drop turns that a smaller batch ends
         self.seed = seed
         self.repeats = repeats
         self.groups = groups
+        self.full = full
         self.processes = 1
         """How many take turns at drawing; each gets as many batches, some of the first ones twice if need be."""
         self.epoch = 0
@@ -55,6 +58,8 @@ class Batches(Sampler[list[int]]):
         shuffler = random.Random(f"{self.seed}/{self.epoch}")
         order = self._by_group(shuffler) if self.groups else self._by_length(shuffler)
         batches = [order[start : start + self.size] for start in range(0, len(order), self.size)]
+        if self.full and self.processes > 1 and len(batches) > 1:
+            batches[-1] += order[: self.size - len(batches[-1])]
         shuffler.shuffle(batches)
         for start in range(0, len(batches), self.processes):
             turn = list(itertools.islice(itertools.cycle(batches), start, start + self.processes))

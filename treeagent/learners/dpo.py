@@ -69,7 +69,8 @@ def train_dpo(
         lengths = [
             len(pair.context_ids) + max(len(pair.chosen.token_ids), len(pair.rejected.token_ids)) for pair in pairs
         ]
-        return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed), hooks)
+        # TRL gathers as many pairs from every process.
+        return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed, full=True), hooks)
 
 
 def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
