@@ -24,21 +24,19 @@ class MuonAdamW(Optimizer):
             )
         if others:
             self._parts.append(AdamW(others, lr=learning_rate, weight_decay=weight_decay))
-        super().__init__([*matrices, *others], {"lr": learning_rate})
-        self._share_groups()
+        super().__init__([group for part in self._parts for group in part.param_groups], {})
+        self._share()
 
-    def _share_groups(self) -> None:
-        """The parts' own groups, so that a schedule that changes a learning rate here changes it there."""
-        self.param_groups = [group for part in self._parts for group in part.param_groups]
+    def _share(self) -> None:
+        """One state and the same groups here and in the parts: what a schedule, a checkpoint or whoever shares weights
+        out changes here changes there."""
+        for part, group in zip(self._parts, self.param_groups, strict=True):
+            part.param_groups, part.state = [group], self.state
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # Trainers pass no closure
         for part in self._parts:
             part.step()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"parts": [part.state_dict() for part in self._parts]}
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for part, state in zip(self._parts, state_dict["parts"], strict=True):
-            part.load_state_dict(state)
-        self._share_groups()
+        super().load_state_dict(state_dict)
+        self._share()
