@@ -11,6 +11,7 @@ from typing import cast
 
 from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from treeagent.generators.config import DType
@@ -31,15 +32,19 @@ class Checkpoint:
     head: ValueHead | None = None
 
 
-def save_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
-    """Write the whole folder under another name, then move it into place: it exists whole or not at all."""
+def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Tensor] | None = None) -> Path:
+    """Write the whole folder under another name, then move it into place: it exists whole or not at all.
+
+    Args:
+        weights: the model's, or its adapter's, by name, where this process holds a part of them.
+    """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     with no_progress_bars():
         if isinstance(checkpoint.model, PeftModel):
-            _save_adapter(checkpoint.model, partial, folder)
+            _save_adapter(checkpoint.model, partial, folder, weights)
         else:
-            checkpoint.model.save_pretrained(partial)
+            checkpoint.model.save_pretrained(partial, state_dict=weights)
     checkpoint.tokenizer.save_pretrained(partial)
     if checkpoint.head is not None:
         checkpoint.head.save(partial)
@@ -96,7 +101,7 @@ def merge(name: Path, out: Path) -> None:
     save_checkpoint(Checkpoint(merged, checkpoint.tokenizer, checkpoint.head), out)
 
 
-def _save_adapter(model: PeftModel, partial: Path, folder: Path) -> None:
+def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[str, Tensor] | None) -> None:
     """``partial`` is to become ``folder``."""
     base = str(model.get_base_model().name_or_path)
     if not base:
@@ -106,7 +111,8 @@ def _save_adapter(model: PeftModel, partial: Path, folder: Path) -> None:
         # A base beside its adapter moves with it.
         base = os.path.join("..", path.name) if path.parent == folder.parent.resolve() else str(path)
     model.active_peft_config.base_model_name_or_path = base
-    model.save_pretrained(str(partial), save_embedding_layers=False)  # the vocabulary is never changed
+    # The vocabulary is never changed.
+    model.save_pretrained(str(partial), save_embedding_layers=False, state_dict=weights)
     (partial / "README.md").unlink()  # a model card without a word on the model
 
 

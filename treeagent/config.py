@@ -205,7 +205,8 @@ class UpdateConfig:
     processes: Annotated[int, Field(gt=0)] = 1
     """Of this machine that train together, each on its own batches, so that a step sees as many batches at once."""
     accelerate_config: str | None = None
-    """A file of ``accelerate config`` by which they are started, where plain data-parallel training is not wanted."""
+    """A file of ``accelerate config`` by which they are started, where plain data-parallel training is not wanted;
+    configs/models/fsdp.yaml shares the weights out."""
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -30,6 +30,7 @@ from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
+from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
 from treeagent.pairs import preference_pairs
@@ -186,18 +187,23 @@ def train_policy(job: TrainJob, emit: Emit, *, leads: bool = True) -> dict[str, 
             scored = list(scored_rows(trees, update.advantages))
             grpo = replace(update.grpo, temperature=job.config.policy.temperature)
             result = train_grpo(model, tokenizer, scored, grpo, **hooks)
-    if not leads:
+    value_rows = sample_value_rows(trees, job.config)
+    fitted = led(model, lambda: fit_value(model, head, value_rows, update.value), leads=leads)
+    weights = whole_weights(model)
+    if fitted is None:
         return {}
-    fitted = fit_value(model, head, sample_value_rows(trees, job.config), update.value)
-    save_checkpoint(Checkpoint(model, tokenizer, head), job.out)
+    save_checkpoint(Checkpoint(model, tokenizer, head), job.out, weights)
     shutil.rmtree(job.scratch, ignore_errors=True)
     return {"update": asdict(result), "value": asdict(fitted)}
 
 
 def _place(config: RunConfig) -> str | None:
-    """Where the weights of an update go; of processes that train together each has a GPU of its own."""
+    """Where the weights of an update go; of processes that train together each has a GPU of its own, which may not
+    hold what they share."""
     place = config.policy.device_map
-    return place if place is None or config.update.processes == 1 else f"cuda:{os.environ['LOCAL_RANK']}"
+    if place in (None, "cpu") or config.update.processes == 1:
+        return place
+    return None if sharing() else f"cuda:{os.environ['LOCAL_RANK']}"
 
 
 def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob) -> None:

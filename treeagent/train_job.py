@@ -14,23 +14,39 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import DistributedType
+import yaml
+from accelerate import DistributedType, PartialState
 from accelerate.commands.config.config_args import load_config_from_file
+from torch import distributed
 
-from treeagent.config import UpdateConfig
+from treeagent.config import Method, RunConfig
 from treeagent.jobs import TrainJob, train_policy
+from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
 from treeagent.telemetry import Emit, Event
 from treeagent.types import Refused
 
 _JOB, _TOLD = "job.pickle", "told.jsonl"
 _LOG = "processes.log"
-_SHARDING = ("DEEPSPEED", "FSDP", "MEGATRON_LM")
-"""Accelerate's names of what an update cannot be trained by."""
+_UNABLE = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
+"""What an update cannot be trained by, in accelerate's words."""
+_SHARDED = "SHARDED_STATE_DICT"
+_ABLE: dict[str, tuple[Any, Any, str]] = {
+    "fsdp_version": (2, 1, "the first cannot gather a weight by itself"),
+    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP", "weights are gathered a layer at a time"),
+    "fsdp_state_dict_type": (_SHARDED, _SHARDED, "each process saves its share, and the new policy is whole anyway"),
+    "fsdp_offload_params": (False, False, "validation reads weights where they lie, and more processes need less each"),
+    "fsdp_activation_checkpointing": (False, False, "gradient_checkpointing in [update.rft], dpo and grpo does it"),
+    "fsdp_ignored_modules": (None, None, "processes would train them apart"),
+}
+"""The one value of a setting of FSDP by which an update can be trained, accelerate's where it is left out, and why."""
+_WAIT = timedelta(minutes=30)
+"""For the slowest process, as transformers waits."""
 _EXPECTED = {"refused": Refused, "diverged": TrainingDiverged}
 """By the name under which a process tells them, what an update may end with."""
 
@@ -52,7 +68,7 @@ def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
         folder = Path(name)
         (folder / _JOB).write_bytes(pickle.dumps(job))
         (folder / _TOLD).touch()
-        for what, said in _run(_command(job.config.update, folder), folder, job.scratch / _LOG):
+        for what, said in _run(_command(job.config, job.method, folder), folder, job.scratch / _LOG):
             if what == "facts":
                 return dict(said)
             if what in _EXPECTED:
@@ -64,24 +80,58 @@ def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
     )
 
 
-def _command(update: UpdateConfig, folder: Path) -> list[str]:
-    given = update.accelerate_config
+def _command(config: RunConfig, method: Method, folder: Path) -> list[str]:
+    update, given = config.update, config.update.accelerate_config
     if given is not None:
-        if not Path(given).is_file():
-            raise Refused(f"update.accelerate_config {given} is no file: make it by accelerate config")
-        kind = DistributedType(load_config_from_file(given).distributed_type).value
-        if kind in _SHARDING:
-            raise Refused(
-                f"update.accelerate_config {given} is of type {kind}, which shares a model's weights or gradients out, "
-                "while every process of an update holds them whole: choose plain data-parallel training, with "
-                "update.lora where memory is short"
-            )
+        _refuse_unable(given, config, method)
         how = [f"--config_file={given}"]
     else:
         # "multi_gpu" means processes that torch starts, on a CPU too; they talk by gloo there.
         how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
     how += [f"--num_processes={update.processes}", "--num_machines=1", "--main_process_port=0"]  # 0: any that is free
     return [sys.executable, "-m", "accelerate.commands.launch", *how, "--module", "treeagent.train_job", str(folder)]
+
+
+def _refuse_unable(given: str, config: RunConfig, method: Method) -> None:
+    """
+    Raises:
+        Refused: the file of accelerate is none, or asks for what an update cannot be trained by.
+    """
+    named = f"update.accelerate_config {given}"
+    if not Path(given).is_file():
+        raise Refused(f"{named} is no file: make it by accelerate config")
+    try:
+        asked = load_config_from_file(given)
+    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise Refused(f"{named} is no configuration of accelerate: {error}; make it by accelerate config") from error
+    if asked.distributed_type in _UNABLE:
+        raise Refused(
+            f"{named} is of type {asked.distributed_type.value}, by which no update can be trained: choose FSDP "
+            "(fsdp_version: 2), which shares weights, gradients and the optimiser's state out as well"
+        )
+    precision = getattr(config.update, method).precision
+    if asked.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[precision]):
+        raise Refused(
+            f"{named} has mixed_precision: {asked.mixed_precision}, but update.{method}.precision is {precision!r}: "
+            "leave the first at 'no', since the second decides"
+        )
+    if asked.distributed_type is not DistributedType.FSDP:
+        return
+    for name, (able, default, why) in _ABLE.items():
+        if (value := asked.fsdp_config.get(name, default)) != able:
+            fix = "leave it out" if able is None else f"set it to {str(able).lower() if able is False else able}"
+            raise Refused(f"{named} has {name}: {value}, by which no update can be trained: {why}; {fix}")
+    if asked.parallelism_config:
+        raise Refused(
+            f"{named} has parallelism_config: {asked.parallelism_config}, by which no update can be trained: its "
+            "processes share one set of weights out; leave it out"
+        )
+    on_cpu = config.policy.device_map in (None, "cpu")
+    if asked.use_cpu is not on_cpu:
+        raise Refused(
+            f"{named} has use_cpu: {asked.use_cpu}, but policy.device_map is {config.policy.device_map!r}: set "
+            + ("use_cpu: true, or policy.device_map to 'cuda'" if on_cpu else "use_cpu: false")
+        )
 
 
 def _run(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str, Any]]:
@@ -109,6 +159,8 @@ def main() -> None:
     torch.set_num_threads(1)  # as in every worker
     folder, leads = Path(sys.argv[1]), os.environ["RANK"] == "0"
     job = pickle.loads((folder / _JOB).read_bytes())
+    if sharing():  # the processes must know each other before one of them reads the weights for all
+        PartialState(cpu=job.config.policy.device_map in (None, "cpu"), timeout=_WAIT)
     with (folder / _TOLD).open("a", buffering=1) as told:
 
         def tell(what: str, said: Any) -> None:
@@ -121,6 +173,8 @@ def main() -> None:
             tell(next(what for what, kind in _EXPECTED.items() if isinstance(error, kind)), str(error))
             # The first process to fail takes the others with it: it must be the one that has told why.
             sys.exit(1 if leads else 0)
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _end_with_starter() -> None:

@@ -1,17 +1,19 @@
 """An update from stored trees: which trees it refuses, and by how many processes it is done."""
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.checkpoint import Checkpoint
-from treeagent.config import RunConfig, UpdateConfig, load_config
+from treeagent.config import PolicyConfig, RunConfig, UpdateConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
@@ -69,15 +71,60 @@ def test_tokens_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
         refuse_foreign([tree], checkpoint(own), job(RunConfig(), tmp_path))
 
 
-def test_a_file_of_accelerate_that_is_missing_or_shares_weights_out_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "accelerate.yaml"
-    config = RunConfig(update=UpdateConfig(processes=2, accelerate_config=str(file)))
-    with pytest.raises(Refused, match=r"accelerate.yaml is no file: make it by accelerate config"):
-        train(job(config, tmp_path), lambda event: None)
-    settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "num_processes": 2}
-    file.write_text(json.dumps(settings | {"mixed_precision": "no", "use_cpu": False, "debug": False}))
-    with pytest.raises(Refused, match="is of type FSDP, which shares a model's weights or gradients out"):
-        train(job(config, tmp_path), lambda event: None)
+def accelerate(folder: Path, fsdp: Mapping[str, object] | None = None, **settings: object) -> Path:
+    """A file as configs/models/fsdp.yaml but for some settings, those of FSDP by their names without "fsdp_"."""
+    asked = yaml.safe_load((CONFIG.parent / "models" / "fsdp.yaml").read_text()) | settings
+    asked["fsdp_config"] |= {f"fsdp_{name}": value for name, value in (fsdp or {}).items()}
+    file = folder / "accelerate.yaml"
+    file.write_text(yaml.safe_dump(asked))
+    return file
+
+
+def refusal(folder: Path, file: Path, update: Mapping[str, Any] | None = None, **policy: Any) -> str:
+    settings = UpdateConfig(processes=2, accelerate_config=str(file), **(update or {}))
+    config = RunConfig(update=settings, policy=PolicyConfig(**policy))
+    with pytest.raises(Refused) as refused:
+        train(job(config, folder), lambda event: None)
+    assert not list(folder.glob(".grpo/*"))  # no process was started
+    return str(refused.value)
+
+
+def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:
+    assert "accelerate.yaml is no file: make it by accelerate config" in refusal(tmp_path, tmp_path / "accelerate.yaml")
+    for text in ("", "distributed_type: [", "distributed_type: FDSP", "distributed_type: FSDP\nfsdp: {}"):
+        (tmp_path / "accelerate.yaml").write_text(text)
+        said = refusal(tmp_path, tmp_path / "accelerate.yaml")
+        assert "is no configuration of accelerate: " in said and said.endswith("make it by accelerate config")
+
+
+def test_what_cannot_train_an_update_is_refused_with_what_can(tmp_path: Path) -> None:
+    said = refusal(tmp_path, accelerate(tmp_path, distributed_type="DEEPSPEED"))
+    assert "is of type DEEPSPEED, by which no update can be trained: choose FSDP (fsdp_version: 2)" in said
+    for name, wrong, right in (
+        ("version", 1, "2"),
+        ("auto_wrap_policy", "NO_WRAP", "TRANSFORMER_BASED_WRAP"),
+        ("state_dict_type", "FULL_STATE_DICT", "SHARDED_STATE_DICT"),
+        ("offload_params", True, "false"),
+        ("activation_checkpointing", True, "false"),
+    ):
+        said = refusal(tmp_path, accelerate(tmp_path, {name: wrong}, use_cpu=True))
+        assert f"has fsdp_{name}: {wrong}, by which no update can be trained" in said
+        assert said.endswith(f"set it to {right}")
+    parallel = {"parallelism_config_dp_replicate_size": 2}
+    said = refusal(tmp_path, accelerate(tmp_path, parallelism_config=parallel, use_cpu=True))
+    assert "has parallelism_config: {" in said and said.endswith("leave it out")
+    assert refusal(tmp_path, accelerate(tmp_path, {"ignored_modules": ".*head"})).endswith("leave it out")
+
+
+def test_a_file_that_contradicts_the_settings_is_refused(tmp_path: Path) -> None:
+    said = refusal(tmp_path, accelerate(tmp_path, mixed_precision="bf16", use_cpu=True))
+    assert "has mixed_precision: bf16, but update.grpo.precision is 'float32'" in said
+    said = refusal(tmp_path, accelerate(tmp_path))
+    assert (
+        "has use_cpu: False, but policy.device_map is None: set use_cpu: true, or policy.device_map to 'cuda'" in said
+    )
+    said = refusal(tmp_path, accelerate(tmp_path, use_cpu=True), device_map="cuda")
+    assert "has use_cpu: True, but policy.device_map is 'cuda': set use_cpu: false" in said
 
 
 def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
@@ -97,12 +144,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(run: Path, tmp_path: Path, shared: bool) -> None:
     out = tmp_path / "run"
     out.mkdir()
     (out / "trees").symlink_to(run / "trees")
     base = run / "checkpoints" / "base"
     settings = ["update.lora.rank=4", "update.processes=2", "collect.tasks=8"]
+    if shared:
+        settings.append(f"update.accelerate_config={accelerate(tmp_path, use_cpu=True)}")
     done = treeagent("update", "grpo", base, "--config", CONFIG, "--out", out, *settings)
     assert done.returncode == 0, done.stderr
     facts = Run.open(out).facts("grpo")

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.advantages import AdvantageRow
+from treeagent.learners.sharding import whole
 from treeagent.pairs import Continuation, PreferencePair
 from treeagent.targets import TokenRow
 
@@ -40,8 +41,8 @@ def make_model(seed: int = 0) -> LlamaForCausalLM:
 
 
 def weights(*modules: nn.Module) -> torch.Tensor:
-    """All parameters in one vector."""
-    return torch.cat([parameter.detach().flatten() for module in modules for parameter in module.parameters()])
+    """All parameters in one vector, wherever their parts are."""
+    return torch.cat([whole(parameter.detach()).flatten() for module in modules for parameter in module.parameters()])
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """What the learners on TRL share: lending the model to a trainer, crash-safe checkpoints, running it to its end."""
 
+import copy
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, Trainer
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from trl.trainer import utils as trl_utils
 
 from treeagent.generators.quiet import no_old_names, no_progress_bars
@@ -19,6 +21,7 @@ from treeagent.learners import checkpoints
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.optimiser import MuonAdamW
+from treeagent.learners.sharding import allow_cpu, gathered, sharing, trains_on_cpu
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch
 from treeagent.value_head import ValueHead
 
@@ -47,7 +50,7 @@ def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, fold
         "save_steps": config.save_every,
         "save_total_limit": 2,  # the newest may be half-written
         "seed": config.seed,
-        "use_cpu": model.device.type == "cpu",  # training happens where the model is
+        "use_cpu": trains_on_cpu(model),
         "dataloader_pin_memory": False,
         "ddp_find_unused_parameters": False,  # the value head's would be taken for such: it is run beside the model
         "accelerator_config": {"even_batches": False},  # ``Batches`` sees to it
@@ -74,6 +77,22 @@ def base_model(model: Model) -> PreTrainedModel:
 
 
 @contextmanager
+def last_hidden_states(model: Model) -> Iterator[list[Tensor]]:
+    """Collects the backbone's last hidden states (rows, tokens, hidden_size) from the forward passes inside."""
+    collected: list[Tensor] = []
+
+    def collect(module: nn.Module, arguments: Any, output: BaseModelOutputWithPast) -> None:
+        assert output.last_hidden_state is not None
+        collected.append(output.last_hidden_state)
+
+    handle = base_model(model).base_model.register_forward_hook(collect)
+    try:
+        yield collected
+    finally:
+        handle.remove()
+
+
+@contextmanager
 def _labelled_positions_only() -> Iterator[None]:
     """Without Triton, TRL runs the language-model head over every position, labelled or not, as Neuron wants fixed
     shapes. On a CPU that is waste: 30 % of a step where a quarter of the tokens is trained."""
@@ -87,10 +106,11 @@ def _labelled_positions_only() -> Iterator[None]:
 
 
 @contextmanager
-def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -> Iterator[None]:
+def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -> Iterator[ValueHead | None]:
     """Lend a model to a trainer, its value head as a submodule (one optimiser, one gradient norm) and its attention as
     configured, and undo afterwards what trainers leave behind: a patched ``forward`` (each round would wrap it once
-    more), ``use_cache`` off, dropout set to 0, gradient checkpointing."""
+    more), ``use_cache`` off, dropout set to 0, gradient checkpointing, float32 in place of shared weights that came
+    shorter."""
     modules: set[nn.Module] = {model, base_model(model)}
     forwards = [module.__dict__.get("forward") for module in modules]
     switches = [
@@ -99,14 +119,16 @@ def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -
         for name in ("p", "gradient_checkpointing")
         if isinstance(getattr(module, name, None), float | bool)
     ]
-    use_cache, training, attention = model.config.use_cache, model.training, model.config._attn_implementation
+    use_cache, training, dtype = model.config.use_cache, model.training, model.dtype
+    attention, lent_head = model.config._attn_implementation, head
     if config.attention is not None:
         base_model(model).set_attn_implementation(config.attention)
     if head is not None:
-        model.value_head = head.to(model.device)
+        # A part of a head that is shared out is nothing to its owner.
+        lent_head = model.value_head = copy.deepcopy(head) if sharing() else head.to(model.device)
     try:
         with _labelled_positions_only(), no_old_names():
-            yield
+            yield lent_head
     finally:
         if head is not None:
             del model.value_head
@@ -118,6 +140,8 @@ def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -
             setattr(module, name, value)
         base_model(model).set_attn_implementation(attention)
         model.config.use_cache = use_cache
+        if model.dtype != dtype:
+            nn.Module.to(model, dtype)
         model.zero_grad()
         model.train(training)
 
@@ -135,6 +159,10 @@ class Learner(Trainer):
     head: ValueHead | None = None
     optimiser: str = "adamw"
     _total_train_tokens: int
+
+    def create_accelerator_and_postprocess(self) -> None:
+        allow_cpu(self.args.distributed_state)
+        super().create_accelerator_and_postprocess()
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader = DataLoader(self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator)
@@ -174,6 +202,9 @@ class Learner(Trainer):
             self.head.save(Path(output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if sharing():  # the head is a part of what is shared out
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
         with self._without_head():
             super()._load_from_checkpoint(resume_from_checkpoint, model)
         if self.head is not None:
@@ -182,10 +213,11 @@ class Learner(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
+        best = gathered(self.watch.best)
         self.accelerator.wait_for_everyone()  # each process writes its random state
         if self.accelerator.is_main_process:
             folder = Path(self.args.output_dir)
-            checkpoints.seal(folder, self.state.global_step, self.run, self.watch.progress, self.watch.best)
+            checkpoints.seal(folder, self.state.global_step, self.run, self.watch.progress, best)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None is wanted."""
@@ -218,7 +250,10 @@ def fit(
         watch.progress, watch.best = checkpoints.read(checkpoint, model.device)
         trainer._total_train_tokens = int(watch.progress.metrics.get("num_tokens", 0))  # TRL counts from 0 again
     if checkpoint and watch.progress.finished:
-        trainer._load_from_checkpoint(str(checkpoint))
+        if sharing():  # as a training begins
+            trainer._prepare_for_training(watch.progress.step, trainer.get_train_dataloader(), str(checkpoint))  # type: ignore[no-untyped-call]
+        else:
+            trainer._load_from_checkpoint(str(checkpoint))
     else:
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

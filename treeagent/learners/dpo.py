@@ -1,6 +1,7 @@
 """Direct preference optimisation on pairs from trees, the stored behaviour log-probabilities being the reference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Unpack
 
 import torch
@@ -8,6 +9,7 @@ from datasets import Dataset  # type: ignore[import-untyped]  # ships no types
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
+from trl.trainer import dpo_trainer
 from trl.trainer.dpo_config import DPOConfig as DPOArguments
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.utils import add_fused_lm_head
@@ -43,7 +45,7 @@ def train_dpo(
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     _check(pairs, config)
-    with lent(model, config), output_folder(hooks) as folder:
+    with lent(model, config), output_folder(hooks) as folder, _without_reference():
         trainer = _DPOTrainer(
             model=model,
             args=DPOArguments(
@@ -71,6 +73,20 @@ def train_dpo(
         ]
         # TRL gathers as many pairs from every process.
         return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed, full=True), hooks)
+
+
+@contextmanager
+def _without_reference() -> Iterator[None]:
+    """Within, TRL neither loads a reference model, as it would where weights are shared out, nor hashes the policy for
+    the log-probabilities that it would compute."""
+    namespace = vars(dpo_trainer)
+    replaced = {"create_model_from_path": lambda *args, **kwargs: None, "hash_module": lambda module: ""}
+    originals = {name: namespace[name] for name in replaced}
+    namespace.update(replaced)
+    try:
+        yield
+    finally:
+        namespace.update(originals)
 
 
 def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:

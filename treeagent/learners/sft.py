@@ -5,16 +5,17 @@ from contextlib import contextmanager
 from typing import Any, Unpack
 
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
-from transformers.modeling_outputs import BaseModelOutputWithPast
 from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 from trl.trainer.utils import FusedCausalLMOutput
 
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, base_model, fit, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, last_hidden_states, lent, output_folder, training_arguments
 from treeagent.learners.config import SFTConfig
+from treeagent.learners.sharding import sharing, whole
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.targets import TokenRow
 from treeagent.types import Refused
@@ -54,7 +55,12 @@ def train_sft(
             f"none of the {given} token rows (treeagent.targets) has a token to imitate or a value to learn: "
             "collect more trees, or keep more of their paths"
         )
-    with lent(model, config, head), output_folder(hooks) as folder:
+    if sharing() and head is not None and isinstance(model, PeftModel):
+        raise Refused(
+            "a value head is trained along with an adapter, which checkpoints of shared weights (FSDP) hold alone: fit "
+            "the head by itself afterwards (treeagent.learners.value.fit_value), or train in one process"
+        )
+    with lent(model, config, head) as lent_head, output_folder(hooks) as folder:
         trainer = _SFTTrainer(
             model=model,
             args=SFTArguments(
@@ -66,10 +72,13 @@ def train_sft(
             processing_class=tokenizer,
             data_collator=lambda items: _collate([rows[item["row"]] for item in items]),
         )
-        trainer.head = head
+        trainer.head = lent_head
         trainer.value_weight = config.value_weight
         lengths = [len(row.token_ids) for row in rows]
-        return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed), hooks)
+        result = fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed), hooks)
+        if head is not None and lent_head is not None and lent_head is not head:
+            head.load_state_dict({name: whole(weight) for name, weight in lent_head.state_dict().items()})
+        return result
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
@@ -85,22 +94,6 @@ def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
         "value_places": torch.tensor(places, dtype=torch.long).reshape(-1, 2),
         "value_targets": torch.tensor([target for row in rows for target in row.value_targets]),
     }
-
-
-@contextmanager
-def _last_hidden_state(model: Model) -> Iterator[list[Tensor]]:
-    """Collects the backbone's last hidden states (rows, tokens, hidden_size) from the forward passes inside."""
-    collected: list[Tensor] = []
-
-    def collect(module: nn.Module, arguments: Any, output: BaseModelOutputWithPast) -> None:
-        assert output.last_hidden_state is not None
-        collected.append(output.last_hidden_state)
-
-    handle = base_model(model).base_model.register_forward_hook(collect)
-    try:
-        yield collected
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -130,7 +123,7 @@ class _SFTTrainer(Learner, SFTTrainer):
     ) -> Tensor:
         places, targets = inputs.pop("value_places"), inputs.pop("value_targets")
         weights = inputs.pop("weights")
-        with _last_hidden_state(self.model) as hidden_states, _weighted(model, weights):
+        with last_hidden_states(self.model) as hidden_states, _weighted(model, weights):
             loss: Tensor = super().compute_loss(model, inputs, False, num_items_in_batch)  # type: ignore[no-untyped-call]
         if self.head is None or (not len(targets) and self.accelerator.num_processes == 1):
             return loss

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from treeagent.learners.batches import pad
-from treeagent.learners.common import Model, base_model
+from treeagent.learners.common import Model, last_hidden_states
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_weights
 from treeagent.targets import TokenRow
@@ -145,7 +145,7 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
 @torch.no_grad()
 def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> tuple[Tensor, Tensor]:
     """Hidden states (positions, hidden_size) and rescaled targets (positions) of rows."""
-    backbone, device, training = base_model(model).base_model, model.device, model.training
+    device, training = model.device, model.training
     head.to(device)
     model.eval()
     rows = sorted(rows, key=lambda row: len(row.token_ids))
@@ -153,12 +153,14 @@ def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size:
     targets: list[float] = []
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
-        output = backbone(
-            input_ids=pad([row.token_ids for row in batch], torch.long).to(device),
-            attention_mask=pad([[1] * len(row.token_ids) for row in batch], torch.long).to(device),
-            use_cache=False,
-        )
-        for hidden, row in zip(output.last_hidden_state, batch, strict=True):
+        with last_hidden_states(model) as collected:
+            model(
+                input_ids=pad([row.token_ids for row in batch], torch.long).to(device),
+                attention_mask=pad([[1] * len(row.token_ids) for row in batch], torch.long).to(device),
+                use_cache=False,
+                logits_to_keep=1,
+            )
+        for hidden, row in zip(collected[0], batch, strict=True):
             states.append(hidden[list(row.value_positions)].float())
             targets.extend(row.value_targets)
     model.train(training)

@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from treeagent.learners.checkpoints import Progress
 from treeagent.learners.config import OptimiserConfig
+from treeagent.learners.sharding import led, shared_as, whole
 
 
 class TrainingDiverged(RuntimeError):
@@ -64,7 +65,7 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
 def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Put copied weights back."""
     for name, parameter in trainable(model).items():
-        parameter.copy_(weights[name])
+        parameter.copy_(shared_as(weights[name], parameter))
 
 
 class Watch(TrainerCallback):
@@ -93,7 +94,7 @@ class Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients).item()
+        norm = whole(torch.nn.utils.get_total_norm(gradients)).item()
         if not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm is {norm} at step {state.global_step + 1}")
         self.finite = copy_weights(self.model)
@@ -144,9 +145,14 @@ class Watch(TrainerCallback):
         device = next(self.model.parameters()).device
         self.model.eval()
         # A validation that samples must not change what training draws.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
-            scores = [float(self.validate()) if state.is_world_process_zero else 0.0]
-        score: float = broadcast_object_list(scores)[0]
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            torch.no_grad(),
+            # Accelerate sees to it but where weights are shared out.
+            torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
+        ):
+            scores = [led(self.model, self.validate, leads=state.is_world_process_zero)]
+        score = float(broadcast_object_list(scores)[0])
         self.model.train(training)
         self._emit({"step": float(step), "validation": score})
         progress = self.progress
