@@ -1,0 +1,86 @@
+"""What sharing weights out among processes takes: one update in two that hold them whole, and in two that share them.
+
+    .venv/bin/python benchmarks/sharding.py
+
+A Llama of 21 million random weights imitates random rows, a thread a process, on the CPU, by gloo. Growth is the
+process's largest memory less that before the update, when it holds the weights: gradients, Adam's state, activations,
+what is kept for a divergence, messages. What is freed goes back to the system at once (MALLOC_MMAP_THRESHOLD_).
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import yaml
+from accelerate import PartialState
+from tokenizers import Tokenizer, models
+from torch.distributed.tensor import DTensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treeagent.learners.config import SFTConfig
+from treeagent.learners.sft import train_sft
+from treeagent.targets import TokenRow
+
+FSDP = Path(__file__).parents[1] / "configs" / "models" / "fsdp.yaml"
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+STEPS, ROWS, TOKENS, VOCABULARY = 6, 2, 64, 4096
+
+
+def compare() -> None:
+    """Start the processes of either kind, one kind after the other."""
+    with tempfile.TemporaryDirectory() as name:
+        shared = Path(name) / "fsdp.yaml"
+        shared.write_text(yaml.safe_dump(yaml.safe_load(FSDP.read_text()) | {"use_cpu": True}))
+        print("| weights | held by a process, MiB | growth in the update, MiB | s / step |\n|---|---|---|---|")
+        for kind, how in (("whole", ["--multi_gpu", "--dynamo_backend=no"]), ("shared", [f"--config_file={shared}"])):
+            launch = ["accelerate.commands.launch", *how, "--mixed_precision=no", "--main_process_port=0"]
+            command = [sys.executable, "-m", *launch, "--num_processes=2", "--num_machines=1", __file__, name]
+            subprocess.run(command, check=True, env=os.environ | ENVIRONMENT)
+            held, growth, seconds = json.loads((Path(name) / "told.json").read_text())
+            print(f"| {kind} | {held / 2**20:.0f} | {growth / 2**10:.0f} | {seconds:.2f} |")
+
+
+def update(folder: Path) -> None:
+    """What each of the processes does; the first tells."""
+    torch.set_num_threads(1)
+    leads = PartialState(cpu=True).is_main_process
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, "<pad>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
+    ids = torch.randint(2, VOCABULARY, (2 * STEPS * ROWS, TOKENS)).tolist()
+    rows = [TokenRow(f"task-{number}", tuple(row), (True,) * TOKENS, (), ()) for number, row in enumerate(ids)]
+    config, times = SFTConfig(batch_size=ROWS, max_steps=STEPS), list[float]()
+    train_sft(llama(layers=1, width=64), tokenizer, rows, config)  # what is loaded by a first update belongs to none
+    model = llama(layers=10, width=384)
+    before = largest()
+    train_sft(model, tokenizer, rows, config, on_progress=lambda done, total: times.append(time.perf_counter()))
+    parts = [one.to_local() if isinstance(one, DTensor) else one for one in model.parameters()]
+    seconds = statistics.median(after - start for start, after in pairwise(times[2:]))
+    if leads:
+        told = sum(part.nbytes for part in parts), largest() - before, seconds
+        (folder / "told.json").write_text(json.dumps(told))
+
+
+def llama(layers: int, width: int) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    shape = LlamaConfig(vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers, intermediate_size=1024)
+    return LlamaForCausalLM(shape)
+
+
+def largest() -> int:
+    """This process's memory at its largest until now, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        update(Path(sys.argv[1]))
+    else:
+        compare()
