@@ -48,9 +48,11 @@ def test_the_best_leaf_need_not_lie_where_the_mean_is_best() -> None:
     assert names(best_path(grown, "value")) == "ab"
 
 
-def test_a_truncated_leaf_counts_by_its_estimate() -> None:
-    grown = tree(ends("a", 1, 0.5), ends("b", 1, 0.7, truncated=True, value=0.6))
-    assert names(best_path(grown, "leaf")) == "b"
+def test_a_truncated_leaf_counts_by_its_estimate_where_no_path_has_an_end() -> None:
+    """What it is estimated to be worth lies beyond the limit."""
+    cut_off = [ends("b", 1, 0.7, truncated=True, value=0.6), ends("c", 1, 0.2, truncated=True, value=0.1)]
+    assert names(best_path(tree(ends("a", 1, 0.5), *cut_off), "leaf")) == "a"
+    assert names(best_path(tree(*cut_off), "leaf")) == "b"
 
 
 def test_a_withheld_end_counts_by_its_estimate() -> None:
