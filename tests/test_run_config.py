@@ -42,7 +42,16 @@ def test_overrides_win_over_the_file_and_the_seed_over_both(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("override", "value"),
-    [("=3", 3), ("=2.0", 2.0), ("=true", True), ("=word", "word"), ('="3"', "3"), ("=a=b", "a=b"), ("= x ", "x")],
+    [
+        ("=3", 3),
+        ("=2.0", 2.0),
+        ("=true", True),
+        ("=word", "word"),
+        ('="3"', "3"),
+        ("=a=b", "a=b"),
+        ("= x ", "x"),
+        ('=["a", "b"]', ("a", "b")),
+    ],
 )
 def test_an_override_is_a_toml_value_or_a_bare_word(override: str, value: object) -> None:
     found = load_config(None, [f"environment.options.x{override}"]).environment.options["x"]
@@ -159,7 +168,11 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 options = st.dictionaries(
     st.text(st.characters(categories=("L", "N")), min_size=1),
-    st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text() | st.booleans(),
+    st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.booleans()
+    | st.lists(st.text()).map(tuple),
 )
 configs = st.builds(
     RunConfig,

@@ -56,7 +56,7 @@ def environment(config: RunConfig) -> Env:
 @lru_cache(maxsize=1)
 def _environment(
     name: str,
-    options: tuple[tuple[str, int | float | str | bool], ...],
+    options: tuple[tuple[str, int | float | str | bool | tuple[str, ...]], ...],
     limits: tuple[float, float | None] | None,
     bounds: tuple[Shield, int | None, int | None],
 ) -> Env:

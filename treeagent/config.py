@@ -41,7 +41,7 @@ class EnvironmentConfig:
 
     name: str = "shop"
     """A built-in environment, or "module:Class"."""
-    options: dict[str, int | float | str | bool] = Field(default_factory=dict)
+    options: dict[str, int | float | str | bool | tuple[str, ...]] = Field(default_factory=dict)
     """Passed to the environment; see its own documentation."""
     max_steps: Annotated[int, Field(gt=0)] = 10
     """Steps after which an episode is truncated."""

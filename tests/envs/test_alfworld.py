@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from treeagent.actors import environment
+from treeagent.config import load_config
 from treeagent.envs import check_env
 from treeagent.envs.alfworld import AlfworldEnv, AlfworldOptions
 from treeagent.envs.alfworld import env as env_module
@@ -191,6 +193,13 @@ def test_nothing_happens_where_a_command_is_not_understood(env: AlfworldEnv) -> 
 def test_commands_are_shown_unless_that_is_switched_off(env: AlfworldEnv) -> None:
     shown, plain = begin(env), begin(AlfworldEnv(AlfworldOptions(alike=1, show_commands=False)))
     assert shown == f"{plain}\nCommands: {'; '.join(env.legal_actions())}"
+
+
+def test_a_run_names_the_chores_it_wants() -> None:
+    made = environment(
+        load_config(None, ["environment.name=alfworld", f"environment.options.kinds={list(KINDS[1:3])}"])
+    )
+    assert isinstance(made, AlfworldEnv) and made.options.kinds == KINDS[1:3]
 
 
 def test_splits_share_no_floor_plan() -> None:
