@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from treeagent.actors import environment
-from treeagent.config import load_config
+from treeagent.config import CollectConfig, load_config
 from treeagent.envs import check_env
 from treeagent.envs.alfworld import AlfworldEnv, AlfworldOptions
 from treeagent.envs.alfworld import env as env_module
@@ -178,6 +178,10 @@ def test_games_that_had_to_go_are_played_on(monkeypatch: pytest.MonkeyPatch) -> 
     for place, _, key, commands in seen + seen[::-1]:
         env.restore(place)
         assert (env.state_key(), env.legal_actions()) == (key, commands)
+
+
+def test_the_games_of_a_wave_stay_loaded() -> None:
+    assert CollectConfig().wave <= env_module.LOADED
 
 
 def test_nothing_happens_where_a_command_is_not_understood(env: AlfworldEnv) -> None:

@@ -13,8 +13,9 @@ from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.types import Refused, Split, Task, ToolCall
 
-LOADED = 32
-"""Games kept in memory, 2 to 10 MB each; another one is loaded in half a second to two."""
+LOADED = 128
+"""Games kept in memory, about 1 MB each and a few KB for each place in them. A wave of trees goes through all of its
+games at every step: with fewer, each of its steps would load one anew, in a fifth of a second or more."""
 _ACT = text_tool("act", "Do something, such as: go to fridge 1.", "command")
 _OVER = "the task is done already"
 
