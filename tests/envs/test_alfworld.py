@@ -1,6 +1,7 @@
 """ALFWorld's games: parity with ALFWorld's own wrappers, snapshots that hold anywhere, files of its own writer, and the
 demonstrator."""
 
+import copy
 import json
 import os
 import pickle
@@ -182,6 +183,17 @@ def test_games_that_had_to_go_are_played_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_games_of_a_wave_stay_loaded() -> None:
     assert CollectConfig().wave <= env_module.LOADED
+
+
+def test_writing_texts_changes_no_name(env: AlfworldEnv) -> None:
+    """As one that is not copied for every symbol of a text must not be."""
+    begin(env, 2)
+    task = env.tasks("train", 1, 2)[0]
+    infos, rng = env._game(task)._infos, random.Random(2)
+    before = copy.deepcopy(infos)
+    for _ in range(20):
+        env.step(rng.choice(env.legal_actions() or ["look"]))
+    assert infos == before
 
 
 def test_nothing_happens_where_a_command_is_not_understood(env: AlfworldEnv) -> None:
