@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/quickstart.py --seeds 0 1 2      # trains the policies to start from
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/imagination.py --seeds 0 1 2
 
-Every arm has the tasks, limits and updates of configs/sim_to_real.toml, starts from the same warm policy, and keeps the
-last step of its update, so that no validation in the environment chooses among them. What arms have in common (the real
-trees, the world model that learnt them) is made once a seed. Runs that are there already are read, unfinished ones
-resumed.
+Every arm has the tasks, limits and updates of configs/sim_to_real.toml, starts from the same warm policy, and is
+validated in the environment before and after its update alone: it keeps the last step or, if that is no better, the
+start. What arms have in common (the real trees, the world model that learnt them) is made once a seed. Runs that are
+there already are read, unfinished ones resumed.
 """
 
 import argparse
