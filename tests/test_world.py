@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.config import load_config
+from treeagent.config import RunConfig, WorldConfig, load_config
 from treeagent.run import Run
 from treeagent.types import Message
 from treeagent.world import experiences, kinds, split
@@ -88,6 +88,16 @@ def test_held_out_tasks_are_apart_from_those_learnt_from(run: Path) -> None:
     assert not {one.task_id for one in learnt} & {one.task_id for one in held_out}
     assert len({one.digest() for one in learnt}) == len(learnt)
     assert learnt and held_out
+
+
+def test_a_step_that_tasks_of_both_sides_share_is_held_out() -> None:
+    """Small games of one prompt begin alike; what a game says of itself is another's as well."""
+    names = [f"game {number}" for number in range(20)]
+    same = [Experience(name, (Message("user", "win"),), "look", "a room") for name in names]
+    own = [Experience(name, (Message("user", "win"),), "wait", name) for name in names]
+    learnt, held_out = split(RunConfig(world=WorldConfig(held_out=0.3)), iter([*same, *own]))
+    assert [one.observation for one in held_out].count("a room") == 1
+    assert {one.observation for one in learnt} == set(names) - {one.observation for one in held_out}
 
 
 def test_a_common_call_is_a_kind_of_its_own() -> None:

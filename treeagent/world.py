@@ -164,13 +164,14 @@ def experiences(run: Run) -> Iterator[Experience]:
 
 
 def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experience], list[Experience]]:
-    """What is learnt and what is held out, whole tasks apart; which are, their names decide. Each step once."""
+    """What is learnt and what is held out, whole tasks apart; which are, their names decide. Each step once; one that
+    tasks of both sides share is held out."""
     learnt: dict[str, Experience] = {}
     held_out: dict[str, Experience] = {}
     for one in found:
         share = int.from_bytes(hashlib.blake2b(one.task_id.encode(), digest_size=4).digest()) / 2**32
         (held_out if share < config.world.held_out else learnt).setdefault(one.digest(), one)
-    return list(learnt.values()), list(held_out.values())
+    return [one for digest, one in learnt.items() if digest not in held_out], list(held_out.values())
 
 
 def kinds(found: Collection[Experience]) -> Callable[[Experience], str]:
