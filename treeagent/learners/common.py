@@ -138,7 +138,8 @@ def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -
                 module.__dict__["forward"] = forward
         for module, name, value in switches:
             setattr(module, name, value)
-        base_model(model).set_attn_implementation(attention)
+        if config.attention is not None:
+            base_model(model).set_attn_implementation(attention)
         model.config.use_cache = use_cache
         if model.dtype != dtype:
             nn.Module.to(model, dtype)
