@@ -59,7 +59,8 @@ def settings(url: str) -> list[str]:
         "warm_start.episodes=200", "warm_start.noise=0.5", "warm_start.sft.max_steps=60",
         "collect.tasks=8", "collect.wave=2", "search.limits.simulations=16", "update.validation_tasks=2",
         "evaluate.tasks=2", 'evaluate.modes=["greedy"]', 'adapt.methods=["dpo"]', "adapt.imagined=0.5",
-        "adapt.seed_tasks=40", "adapt.variations=0.25", "world.generator=remote", "world.model=teller",
+        "adapt.seed_tasks=40", "adapt.variations=0.25",
+        "world.demonstrations=20", "world.generator=remote", "world.model=teller",
         f"world.remote.url={url}", "world.reasoning=false", "world.held_out=0.4", "world.verify_steps=2",
     ]  # fmt: skip
 
@@ -243,6 +244,8 @@ def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
     stages = Run.open(run).stages()
     assert stages["audit-1"]["lambda_cap"] > 0.5 == stages["audit-1"]["imagined"]
     rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
+    # Played for the first world model, remembered by the second.
+    assert stages["world-1"]["demonstrated_steps"] > 0 == stages["world-2"]["demonstrated_steps"]
     for number, row in enumerate(rows, start=1):
         imagined, real = stages[f"collect-{number}-imagined"], stages[f"collect-{number}"]
         assert imagined["tasks"] == real["tasks"] == 3  # two of the round's eight are variations

@@ -250,3 +250,8 @@ def test_gae_wants_the_value_of_every_state() -> None:
     with pytest.raises(ConfigError, match=r"set search\.estimate_all too"):
         load_config(None, settings)
     assert load_config(None, [*settings, "search.estimate_all=true"]).search.estimate_all
+
+
+def test_no_more_demonstrations_than_the_warm_start_plays() -> None:
+    told = sentence(None, "warm_start.episodes=10", "world.demonstrations=11")
+    assert "world.demonstrations is 11, but warm_start.episodes is only 10" in told

@@ -334,6 +334,11 @@ class RunConfig:
             raise ValueError("warm_start.lora is set, but no policy.model that an adapter could sit on: set it")
         if self.warm_start.lora and self.update.lora not in (None, self.warm_start.lora):
             raise ValueError("update.lora differs from warm_start.lora, whose adapter it goes on with: leave it out")
+        if self.world.demonstrations > self.warm_start.episodes:
+            raise ValueError(
+                f"world.demonstrations is {self.world.demonstrations}, but warm_start.episodes is only "
+                f"{self.warm_start.episodes}: lower the first, or raise the second"
+            )
         if self.update.accelerate_config and self.update.processes == 1:
             raise ValueError("update.accelerate_config is set, but update.processes is 1: set both, or neither")
         if self.engine == "ray" and self.policy.device_map not in (None, "cpu") and not self.ray.gpus_per_worker:

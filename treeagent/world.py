@@ -73,8 +73,12 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     if run.is_done(out.name):
         return out
     check_readable(config.policy.format)
-    played = list(islice(demonstrations(config), min(config.world.demonstrations, config.warm_start.episodes)))
-    learnt, held_out = split(config, chain(experiences(run), chain.from_iterable(map(transitions, played))))
+    if last is None:
+        played = list(islice(demonstrations(config), config.world.demonstrations))
+        others: Iterator[Experience] = chain.from_iterable(map(transitions, played))
+    else:  # the last one has them in its memory
+        played, others = [], _remembered(last)
+    learnt, held_out = split(config, chain(experiences(run), others))
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
     path = memory_path(out)
@@ -89,6 +93,14 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     memory.close()
     run.finish(out.name, facts)
     return out
+
+
+def _remembered(world: Path) -> Iterator[Experience]:
+    memory = ReplayBuffer(memory_path(world), LexicalEncoder())
+    try:
+        yield from memory.experiences()
+    finally:
+        memory.close()
 
 
 def _train(
