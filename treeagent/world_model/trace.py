@@ -11,7 +11,7 @@ from treeagent.world_model.transition import Experience
 
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
 _AMOUNT = re.compile(r"[$€£¥](\d+(?:\.\d+)?)")
-_ITEM = re.compile(r"\d+(?:[.,]\d+)* [^\W\d]\w*|\w+(?:[.,]\d+)*")
+_ITEM = re.compile(rf"\d+(?:[.,]\d+)* [^\W\d]\w*|{_WORD.pattern}")
 """A word, or a number with what it counts: of "2 meter" neither part says that 1 meter is not meant."""
 
 
@@ -94,8 +94,9 @@ def _account(one: Experience) -> str:
 
     def fate(item: str) -> str:
         wanted = words(item)
-        told = ("done", done), ("shown", shown)
-        return next((said for said, lines in told if any(_holds(line, wanted) for line in lines)), "missing")
+        if any(_holds(call, wanted) for call in done):
+            return "done"
+        return "shown" if any(_holds(line, wanted) for line in shown) else "missing"
 
     asked = dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower())))
     return " , ".join([" ".join(f"{item} {fate(item)}" for item in asked), *_comparison(page, task)])

@@ -18,7 +18,7 @@ from treeagent.world_model.trace import trace
 from treeagent.world_model.transition import Experience
 
 INSTRUCTIONS = """\
-You are the environment that an agent acts in. You are given its task, what happened so far and its next action, \
+You are the environment that an agent acts in. You are given what happened so far, its task and its next action, \
 sometimes with steps that the environment took before. Say what the environment answers, in exactly this form:
 Why: one line of reasoning about what the action does here, and whether the task is done
 Outcome: continues, reward 0
