@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -22,10 +22,12 @@ import torch
 import yaml
 from accelerate import DistributedType, PartialState
 from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import is_deepspeed_available
 from torch import distributed
 
 from treeagent.config import Method, RunConfig
 from treeagent.jobs import TrainJob, train_policy
+from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
 from treeagent.telemetry import Emit, Event
@@ -33,10 +35,10 @@ from treeagent.types import Refused
 
 _JOB, _TOLD = "job.pickle", "told.jsonl"
 _LOG = "processes.log"
-_UNABLE = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
-"""What an update cannot be trained by, in accelerate's words."""
 _SHARDED = "SHARDED_STATE_DICT"
-_ABLE: dict[str, tuple[Any, Any, str]] = {
+_Settings = Mapping[str, tuple[Any, Any, str]]
+"""The one value of a setting by which an update can be trained, accelerate's where it is left out, and why."""
+_FSDP: _Settings = {
     "fsdp_version": (2, 1, "the first cannot gather a weight by itself"),
     "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP", "weights are gathered a layer at a time"),
     "fsdp_state_dict_type": (_SHARDED, _SHARDED, "each process saves its share, and the new policy is whole anyway"),
@@ -44,7 +46,15 @@ _ABLE: dict[str, tuple[Any, Any, str]] = {
     "fsdp_activation_checkpointing": (False, False, "gradient_checkpointing in [update.rft], dpo and grpo does it"),
     "fsdp_ignored_modules": (None, None, "processes would train them apart"),
 }
-"""The one value of a setting of FSDP by which an update can be trained, accelerate's where it is left out, and why."""
+_WHOLE = "validation reads weights where they lie, and whole"
+_DEEPSPEED: _Settings = {
+    "deepspeed_config_file": (None, None, "it would say again what update's settings say"),
+    "zero3_init_flag": (False, False, _WHOLE),
+    "offload_optimizer_device": ("none", "none", "the optimiser's step is update's own"),
+    "offload_param_device": ("none", "none", _WHOLE),
+}
+_ZERO_STAGES = (0, 1, 2)
+"""In which every process has all weights."""
 _WAIT = timedelta(minutes=30)
 """For the slowest process, as transformers waits."""
 _EXPECTED = {"refused": Refused, "diverged": TrainingDiverged}
@@ -84,7 +94,13 @@ def _command(config: RunConfig, method: Method, folder: Path) -> list[str]:
     update, given = config.update, config.update.accelerate_config
     if given is not None:
         _refuse_unable(given, config, method)
-        how = [f"--config_file={given}"]
+        optimiser = getattr(update, method)
+        how = [
+            f"--config_file={given}",
+            # DeepSpeed does by itself what a Trainer does otherwise; for the others they mean nothing.
+            f"--gradient_accumulation_steps={optimiser.accumulation}",
+            f"--gradient_clipping={optimiser.max_grad_norm}",
+        ]
     else:
         # "multi_gpu" means processes that torch starts, on a CPU too; they talk by gloo there.
         how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
@@ -104,23 +120,21 @@ def _refuse_unable(given: str, config: RunConfig, method: Method) -> None:
         asked = load_config_from_file(given)
     except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise Refused(f"{named} is no configuration of accelerate: {error}; make it by accelerate config") from error
-    if asked.distributed_type in _UNABLE:
+    if asked.distributed_type is DistributedType.MEGATRON_LM:
+        raise Refused(f"{named} is of type MEGATRON_LM, by which no update can be trained: choose FSDP or DEEPSPEED")
+    optimiser = getattr(config.update, method)
+    if asked.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[optimiser.precision]):
         raise Refused(
-            f"{named} is of type {asked.distributed_type.value}, by which no update can be trained: choose FSDP "
-            "(fsdp_version: 2), which shares weights, gradients and the optimiser's state out as well"
+            f"{named} has mixed_precision: {asked.mixed_precision}, but update.{method}.precision is "
+            f"{optimiser.precision!r}: leave the first at 'no', since the second decides"
         )
-    precision = getattr(config.update, method).precision
-    if asked.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[precision]):
-        raise Refused(
-            f"{named} has mixed_precision: {asked.mixed_precision}, but update.{method}.precision is {precision!r}: "
-            "leave the first at 'no', since the second decides"
-        )
-    if asked.distributed_type is not DistributedType.FSDP:
+    if asked.distributed_type is DistributedType.FSDP:
+        _refuse_settings(named, asked.fsdp_config, _FSDP)
+    elif asked.distributed_type is DistributedType.DEEPSPEED:
+        _refuse_settings(named, asked.deepspeed_config, _DEEPSPEED)
+        _refuse_deepspeed(named, asked.deepspeed_config.get("zero_stage", 2), optimiser, method)
+    else:
         return
-    for name, (able, default, why) in _ABLE.items():
-        if (value := asked.fsdp_config.get(name, default)) != able:
-            fix = "leave it out" if able is None else f"set it to {str(able).lower() if able is False else able}"
-            raise Refused(f"{named} has {name}: {value}, by which no update can be trained: {why}; {fix}")
     if asked.parallelism_config:
         raise Refused(
             f"{named} has parallelism_config: {asked.parallelism_config}, by which no update can be trained: its "
@@ -134,12 +148,36 @@ def _refuse_unable(given: str, config: RunConfig, method: Method) -> None:
         )
 
 
+def _refuse_settings(named: str, asked: Mapping[str, Any], settings: _Settings) -> None:
+    for name, (able, default, why) in settings.items():
+        if (value := asked.get(name, default)) != able:
+            fix = "leave it out" if able is None else f"set it to {str(able).lower() if able is False else able}"
+            raise Refused(f"{named} has {name}: {value}, by which no update can be trained: {why}; {fix}")
+
+
+def _refuse_deepspeed(named: str, stage: int, optimiser: OptimiserConfig, method: Method) -> None:
+    if stage not in _ZERO_STAGES:
+        raise Refused(
+            f"{named} has zero_stage: {stage}, by which no update can be trained: {_WHOLE}; set it to 2, or choose "
+            "FSDP (fsdp_version: 2), which shares weights out as well"
+        )
+    if optimiser.optimiser == "muon":
+        raise Refused(
+            f"update.{method}.optimiser is 'muon', which makes matrices orthogonal, but DeepSpeed of {named} cuts them "
+            "into pieces: set the first to 'adamw', or choose FSDP (fsdp_version: 2)"
+        )
+    if not is_deepspeed_available():
+        raise Refused(f"{named} is of type DEEPSPEED, which is not installed: pip install treeagent[deepspeed]")
+
+
 def _run(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str, Any]]:
     """What the leading process tells while the command runs: "event", or, as the last, an outcome."""
+    # DeepSpeed compiles some of itself at its first use, by the ninja that is installed beside it.
+    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
     with (
         log.open("wb") as output,
         (folder / _TOLD).open() as told,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output) as process,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment) as process,
     ):
         try:
             ended, rest = False, ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from accelerate.utils import is_deepspeed_available
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.checkpoint import Checkpoint
@@ -18,6 +19,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.jobs import TrainJob, refuse_foreign
+from treeagent.learners.config import GRPOConfig
 from treeagent.run import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.train_job import train
@@ -98,8 +100,8 @@ def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_train_an_update_is_refused_with_what_can(tmp_path: Path) -> None:
-    said = refusal(tmp_path, accelerate(tmp_path, distributed_type="DEEPSPEED"))
-    assert "is of type DEEPSPEED, by which no update can be trained: choose FSDP (fsdp_version: 2)" in said
+    said = refusal(tmp_path, accelerate(tmp_path, distributed_type="MEGATRON_LM", megatron_lm_config={}))
+    assert "is of type MEGATRON_LM, by which no update can be trained: choose FSDP or DEEPSPEED" in said
     for name, wrong, right in (
         ("version", 1, "2"),
         ("auto_wrap_policy", "NO_WRAP", "TRANSFORMER_BASED_WRAP"),
@@ -114,6 +116,37 @@ def test_what_cannot_train_an_update_is_refused_with_what_can(tmp_path: Path) ->
     said = refusal(tmp_path, accelerate(tmp_path, parallelism_config=parallel, use_cpu=True))
     assert "has parallelism_config: {" in said and said.endswith("leave it out")
     assert refusal(tmp_path, accelerate(tmp_path, {"ignored_modules": ".*head"})).endswith("leave it out")
+
+
+def deepspeed(folder: Path, **settings: object) -> Path:
+    """A file as configs/models/deepspeed.yaml on a CPU, but for some of its settings."""
+    asked = yaml.safe_load((CONFIG.parent / "models" / "deepspeed.yaml").read_text()) | {"use_cpu": True}
+    asked["deepspeed_config"] |= settings
+    file = folder / "accelerate.yaml"
+    file.write_text(yaml.safe_dump(asked))
+    return file
+
+
+def test_what_deepspeed_cannot_train_is_refused_with_what_it_can(tmp_path: Path) -> None:
+    said = refusal(tmp_path, deepspeed(tmp_path, zero_stage=3))
+    assert "has zero_stage: 3, by which no update can be trained" in said
+    assert "set it to 2, or choose FSDP (fsdp_version: 2)" in said
+    for name, wrong, right in (
+        ("offload_optimizer_device", "cpu", "set it to none"),
+        ("offload_param_device", "nvme", "set it to none"),
+        ("zero3_init_flag", True, "set it to false"),
+        ("deepspeed_config_file", "ds.json", "leave it out"),
+    ):
+        said = refusal(tmp_path, deepspeed(tmp_path, **{name: wrong}))
+        assert f"has {name}: {wrong}, by which no update can be trained" in said and said.endswith(right)
+    muon = GRPOConfig(optimiser="muon")
+    said = refusal(tmp_path, deepspeed(tmp_path), {"grpo": muon})
+    assert "update.grpo.optimiser is 'muon'" in said and "set the first to 'adamw'" in said
+
+
+@pytest.mark.skipif(is_deepspeed_available(), reason="DeepSpeed is installed")
+def test_deepspeed_that_is_not_installed_is_named_with_its_extra(tmp_path: Path) -> None:
+    assert "not installed: pip install treeagent[deepspeed]" in refusal(tmp_path, deepspeed(tmp_path))
 
 
 def test_a_file_that_contradicts_the_settings_is_refused(tmp_path: Path) -> None:

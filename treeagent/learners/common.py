@@ -151,6 +151,7 @@ class Learner(Trainer):
     """A Trainer's housekeeping as all learners want it; put it before TRL's class among the bases."""
 
     args: Any  # TRL's own subclass, which differs by trainer
+    deepspeed: Any  # its engine, where it trains the model
     model: Any  # None and bare modules, which the base class allows, do not occur
     train_dataset: Any
     batches: Batches
@@ -178,10 +179,14 @@ class Learner(Trainer):
         return super().create_optimizer(*args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        if self.deepspeed is not None:  # its backward pass takes the optimiser's step
+            self.watch.keep_finite()
         loss: Tensor = super().training_step(*args, **kwargs)
         everywhere = self.accelerator.gather(loss.detach())  # one process must not leave the others waiting
         if not torch.isfinite(everywhere).all():
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
+        if self.deepspeed is not None and (self.deepspeed.get_global_grad_norm() or 0.0) < 0:
+            raise TrainingDiverged(f"the gradient norm is not finite at step {self.state.global_step + 1}")
         return loss
 
     @contextmanager
@@ -197,6 +202,8 @@ class Learner(Trainer):
             self.model.value_head = self.head
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if state_dict is not None:
+            state_dict = {name: weight for name, weight in state_dict.items() if not name.startswith("value_head.")}
         with self._without_head(), no_progress_bars():
             super()._save(output_dir, state_dict)
         if self.head is not None and output_dir is not None:

@@ -1,0 +1,107 @@
+"""Programs that several processes run in tests of how they share their work, and what they leave behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tiny import make_model, make_tokenizer, weights
+
+from treeagent.checkpoint import load_checkpoint
+
+HERE = Path(__file__).parent
+MODELS = HERE.parents[1] / "configs" / "models"
+LAUNCH = ("-m", "accelerate.commands.launch", "--num_processes=2", "--num_machines=1", "--main_process_port=0")
+LEARNERS = ("sft", "dpo", "lora", "grpo-8", "grpo-7", "validated")
+"""Of steps_program.py."""
+ALONE: Sequence[str] = ()
+# "multi_gpu" means processes that torch starts, on a CPU too; they talk by gloo there.
+WHOLE = (*LAUNCH, "--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no")
+
+
+def by(name: str, folder: Path) -> Sequence[str]:
+    """How two processes start by a file of configs/models, on a CPU."""
+    file = folder / name
+    file.write_text(yaml.safe_dump(yaml.safe_load((MODELS / name).read_text()) | {"use_cpu": True}))
+    return (*LAUNCH, f"--config_file={file}", "--gradient_accumulation_steps=1", "--gradient_clipping=1.0")
+
+
+def start(how: Sequence[str], program: str, folder: Path, *arguments: str) -> int:
+    """Runs a program to its end; returns its exit status."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, *how, str(HERE / program), "2" if how else "1", str(folder), *arguments]
+    return subprocess.run(command, env=environment, check=False, timeout=280).returncode
+
+
+def steps(folder: Path, name: str, how: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What the processes of steps_program.py ended with."""
+    out = folder / name
+    out.mkdir()
+    assert start(how, "steps_program.py", out) == 0
+    return {f"{rank} of {name}": torch.load(out / f"{rank}.pt") for rank in range(2 if how else 1)}
+
+
+def updates(one: Path, two: Path, how: Sequence[str], *arguments: str) -> Mapping[int, Path]:
+    """The folders of updates_program.py in one process, and in two that were killed in the middle and started again."""
+    for folder in (one, two):
+        make_model().save_pretrained(folder / "base")
+        make_tokenizer().save_pretrained(folder / "base")
+    assert start(ALONE, "updates_program.py", one, "whole", *arguments) == 0
+    assert start(how, "updates_program.py", two, "killed", *arguments) != 0
+    assert (two / "killed" / "checkpoint-4" / "progress.json").is_file()
+    assert start(how, "updates_program.py", two, "whole", *arguments) == 0
+    return {1: one, 2: two}
+
+
+def told(folder: Path, rank: int = 0) -> dict[str, Any]:
+    """What a process of updates_program.py said."""
+    said: dict[str, Any] = torch.load(folder / f"told-{rank}.pt")
+    return said
+
+
+def same_steps(trained: Mapping[str, Mapping[str, Any]], learner: str, *ends: str) -> None:
+    """Assert that a learner of several processes took the steps of one on as many rows."""
+    steps, loss, one = trained["0 of 1"]["results"][learner]
+    for end in ends:
+        steps_of_two, loss_of_two, two = trained[end]["results"][learner]
+        assert steps_of_two == steps == 4
+        assert torch.allclose(two, one, rtol=0, atol=1e-5)
+        assert loss_of_two == pytest.approx(loss, abs=1e-5)
+    assert learner == "validated" or not torch.equal(one, trained["0 of 1"]["untrained"][learner])
+
+
+def same_after_a_kill(ended: Mapping[int, Path]) -> None:
+    """Assert that an update of two processes that was killed and resumed saved the stock model of one process."""
+    steps, loss = told(ended[1])["killed"]
+    assert told(ended[2])["killed"] == (steps, pytest.approx(loss, abs=1e-5)) and steps == 8
+    one, two = (load_checkpoint(ended[count] / "sft").model for count in (1, 2))
+    assert type(two) is type(one)
+    assert torch.allclose(weights(two), weights(one), rtol=0, atol=1e-5)
+    assert not torch.allclose(weights(one), weights(make_model()), rtol=0, atol=1e-4)
+    files = [sorted(path.name for path in (ended[count] / "sft").iterdir()) for count in (1, 2)]
+    assert files[0] == files[1]
+    for rank in (0, 1):
+        steps, ending = told(ended[2], rank)["again"]  # all from the checkpoint of its end
+        assert steps == 8 and torch.equal(ending, weights(two))
+
+
+def same_best(ended: Mapping[int, Path]) -> None:
+    """Assert that the first of two processes validated, and that both kept the best weights and value head of one."""
+    assert told(ended[2])["best"] == told(ended[1])["best"]
+    assert told(ended[2])["best"][:2] == (6, 2)  # two validations after the best, at step 2
+    assert told(ended[2])["value"] == pytest.approx(told(ended[1])["value"], abs=1e-5)
+    assert told(ended[2], 1)["best"][2] == [] and told(ended[2], 1)["value"] is None
+    for file in ("model.safetensors", "value_head/model.safetensors"):
+        one, two = (load_file(ended[count] / "best" / file) for count in (1, 2))
+        assert one.keys() == two.keys()
+        assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-5) for name in one)

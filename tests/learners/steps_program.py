@@ -1,0 +1,81 @@
+"""All learners' steps in one of several processes, in one program, so that one start of processes serves them all.
+
+    steps_program.py PROCESSES FOLDER
+
+What they end with goes to FOLDER.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from tiny import HIDDEN, advantage_rows, make_model, make_tokenizer, pairs, token_rows, weights
+
+from treeagent.learners.common import Model
+from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, SFTConfig
+from treeagent.learners.dpo import train_dpo
+from treeagent.learners.grpo import train_grpo
+from treeagent.learners.lora import with_adapter
+from treeagent.learners.sft import train_sft
+from treeagent.learners.sharding import sharing
+from treeagent.learners.watch import TrainingDiverged
+from treeagent.value_head import ValueHead
+
+torch.set_num_threads(1)
+processes, folder = int(sys.argv[1]), Path(sys.argv[2])
+rank = int(os.environ.get("RANK", "0"))
+if sharing():  # as an update's processes do
+    PartialState(cpu=True)
+tokenizer, results, untrained, asked = make_tokenizer(), dict[str, Any](), dict[str, Any](), list[int]()
+
+
+def learn(
+    name: str,
+    train: Callable[..., Any],
+    model: Model,
+    rows: Any,
+    config: Any,
+    head: ValueHead | None = None,
+    **hooks: Any,
+) -> None:
+    more = {"head": head} if head is not None else {}
+    untrained[name] = weights(model, *([head] if head else []))
+    result = train(model, tokenizer, rows, config, checkpoint_dir=folder / name, **more, **hooks)
+    results[name] = (result.steps, result.metrics["loss"], weights(model, *([head] if head else [])))
+
+
+# One process takes a step on two batches where two take it on a batch each.
+sft = SFTConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, save_every=1)
+dpo = DPOConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, learning_rate=1e-3)
+grpo = GRPOConfig(batch_size=8 // processes, iterations=2, epochs=2, log_every=1, learning_rate=1e-3)
+rows, stored = token_rows(16), pairs(make_model(), 16, shift=1.0)
+sparse = [row if n < 6 else replace(row, value_positions=(), value_targets=()) for n, row in enumerate(rows)]
+learn("sft", train_sft, make_model(), sparse, sft, ValueHead(HIDDEN))
+learn("dpo", train_dpo, make_model(), stored, dpo)
+learn("ragged", train_dpo, make_model(), stored[:13], replace(dpo, epochs=1))
+adapted = with_adapter(make_model(), LoraConfig(rank=2), 0)
+learn("lora", train_dpo, adapted, stored, replace(dpo, gradient_checkpointing=True))
+for count in (8, 7):  # seven leave one process a row short
+    learn(f"grpo-{count}", train_grpo, make_model(), advantage_rows(make_model(), count, stale=0.3), grpo)
+
+
+def score() -> float:
+    asked.append(1)
+    return -float(len(asked))  # the first is the best
+
+
+learn("validated", train_sft, make_model(), rows, replace(sft, validate_every=2), validate=score)
+bad = [replace(row, weight=float("nan") if n == 5 else 1.0) for n, row in enumerate(rows)]
+diverged, model = "", make_model()
+try:
+    train_sft(model, tokenizer, bad, replace(sft, accumulation=2 // processes))
+except TrainingDiverged as reason:
+    diverged = str(reason)
+finite = bool(torch.isfinite(weights(model)).all())
+told = {"results": results, "untrained": untrained, "asked": len(asked), "diverged": diverged, "finite": finite}
+torch.save(told, folder / f"{rank}.pt")

@@ -1,0 +1,103 @@
+"""Updates of a tiny model, from file to file, in one of several processes, for tests of how they share their work.
+
+    updates_program.py PROCESSES FOLDER whole|killed [muon]
+
+What they say and save goes to FOLDER, which holds a model "base".
+"""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from tiny import HIDDEN, make_model, make_tokenizer, pairs, token_rows, weights
+
+from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.generators.local import LocalGenerator
+from treeagent.learners.common import Model
+from treeagent.learners.config import DPOConfig, LoraConfig, SFTConfig, ValueConfig
+from treeagent.learners.dpo import train_dpo
+from treeagent.learners.lora import with_adapter
+from treeagent.learners.sft import train_sft
+from treeagent.learners.sharding import led, sharing, whole_weights
+from treeagent.learners.value import fit_value
+from treeagent.value_head import ValueHead
+
+torch.set_num_threads(1)
+processes, folder, killed = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "killed"
+rank = int(os.environ.get("RANK", "0"))
+leads = rank == 0
+if sharing():  # as an update's processes do
+    PartialState(cpu=True)
+tokenizer, told = make_tokenizer(), dict[str, Any]()
+sft = SFTConfig(batch_size=4, accumulation=2 // processes, epochs=4, log_every=1, save_every=2)
+dpo = DPOConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, learning_rate=1e-3)
+
+
+def base() -> Model:
+    # With the weights of one process alone, as fsdp_cpu_ram_efficient_loading has it.
+    return load_checkpoint(folder / "base").model
+
+
+def saved(name: str, model: Model, head: ValueHead | None = None) -> None:
+    whole = whole_weights(model)
+    if leads:
+        save_checkpoint(Checkpoint(model, tokenizer, head), folder / name, whole)
+
+
+def die(done: int, total: int) -> None:
+    if killed and done == 5 and leads:
+        os.kill(os.getpid(), 9)
+
+
+model = base()
+result = train_sft(model, tokenizer, token_rows(16), sft, checkpoint_dir=folder / "killed", on_progress=die)
+told["killed"] = result.steps, result.metrics["loss"]
+saved("sft", model)
+
+model = base()  # again, as if it had not come to be saved
+again = train_sft(model, tokenizer, token_rows(16), sft, checkpoint_dir=folder / "killed")
+told["again"] = again.steps, weights(model)
+
+scores = iter([0.0, 2.0, 1.0, 0.5])
+model = base()
+generator = LocalGenerator(model)
+drawn: list[tuple[int, ...]] = []
+
+
+def score() -> float:
+    generator.forget()
+    drawn.append(generator.sample([(4, 5, 6)], 2, [0], stop_id=1, max_new_tokens=5)[0][0].token_ids)
+    return next(scores)
+
+
+def nobody() -> float:
+    raise AssertionError("the process that leads validates")
+
+
+best = train_sft(
+    model, tokenizer, token_rows(16), replace(sft, validate_every=2, patience=2), validate=score if leads else nobody
+)
+told["best"] = best.steps, best.best_step, drawn
+head = ValueHead(HIDDEN)
+fitted = led(model, lambda: fit_value(model, head, token_rows(16), ValueConfig(epochs=2)), leads=leads)
+told["value"] = fitted and fitted.held_out_loss
+saved("best", model, head)
+
+model = with_adapter(base(), LoraConfig(rank=2), 0)
+result = train_dpo(model, tokenizer, pairs(make_model(), 15, shift=1.0), dpo)
+saved("lora", model)
+
+if "muon" in sys.argv:
+    model = base()
+    train_sft(model, tokenizer, token_rows(16), replace(sft, optimiser="muon"))
+    saved("muon", model)
+
+model = base()
+model.to(torch.bfloat16)  # type: ignore[arg-type]  # of a signature that mypy cannot read
+train_sft(model, tokenizer, token_rows(16), replace(sft, precision="bfloat16", validate_every=4), validate=lambda: 1.0)
+saved("bfloat16", model)
+torch.save(told, folder / f"told-{rank}.pt")
