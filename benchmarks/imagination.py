@@ -14,8 +14,9 @@ import json
 import re
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from learning import Learnt, arguments_of, pooled, train
@@ -95,11 +96,13 @@ class Arm:
 def run(arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
     recipe = ARMS[arm]
     folder, settings = _folder(out, arm, seed), [*recipe.overrides(), *overrides]
-    if recipe.imagined and not (folder / "config.toml").exists():
+    if recipe.imagined:
         world = make_world(recipe.world, seed, start, out, overrides)
         with Run.create(folder, load_config(CONFIG, arguments_of(seed, settings)), resume=True) as begun:
-            lend(Run.open(world), begun, {_SEEDING, _WORLD})
-            if recipe.trusted:
+            if not begun.is_done(_WORLD):
+                shutil.copy(world / "fidelity.json", folder)
+                lend(Run.open(world), begun, (_SEEDING, _WORLD))
+            if recipe.trusted and not begun.is_done(_AUDIT):
                 audit = json.loads((world / "fidelity.json").read_text())
                 told = {name: audit[name] for name in ("lambda_cap", "optimism", "wrong_returns")}
                 begun.finish(_AUDIT, {"imagined": recipe.imagined, **told})
@@ -131,24 +134,27 @@ def make_world(name: str, seed: int, start: Path, out: Path, overrides: Sequence
     with Run.create(folder, config, resume=True) as made:
         if first is None:
             search_waves(config, made, progress, waves(config, made, start, _SEEDING, range(config.adapt.seed_tasks)))
+        elif name == "optimist" and not made.is_done(_WORLD):
+            lend(Run.open(first), made, (_SEEDING, _WORLD), partial(flatter, config))
         elif not made.is_done(_SEEDING):
-            lend(Run.open(first), made, {_SEEDING, _WORLD} if name == "optimist" else {_SEEDING})
-            if name == "optimist":
-                flatter(config, made)
+            lend(Run.open(first), made, (_SEEDING,))
         fit(config, made, progress, made.checkpoints / _WORLD)
         audit_world(config, made, made.checkpoints / _WORLD)
     return folder
 
 
-def lend(lender: Run, borrower: Run, stages: set[str]) -> None:
-    """Let a run begin with stages that another has finished."""
+def lend(lender: Run, borrower: Run, stages: Sequence[str], change: Callable[[Run], None] | None = None) -> None:
+    """Let a run begin with stages that another has finished, and with what ``change`` makes of them."""
     folders = [folder for folder in (lender.trees, lender.checkpoints) if folder.exists()]
     for path in (path for folder in folders for path in folder.iterdir()):
         if any(path.name.startswith(stage) for stage in stages):
             target = borrower.path / path.relative_to(lender.path)
-            (shutil.copytree if path.is_dir() else shutil.copy)(path, target)
-    if _WORLD in stages:
-        shutil.copy(lender.path / "fidelity.json", borrower.path)
+            if path.is_dir():
+                shutil.copytree(path, target, dirs_exist_ok=True)
+            else:
+                shutil.copy(path, target)
+    if change:
+        change(borrower)
     for stage in stages:
         borrower.finish(stage, lender.facts(stage))
 
@@ -168,7 +174,6 @@ def flatter(config: RunConfig, run: Run) -> None:
     train_sft(checkpoint.model, checkpoint.tokenizer, rows, replace(config.world.sft, max_steps=_FLATTERY_STEPS))
     shutil.rmtree(world)
     save_checkpoint(checkpoint, world)
-    (run.path / "fidelity.json").unlink()
 
 
 def _folder(out: Path, name: str, seed: int) -> Path:
