@@ -108,6 +108,7 @@ def test_a_finished_loop_resumes_to_the_same_table(run: Path) -> None:
     assert (run / "results.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_collection_ends_with_the_wave_that_reaches_its_limit(run: Path, tmp_path: Path) -> None:
     checkpoint = run / "checkpoints" / "warm"
     spent = []

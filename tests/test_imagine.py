@@ -240,12 +240,13 @@ def needs(goal: Goal) -> object:
     return goal.type, frozenset(goal.attributes), frozenset(goal.options), goal.price_limit
 
 
+@pytest.mark.slow
 def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
     stages = Run.open(run).stages()
     assert stages["audit-1"]["lambda_cap"] > 0.5 == stages["audit-1"]["imagined"]
-    rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
     # Played for the first world model, remembered by the second.
     assert stages["world-1"]["demonstrated_steps"] > 0 == stages["world-2"]["demonstrated_steps"]
+    rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
     for number, row in enumerate(rows, start=1):
         imagined, real = stages[f"collect-{number}-imagined"], stages[f"collect-{number}"]
         assert imagined["tasks"] == real["tasks"] == 3  # two of the round's eight are variations
@@ -257,6 +258,7 @@ def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
     assert json.loads((run / "fidelity.json").read_text())["cr"] == 1.0
 
 
+@pytest.mark.slow
 def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: Path) -> None:
     stages = Run.open(run).stages()
 
@@ -269,6 +271,7 @@ def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: P
     assert min(set(searched) - set(range(40))) == 40
 
 
+@pytest.mark.slow
 def test_variations_that_are_harder_yet_solvable_are_learned_from(run: Path) -> None:
     facts = Run.open(run).facts("collect-1-varied")
     trees = read_trees(run / "trees", ["collect-1-varied"])
@@ -279,6 +282,7 @@ def test_variations_that_are_harder_yet_solvable_are_learned_from(run: Path) -> 
     assert len(read_trees(run / "trees", ["vary-1"])) == 2
 
 
+@pytest.mark.slow
 def test_a_killed_wave_of_imagination_is_searched_again_and_what_is_on_disk_is_kept(run: Path, server: str) -> None:
     stages = json.loads((run / "stages.json").read_text())
     names = list(stages)
@@ -295,6 +299,7 @@ def test_a_killed_wave_of_imagination_is_searched_again_and_what_is_on_disk_is_k
     assert again["claims"] == stages["collect-2-imagined"]["claims"]
 
 
+@pytest.mark.slow
 def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) -> None:
     finished = Run.open(run)
     strict = replace(finished.config, world=replace(finished.config.world, noise=0.001))
@@ -303,6 +308,7 @@ def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) 
     assert 0 < found.lambda_cap == allowed < finished.stages()["audit-1"]["lambda_cap"]
 
 
+@pytest.mark.slow
 def test_a_model_that_flatters_gets_no_share_and_the_trees_are_real(tmp_path: Path) -> None:
     with served(Teller(prize=optimist)) as url:
         done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings(url), "adapt.rounds=1")

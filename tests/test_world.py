@@ -33,11 +33,11 @@ KEYS = {
 WORLD = [
     "world.scratch.width=64",
     "world.scratch.layers=2",
-    "world.sft.max_steps=200",
+    "world.sft.max_steps=120",
     "world.sft.learning_rate=6e-3",
     "world.max_new_tokens=120",
     "world.held_out=0.3",
-    "world.audit_steps=40",
+    "world.audit_steps=20",
     "world.examples=1",
     "world.reasoning=false",  # learnt in fewer steps
 ]
