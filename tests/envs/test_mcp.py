@@ -123,6 +123,17 @@ def test_a_server_that_dies_or_hangs_costs_the_episode_and_the_next_goes_on() ->
     env.close()
 
 
+def test_a_server_that_is_slow_to_end_is_waited_for() -> None:
+    before = set(children())
+    env = from_mcp(COMMAND, tasks=TASKS, tools=["find", "hang_up"], seconds=120)
+    env.reset()
+    servers = set(children()) - before
+    with pytest.raises(EnvCrashed, match="ended in ToolCall"):
+        env.step("hang_up[]")
+    assert len(servers) == 1 and not servers & set(children())
+    env.close()
+
+
 def test_what_does_not_start_or_is_not_there_is_refused() -> None:
     with pytest.raises(Refused, match="command is empty"):
         from_mcp([], tasks=TASKS)

@@ -169,7 +169,9 @@ class _Server:
         self._command = list(command)
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._loop = asyncio.new_event_loop()
-        self._asked: asyncio.Queue[_Asked | None] = asyncio.Queue()
+        self._asked: asyncio.Queue[_Asked] = asyncio.Queue()
+        self._ending = False
+        """The session is over and the server is being ended, which a cancellation would leave half done."""
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
         try:
@@ -203,6 +205,8 @@ class _Server:
         self._thread.join()
 
     def _stop(self) -> None:
+        if self._ending:
+            return
         for task in asyncio.all_tasks(self._loop):
             if task.get_name() == "session":
                 task.cancel()
@@ -230,16 +234,22 @@ class _Server:
         parameters = StdioServerParameters(command=self._command[0], args=self._command[1:])
         with open(os.devnull, "w") as nowhere:
             async with stdio_client(parameters, errlog=nowhere) as streams, ClientSession(*streams) as session:
-                await session.initialize()
-                self.tools = [_tool(each) for each in (await session.list_tools()).tools]
-                self._ready.set_result(None)
-                while True:
-                    call, result = await self._asked.get()  # type: ignore[misc]
-                    try:
-                        result.set_result(await _called(session, call))
-                    except BaseException as error:  # who waits for the result is in another thread
-                        result.set_exception(ConnectionError(str(error)))
-                        raise
+                try:
+                    await self._answer(session)
+                finally:
+                    self._ending = True
+
+    async def _answer(self, session: Any) -> None:
+        await session.initialize()
+        self.tools = [_tool(each) for each in (await session.list_tools()).tools]
+        self._ready.set_result(None)
+        while True:
+            call, result = await self._asked.get()
+            try:
+                result.set_result(await _called(session, call))
+            except BaseException as error:  # who waits for the result is in another thread
+                result.set_exception(ConnectionError(str(error)))
+                raise
 
 
 async def _called(session: Any, call: ToolCall) -> tuple[str, bool]:
