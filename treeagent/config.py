@@ -266,6 +266,9 @@ class WorldConfig:
     demonstrations: Annotated[int, Field(ge=0)] = 0
     """Episodes of a warm start, its first ones, that it learns from beside the trees: of far more tasks than are
     searched, so that it learns to read a task rather than to know some."""
+    end_rows: Annotated[int, Field(gt=0)] = 1
+    """Times that a step which ends an episode is among the training rows: there are few, and their rewards are what is
+    hardest to tell."""
     max_tokens: Annotated[int, Field(gt=0)] = 512
     """Longer training rows are left out."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 128

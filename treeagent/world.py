@@ -115,11 +115,10 @@ def _train(
     """Write the weights; returns what is worth remembering."""
     checkpoint = _initial_checkpoint(config, learnt) if last is None else load_checkpoint(last)
     settings = config.world
-    rows = [
-        TokenRow(*row)
-        for row in answer_rows(learnt, ChatFormat(checkpoint.tokenizer), wording(config), memory, settings.examples)
-        if len(row.token_ids) <= settings.max_tokens
-    ]
+    told = answer_rows(
+        learnt, ChatFormat(checkpoint.tokenizer), wording(config), memory, settings.examples, settings.end_rows
+    )
+    rows = [TokenRow(*row) for row in told if len(row.token_ids) <= settings.max_tokens]
     sft = settings.sft if last is None else replace(settings.sft, max_steps=settings.refit_steps)
     scratch = out.with_name(f".{out.name}")
     with logged(run.log, progress) as on_event:

@@ -1,12 +1,14 @@
 """The one form of prompts and answers, and the traces written by rule."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps
 
 from treeagent.types import Message
-from treeagent.world_model.trace import argument, named, trace
+from treeagent.world_model.trace import argument, named, reflection, trace
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer, Wording, number
 
@@ -96,14 +98,28 @@ def test_traces_by_hand() -> None:
     opened = (*searched, "click[1]", PAGE)
     chosen = (*opened, "click[red]", "chosen: red")
     assert trace(experience("search[red lamp]")) == "names nothing shown . new , shows red lamp"
-    assert trace(experience(*searched, "click[1]", answer=PAGE)) == "names 1 red lamp $9 . new"
-    assert trace(experience(*searched, "click[7]", answer="no 7", invalid=True)) == "names nothing shown . refused"
-    assert trace(experience(*opened, "click[< prev]", answer=RESULTS)) == "names nothing shown . again 1 red lamp $9"
+    account = "find missing a missing red shown lamp shown under missing , $9 below $10"
+    opening = experience(*searched, "click[1]", answer=PAGE)
+    assert trace(opening) == f"names 1 red lamp $9 . new . {account}"
+    refused = experience(*searched, "click[7]", answer="no 7", invalid=True)
+    assert trace(refused) == f"names nothing shown . refused . {account}"
+    back = experience(*opened, "click[< prev]", answer=RESULTS)
+    assert trace(back) == f"names nothing shown . again 1 red lamp $9 . {account}"
     more = experience(*searched, "click[next >]", answer="1 red lamp $9\n4 old lamp $3")
-    assert trace(more) == "names next > . keeps 1 , adds 1"
+    assert trace(more) == f"names next > . keeps 1 , adds 1 . {account}"
+    assert trace(experience(*chosen, "click[blue]", answer="chosen: blue")) == "names nothing shown . new , shows blue"
     bought = experience(*chosen, "click[buy now]", answer="order placed", reward=0.75, terminated=True)
     assert trace(bought) == (
         "names nothing shown . new . find missing a missing red done lamp shown under missing , $9 below $10"
+    )
+
+
+def test_a_reflection_accounts_for_the_task_at_ends_alone() -> None:
+    opening = experience("search[red lamp]", RESULTS, "click[1]", answer=PAGE)
+    bought = replace(opening, action="click[buy now]", observation="order placed", terminated=True)
+    assert reflection(opening, "reward 1 in 3", bought, "reward 0") == (
+        "not click[buy now] : names nothing shown . new . find missing a missing red shown lamp shown under missing , "
+        "$9 below $10 , reward 0 . better : names 1 red lamp $9 . new , reward 1 in 3"
     )
 
 

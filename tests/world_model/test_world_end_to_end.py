@@ -44,6 +44,17 @@ def test_rows_hold_the_prompt_of_imagination_and_learn_the_whole_answer(open_buf
         assert text.endswith(bare.removeprefix("<|user|>"))
 
 
+def test_a_step_that_ends_its_episode_is_there_as_often_as_asked() -> None:
+    steps = shop_steps(6)
+    ends = sum(one.terminated for one in steps)
+    chat = tiny_chat(steps)
+    once, thrice = (list(answer_rows(steps, chat, WORDING, end_rows=count)) for count in (1, 3))
+    assert len(once) == len(steps) > ends > 0
+    assert len(thrice) == len(steps) + 2 * ends
+    assert set(thrice) == set(once)
+    assert max(map(thrice.count, thrice)) >= 3
+
+
 def test_a_row_never_shows_its_own_step(open_buffer: OpenBuffer) -> None:
     one, other = shop_steps(1)[:2]
     chat = tiny_chat([one, other])

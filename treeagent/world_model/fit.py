@@ -5,6 +5,7 @@ mask of ordinary supervised fine-tuning is true on all of its tokens and nowhere
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from treeagent.generators.chat import ChatFormat
@@ -28,8 +29,10 @@ def answer_rows(
     wording: Wording,
     retriever: Retriever | None = None,
     examples: int = 0,
+    end_rows: int = 1,
 ) -> Iterator[AnswerRow]:
-    """One row an experience, its prompt as ``ExperienceModel`` will write it.
+    """One row an experience, ``end_rows`` of one that ends its episode, with the prompt as ``ExperienceModel`` will
+    write it.
 
     The same state and action are never among the examples of a row, or the model would learn to copy the answer.
     """
@@ -37,7 +40,8 @@ def answer_rows(
     for one, similar in zip(experiences, near, strict=True):
         prompt = chat.prompt_ids(wording.prompt(one.history, one.action, similar))
         answer = chat.encode_action(wording.target(one))
-        yield AnswerRow(one.task_id, prompt + answer, (False,) * len(prompt) + (True,) * len(answer))
+        row = AnswerRow(one.task_id, prompt + answer, (False,) * len(prompt) + (True,) * len(answer))
+        yield from repeat(row, end_rows if one.terminated else 1)
 
 
 def _examples(

@@ -19,20 +19,19 @@ def trace(one: Experience) -> str:
     """One line of short statements, a pure function of the experience.
 
     Says in turn which line of the page the action names; whether the answer is an earlier page again, an addition or a
-    new page, and what it shows of an action that names nothing on this one; and, where the step is worth something or
-    ends the task, of each word of the task whether the agent's actions on this page have named it, the page shows it or
-    neither, and how the page's first amount of money compares with the task's.
+    new page, and what it shows of an action that names nothing on this one; and, where the agent acts on a page of
+    several lines or the step is worth something or ends the task, of each word of the task whether the agent's actions
+    on this page have named it, the page shows it or neither, and how the page's first amount of money compares with the
+    task's. Only at ends does anything follow from that; before them it is there to be practised.
     """
-    said = [_naming(one), "refused" if one.invalid else _change(one)]
-    if one.terminated or one.reward:
-        said.append(_account(one))
-    return " . ".join(filter(None, said))
+    return _told(one, account=_counts(one) or "\n" in one.seen)
 
 
 def reflection(better: Experience, found: str, other: Experience, lost: str) -> str:
     """One line on why an action is better than another that was tried in its place: what each did, and what it came to
     in the end (``found`` and ``lost``). The better action itself is what follows."""
-    return f"not {other.action} : {trace(other)} , {lost} . better : {trace(better)} , {found}"
+    tried, chosen = (_told(one, account=_counts(one)) for one in (other, better))
+    return f"not {other.action} : {tried} , {lost} . better : {chosen} , {found}"
 
 
 def named(page: str, action: str) -> str:
@@ -64,6 +63,15 @@ def words(text: str) -> list[str]:
 
 def _holds(line: Sequence[str], wanted: Sequence[str]) -> bool:
     return any(line[start : start + len(wanted)] == wanted for start in range(len(line)))
+
+
+def _told(one: Experience, *, account: bool) -> str:
+    said = [_naming(one), "refused" if one.invalid else _change(one)]
+    return " . ".join([*said, _account(one)] if account else said)
+
+
+def _counts(one: Experience) -> bool:
+    return one.terminated or bool(one.reward)
 
 
 def _naming(one: Experience) -> str:
