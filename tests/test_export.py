@@ -158,16 +158,16 @@ def test_both_formats_hold_the_same_rows(run: Run, tmp_path: Path) -> None:
 
 def test_rows_have_just_the_columns_declared(run: Run, chat: ChatFormat) -> None:
     for view in VIEWS.values():
-        for row in view.rows(shop_tree(chat, 1), run.config.update):
+        for row in view.rows(shop_tree(chat, 1), run.config):
             assert list(row) == view.columns.names
 
 
 def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
-    tree, update = shop_tree(chat, 7), run.config.update
+    tree = shop_tree(chat, 7)
     good, bad = tree.root.edges
     assert good.child is not None
     won = good.child.edges[0]
-    first, second = VIEWS["pairs"].rows(tree, update)
+    first, second = VIEWS["pairs"].rows(tree, run.config)
     told = [{"role": "system", "content": "You are in a shop."}, {"role": "user", "content": "Buy kettle 7."}]
     assert first == {
         "task_id": "train-7",
@@ -188,13 +188,13 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     }
     seen = [*told, *first["chosen"], {"role": "user", "content": "1 kettle $7"}]
     assert (second["prompt"], second["chosen"]) == (seen, [{"role": "assistant", "content": "Action: buy[1]"}])
-    [imitated] = VIEWS["sft"].rows(tree, update)
+    [imitated] = VIEWS["sft"].rows(tree, run.config)
     assert imitated["messages"] == [*seen, *second["chosen"]]
     assert imitated["input_ids"] == tree.prompt_ids((good, won))
     assert [token for token in imitated["labels"] if token != -100] == [*good.action.token_ids, *won.action.token_ids]
     steps = [
         (step["origin"], step["depth"], step["action"], step["observation"], step["reward"], step["terminated"])
-        for step in VIEWS["transitions"].rows(tree, update)
+        for step in VIEWS["transitions"].rows(tree, run.config)
     ]
     assert steps == [
         ("real", 0, "search[kettle]", "1 kettle $7", 0.0, False),
@@ -202,10 +202,10 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
         ("imagined", 1, "buy[2]", "Sold out.", 0.0, True),
         ("real", 0, "search[tea]", "1 tea $2", 0.0, False),
     ]
-    values = [(row["value_positions"], row["value_targets"]) for row in VIEWS["values"].rows(tree, update)]
+    values = [(row["value_positions"], row["value_targets"]) for row in VIEWS["values"].rows(tree, run.config)]
     assert [targets for _, targets in values] == [(1.0, 1.0, 1.0), (0.0,)]
     assert path_return((good, won)) == 1.0
-    advantages = [row["advantages"][-1] for row in VIEWS["advantages"].rows(tree, update)]
+    advantages = [row["advantages"][-1] for row in VIEWS["advantages"].rows(tree, run.config)]
     assert advantages == pytest.approx([0.25, -0.75, -0.6])  # Q 1 - 3/4, 0 - 3/4, 0 - 3/5
 
 
@@ -221,14 +221,14 @@ def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tm
     lost.child.origin = "real"
     run = make_run(tmp_path / "real", [[tree]])
     assert write(run, tmp_path / "out", "world", "reflection") == {"world": 3, "reflection": 1}
-    bought, second, tea = VIEWS["world"].rows(tree, run.config.update)
+    bought, second, tea = VIEWS["world"].rows(tree, run.config)
     answers = [good.child.context_ids + won.child.context_ids, lost.child.context_ids, bad.child.context_ids]
     assert [[token for token in row["labels"] if token != -100] for row in (bought, second, tea)] == [
         [*answer] for answer in answers
     ]
     assert bought["input_ids"] == tree.prompt_ids((good, won))
     assert [message["content"] for message in bought["messages"]][-2:] == ["Action: buy[1]", "Thank you."]
-    [reflection] = VIEWS["reflection"].rows(tree, run.config.update)
+    [reflection] = VIEWS["reflection"].rows(tree, run.config)
     assert [message["content"] for message in reflection["prompt"]] == [
         "You are in a shop.", "Buy kettle 7.", "Thought: look\nAction: search[kettle]", "1 kettle $7",
     ]  # fmt: skip
@@ -247,8 +247,8 @@ def test_pairs_of_whole_paths_keep_observations_out_of_the_loss(chat: ChatFormat
     good = tree.root.edges[0]
     assert good.child is not None
     won = good.child.edges[0]
-    update = load_config(None, ["update.pairs.rule=trajectory"]).update
-    [row] = VIEWS["pairs"].rows(tree, update)
+    config = load_config(None, ["update.pairs.rule=trajectory"])
+    [row] = VIEWS["pairs"].rows(tree, config)
     assert [message["role"] for message in row["chosen"]] == ["assistant", "user", "assistant"]
     assert row["rejected"][-1]["content"] == "Action: buy[2]"
     sampled = [token for token, kept in zip(row["chosen_ids"], row["chosen_mask"], strict=True) if kept]
@@ -274,7 +274,7 @@ def test_a_turn_of_thought_and_action_is_told_whole(chat: ChatFormat, run: Run) 
             ReAct().read(text, chat.encode_action(text), ()), logprobs=(-0.1,) * len(chat.encode_action(text))
         )
         child.edges.append(Edge(action, 0.5, 1, value, 0.0, Node(State(task, messages), terminated=True)))
-    thoughts, actions = VIEWS["pairs"].rows(tree, run.config.update)
+    thoughts, actions = VIEWS["pairs"].rows(tree, run.config)
     assert not thoughts["ends_turn"] and actions["ends_turn"]
     assert thoughts["prompt"] == actions["prompt"] == [{"role": "user", "content": "Go."}]
     assert thoughts["chosen"] == [{"role": "assistant", "content": "Thought: left\n"}]
@@ -297,7 +297,7 @@ def test_where_observations_are_left_out_rows_tell_what_was_read(chat: ChatForma
     cut.left_out, cut.context_ids = (2,), chat.prompt_ids(read)
     won = act(chat, tenths, tree, (first, second), "Action: buy[1]", "Thank you.", 1, 1.0, reward=1.0)
     lost = act(chat, tenths, tree, (first, second), "Action: buy[2]", "Sold out.", 1, 0.0, reward=0.0)
-    before, behind = VIEWS["sft"].rows(tree, run.config.update)
+    before, behind = VIEWS["sft"].rows(tree, run.config)
     assert [message["content"] for message in before["messages"]] == [
         "Buy tea.", "Action: search[tea]", page, "Action: open[1]",
     ]  # fmt: skip
@@ -307,12 +307,12 @@ def test_where_observations_are_left_out_rows_tell_what_was_read(chat: ChatForma
     assert won.child is not None
     assert behind["input_ids"] == chat.prompt_ids(read) + won.action.token_ids + won.child.context_ids
     assert [token for token in behind["labels"] if token != -100] == [*won.action.token_ids]
-    [pair] = VIEWS["pairs"].rows(tree, run.config.update)
+    [pair] = VIEWS["pairs"].rows(tree, run.config)
     assert (pair["prompt_ids"], pair["rejected_ids"]) == (chat.prompt_ids(read), lost.action.token_ids)
     assert [message["content"] for message in pair["prompt"]] == [message.content for message in read]
-    prompts = [row["prompt_ids"] for row in VIEWS["advantages"].rows(tree, run.config.update)]
+    prompts = [row["prompt_ids"] for row in VIEWS["advantages"].rows(tree, run.config)]
     assert prompts == [chat.prompt_ids(read)] * 2
-    steps = [row["observation"] for row in VIEWS["transitions"].rows(tree, run.config.update)]
+    steps = [row["observation"] for row in VIEWS["transitions"].rows(tree, run.config)]
     assert steps == [page, "tea $2", "Thank you.", "Sold out."]  # the world answered in full
 
 
@@ -592,6 +592,6 @@ def test_trl_prefers_exported_pairs_as_documented(trained: Path, block: int, los
 def test_a_model_reads_the_exported_prompts_as_it_read_them_in_search(
     chat: ChatFormat, tokenizer: PreTrainedTokenizerFast, run: Run
 ) -> None:
-    for row in VIEWS["pairs"].rows(shop_tree(chat, 1), run.config.update):
+    for row in VIEWS["pairs"].rows(shop_tree(chat, 1), run.config):
         told = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
         assert tuple(told) == row["prompt_ids"]

@@ -109,6 +109,10 @@ def test_a_common_call_is_a_kind_of_its_own() -> None:
     assert kind(made("click[buy now]")) == "click[buy now]"
     assert kind(made("click[7]")) == "click[#]"
     assert kind(made("click[red]")) == "click"
+    searches = [*found, *[made("search[lamp]")] * 50]
+    assert kinds(searches)(searches[-1]) == "search[lamp]"
+    assert kinds(searches, free=["search"])(searches[-1]) == "search"
+    assert kinds([made("wait 1")])(made("wait 1")) == "wait"  # said once, it is no habit
 
 
 def refit(run: Path, *settings: str) -> list[Experience]:

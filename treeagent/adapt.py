@@ -26,7 +26,6 @@ from treeagent.search.limits import Limits
 from treeagent.search.record import from_record, to_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_shard
-from treeagent.transitions import check_readable
 from treeagent.types import Refused
 from treeagent.warm_start import warm_start
 from treeagent.world import audit_world, fit
@@ -124,8 +123,6 @@ def scaled(limits: Limits, factor: float) -> Limits:
 
 def _check_tasks(config: RunConfig) -> None:
     env, settings = environment(config), config.adapt
-    if any(map(settings.imagined_in, range(1, settings.rounds + 1))):
-        check_readable(config.policy.format)
     seeding = settings.seed_tasks if settings.imagined_in(1) else 0
     env.tasks("train", 1, settings.rounds * config.collect.tasks + seeding - 1)
     if settings.variations and not any(variations(config, env, task) for task in env.tasks("train", 20)):

@@ -9,7 +9,7 @@ text to the environment as it is. Where there are tools, such text is the enviro
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -89,6 +89,20 @@ def make_grammar(name: Format, chat_template: str = "") -> Grammar:
                 return ToolCalls("mistral")
             llama = '"parameters"' in chat_template and "<tool_call>" not in chat_template
             return ToolCalls("llama" if llama else "hermes")
+
+
+def written_in(format: Format, turns: Iterable[str]) -> Grammar:
+    """The grammar of turns that are there already: the first one that makes a call tells the syntax of a model's own
+    tool calls, and needs no chat template for it."""
+    if format != "tools":
+        return make_grammar(format)
+    syntaxes = (_syntax(_after_thinking(turn)) for turn in turns)
+    return ToolCalls(next(filter(None, syntaxes), "hermes"))
+
+
+def _syntax(said: str) -> Syntax | None:
+    order: tuple[Syntax, ...] = ("hermes", "mistral", "llama")  # the last is the least marked
+    return next((syntax for syntax in order if _BEGINNINGS[syntax].search(said)), None)
 
 
 def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:

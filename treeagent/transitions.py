@@ -2,29 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
-from treeagent.grammar import Format, Grammar, ReAct
+from treeagent.grammar import Format, Grammar, ReAct, written_in
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, Refused
+from treeagent.types import Action
 from treeagent.world_model.transition import Experience, answered, call_text, played
 from treeagent.world_model.wording import RESET
 
 
-def check_readable(format: Format) -> None:
-    """
-    Raises:
-        Refused: the policy writes its calls in a form in which the calls of earlier turns are not read.
-    """
-    if format != "react":
-        raise Refused(
-            f"transitions are told of calls in the form 'react', but policy.format is {format!r}: set it to 'react', "
-            "or do without them and without a world model"
-        )
+def tree_grammar(tree: Tree, format: Format) -> Grammar:
+    """The grammar that the tree's turns are written in."""
+    return written_in(format, (edge.action.text for node in tree.nodes() for edge in node.edges))
 
 
-def transitions(tree: Tree, grammar: Grammar | None = None) -> Iterator[Experience]:
-    """Every step that the tree has taken, each edge once, parents first; ``grammar`` reads the calls out of earlier
-    turns."""
-    grammar = grammar or ReAct()
+def transitions(tree: Tree, format: Format = "react") -> Iterator[Experience]:
+    """Every step that the tree has taken, each edge once, parents first; its turns are of ``format``."""
+    grammar = tree_grammar(tree, format)
     for path, _ in tree.walk():
         if path and (one := transition(tree, path, grammar)) is not None:
             yield one
@@ -56,9 +48,9 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
     )
 
 
-def opening(tree: Tree, grammar: Grammar | None = None) -> Experience:
+def opening(tree: Tree) -> Experience:
     """How the task begins, as the answer to a reset, for a world model that is to open tasks too."""
-    task, first = played(tree.task, tree.root.state.messages[:1], grammar or ReAct())
+    task, first = played(tree.task, tree.root.state.messages[:1], ReAct())
     return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin, key=tree.root.state.key)
 
 

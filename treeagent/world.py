@@ -27,7 +27,7 @@ from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_atomic
 from treeagent.targets import TokenRow
 from treeagent.telemetry import Event, logged
-from treeagent.transitions import check_readable, transitions
+from treeagent.transitions import transitions
 from treeagent.warm_start import demonstrations
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.fidelity import Fidelity, audit
@@ -68,14 +68,12 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
 
     Raises:
         RunError: there is no step to learn from, or no demonstrator where demonstrations are wanted.
-        Refused: see ``transitions.check_readable``.
     """
     if run.is_done(out.name):
         return out
-    check_readable(config.policy.format)
     if last is None:
         played = list(islice(demonstrations(config), config.world.demonstrations))
-        others: Iterator[Experience] = chain.from_iterable(map(transitions, played))
+        others: Iterator[Experience] = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
     else:  # the last one has them in its memory
         played, others = [], _remembered(last)
     learnt, held_out = split(config, chain(experiences(run), others))
@@ -158,7 +156,7 @@ def audit_world(
                 learnt,
                 free=config.world.free,
                 noise=config.world.noise,
-                kind=kinds([*learnt, *kept]),
+                kind=kinds([*learnt, *kept], config.world.free),
                 replayed=[place < claims_kept for place in range(claims)],
                 real=[True] * claims,
             )
@@ -171,7 +169,7 @@ def experiences(run: Run) -> Iterator[Experience]:
     """Every step that the run's searched trees took for real."""
     for name in run.collections():
         for tree in read_as(from_record, run.trees, name):
-            yield from (one for one in transitions(tree) if one.origin == "real")
+            yield from (one for one in transitions(tree, run.config.policy.format) if one.origin == "real")
 
 
 def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experience], list[Experience]]:
@@ -185,13 +183,15 @@ def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experien
     return [one for digest, one in learnt.items() if digest not in held_out], list(held_out.values())
 
 
-def kinds(found: Collection[Experience]) -> Callable[[Experience], str]:
-    """Types of action: a call that is common in itself, numbers in it as one, else its first word."""
+def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:
+    """Types of action: a call that is common in itself, numbers in it as one, else its first word; the first word too
+    where that is ``free``."""
     counts = Counter(_numberless(one.action) for one in found)
 
     def kind(one: Experience) -> str:
         call = _numberless(one.action)
-        return call if counts[call] >= _COMMON * len(found) else one.kind
+        common = counts[call] >= max(2, _COMMON * len(found))
+        return call if common and one.kind not in free else one.kind
 
     return kind
 

@@ -7,7 +7,7 @@ from treeagent.collect import demonstrate
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv
 from treeagent.envs.shop.options import ShopOptions
-from treeagent.grammar import ReAct
+from treeagent.grammar import Format, make_grammar
 from treeagent.search.node import Tree
 from treeagent.transitions import transitions
 from treeagent.types import Message, Split
@@ -26,12 +26,14 @@ def shop() -> ShopEnv:
 
 
 @lru_cache
-def shop_trees(count: int, split: Split = "train", seed: int = 0) -> tuple[Tree, ...]:
+def shop_trees(
+    count: int, split: Split = "train", seed: int = 0, format: Format = "react", template: str = ""
+) -> tuple[Tree, ...]:
     env = shop()
     demonstrator = env.demonstrator(0.5)
     assert demonstrator is not None
-    dynamics = EnvDynamics(env, max_steps=10)
-    return tuple(demonstrate(dynamics, demonstrator, env.tasks(split, count), seed=seed, grammar=ReAct()))
+    dynamics, grammar = EnvDynamics(env, max_steps=10), make_grammar(format, template)
+    return tuple(demonstrate(dynamics, demonstrator, env.tasks(split, count), seed=seed, grammar=grammar))
 
 
 def shop_steps(count: int, split: Split = "train", seed: int = 0) -> list[Experience]:

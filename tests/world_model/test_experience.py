@@ -9,7 +9,7 @@ from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env, Forkable
-from treeagent.grammar import ReAct
+from treeagent.grammar import Format, ReAct, make_grammar
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -193,6 +193,22 @@ def test_another_attempt_has_another_seed_and_only_the_last_failure_counts() -> 
     made = ExperienceModel(writer, max_steps=5, attempts=3)
     assert play(made, "click[1]")[0].reward == 0
     assert (len(writer.asked), len(set(writer.seeds)), made.tally.unreadable) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("format", ["react", "json", "tools"])
+def test_a_world_model_reads_calls_and_no_thoughts_in_any_format(format: Format) -> None:
+    grammar = make_grammar(format, "[TOOL_CALLS]")
+    writer = Script(ANSWERS | {'click {"place": 1}': ANSWERS["click[1]"]})
+    made = ExperienceModel(writer, max_steps=5, format=format)
+    search = grammar.read(grammar.write("I will surely win", "search[lamp]"))
+    click = grammar.read(grammar.write("I will surely win", "click[1]"))
+
+    async def episode() -> None:
+        await made.step((await made.step(START, search)).state, click)
+
+    asyncio.run(episode())
+    asked = writer.asked[-1][0][-1].content
+    assert f"search page\nAction: search[lamp]\n{RESULTS}" in asked and "surely" not in asked
 
 
 def test_similar_steps_are_shown() -> None:

@@ -1,6 +1,7 @@
 """Trees as transitions: each step once, as the world saw it."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shop_steps import experience, shop_trees
 
+from treeagent.grammar import Format, make_grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.transitions import opening, transitions
 from treeagent.types import Action, Message, Refused, State, Task, ToolCall
@@ -52,6 +54,44 @@ def test_steps_by_hand() -> None:
 def test_thoughts_do_not_reach_the_world() -> None:
     """Two agents that do the same for other reasons have the same experience."""
     assert all("Thought" not in message.content for one in transitions(search_tree()) for message in one.history)
+
+
+SPELT: Sequence[tuple[Format, str]] = [
+    ("json", ""),
+    ("tools", ""),
+    ("tools", '"parameters"'),
+    ("tools", "[TOOL_CALLS]"),
+]
+"""Formats, and chat templates that say how a model spells its own calls."""
+
+
+@pytest.mark.parametrize(("format", "template"), SPELT)
+def test_the_world_hears_the_same_calls_however_they_are_spelt(format: Format, template: str) -> None:
+    grammar = make_grammar(format, template)
+    find, open_it = ToolCall("find", {"what": "lamp"}), ToolCall("open", {"place": 1})
+    root = Node(State(TASK, (OPENING,)))
+    found = step(root.state, grammar.read(grammar.write("look", find)), "1 lamp $9")
+    assert found.child is not None
+    opened = step(found.child.state, grammar.read(grammar.write("", open_it)), "lamp $9")
+    assert opened.child is not None
+    left = step(opened.child.state, grammar.read(grammar.write("no", "go away")), "gone")
+    root.edges, found.child.edges, opened.child.edges = [found], [opened], [left]
+    *_, last = transitions(Tree(TASK, 0, root), format)
+    assert last.action == "go away"
+    assert [message.content for message in last.history] == [
+        "find a lamp", "search page", 'find {"what":"lamp"}', "1 lamp $9", 'open {"place":1}', "lamp $9",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("format", "template"), SPELT)
+def test_demonstrations_teach_the_world_the_same_however_they_are_spelt(format: Format, template: str) -> None:
+    def told(tree: Tree, format: Format) -> list[Experience]:
+        return [replace(one, key=None) for one in transitions(tree, format)]  # a key is of the agent's own words
+
+    trees = shop_trees(20, format=format, template=template), shop_trees(20, format="json")
+    for tree, plain in zip(*trees, strict=True):
+        assert told(tree, format) == told(plain, "json")
+        assert any(" {" in one.action for one in told(tree, format))
 
 
 def test_a_withheld_reward_is_no_transition() -> None:

@@ -19,7 +19,7 @@ import orjson
 import pyarrow
 import pyarrow.parquet
 
-from treeagent.config import RunConfig, UpdateConfig, config_difference
+from treeagent.config import RunConfig, config_difference
 from treeagent.export.card import Totals, card
 from treeagent.export.views import VIEWS, Row
 from treeagent.progress import Progress
@@ -27,7 +27,6 @@ from treeagent.run import COLLECTED, Run, RunError
 from treeagent.search.node import Budget, Tree
 from treeagent.search.record import from_record
 from treeagent.store import StoreError, read_as, remove_leftovers, replacing, shards, write_atomic
-from treeagent.transitions import check_readable
 
 Format = Literal["parquet", "jsonl"]
 Write = Callable[[list[Row]], None]
@@ -59,14 +58,14 @@ def export(
     _refuse_changed(out, finished, collected)
     missing = [path for path in collected if path.name not in finished]
     if missing:
-        _refuse_empty(config.update, run, set(views) - _totals(finished.values()).rows.keys())
+        _refuse_empty(config, run, set(views) - _totals(finished.values()).rows.keys())
     with _locked(out) as log:
         if log.tell() == 0:
             _append(log, definition)
         with progress.track("export", len(collected)) as advance:
             advance(len(finished))
             for path in missing:
-                finished[path.name] = _export_shard(path, config.update, views, format, out)
+                finished[path.name] = _export_shard(path, config, views, format, out)
                 _append(log, finished[path.name])
                 advance(1)
         totals = _totals(finished.values())
@@ -85,8 +84,6 @@ def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Forma
     for view in views:
         if view not in VIEWS:
             raise RunError(f"{view!r} is no view: choose {', '.join(VIEWS)}")
-    if any(VIEWS[view].react for view in views):
-        check_readable(config.policy.format)
     sections = list(dict.fromkeys(VIEWS[view].section for view in views if VIEWS[view].section))
     for key in config_difference(run.config, config):
         if not key.startswith(tuple(f"update.{section}." for section in sections)):
@@ -140,7 +137,7 @@ def _refuse_changed(out: Path, finished: Mapping[str, Row], collected: Sequence[
                 raise RunError(f"{out / file} is gone: delete {out} to export everything again")
 
 
-def _refuse_empty(config: UpdateConfig, run: Run, views: set[str]) -> None:
+def _refuse_empty(config: RunConfig, run: Run, views: set[str]) -> None:
     """Before anything is written: reads trees until each view has had a row, which is mostly the first one or two."""
     for path in _collected(run):
         for tree in _trees(path):
@@ -149,7 +146,7 @@ def _refuse_empty(config: UpdateConfig, run: Run, views: set[str]) -> None:
                 return
     name = min(views)
     section, loosen = VIEWS[name].section, VIEWS[name].loosen
-    settings = [f"update.{section}.{key} (now {getattr(getattr(config, section), key)})" for key in loosen]
+    settings = [f"update.{section}.{key} (now {getattr(getattr(config.update, section), key)})" for key in loosen]
     fix = f"loosen {' or '.join(settings)}, or collect" if settings else "collect"
     raise RunError(f"the view {name} of {run.path} has no rows: {fix} more trees, or leave it out by --view")
 
@@ -195,7 +192,7 @@ def _append(log: BinaryIO, line: Row) -> None:
         raise StoreError(f"cannot write {log.name}: {error.strerror}: free some space, then repeat") from error
 
 
-def _export_shard(path: Path, config: UpdateConfig, views: Sequence[str], format: Format, out: Path) -> Row:
+def _export_shard(path: Path, config: RunConfig, views: Sequence[str], format: Format, out: Path) -> Row:
     """Write one file a view and split. Returns the log's line of it."""
     rows = {view: Counter[str]() for view in views}
     budget, origins, trees = Budget(), Counter[str](), 0

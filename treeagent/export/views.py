@@ -7,13 +7,12 @@ from typing import Any
 import pyarrow
 
 from treeagent.advantages import advantage_rows, advantages
-from treeagent.config import UpdateConfig
+from treeagent.config import RunConfig
 from treeagent.early_experience import reflections, world_rows
-from treeagent.grammar import ReAct
 from treeagent.pairs import preference_pairs
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.targets import TokenRow, imitation_rows, value_rows
-from treeagent.transitions import transitions
+from treeagent.transitions import transitions, tree_grammar
 from treeagent.types import Message, Refused, as_read
 
 Row = dict[str, Any]
@@ -26,7 +25,7 @@ class View:
     """A config of the dataset."""
 
     columns: pyarrow.Schema
-    rows: Callable[[Tree, UpdateConfig], Iterator[Row]]
+    rows: Callable[[Tree, RunConfig], Iterator[Row]]
     section: str = ""
     """Of ``update``: what the rows depend on, if anything."""
     loosen: tuple[str, ...] = ()
@@ -35,13 +34,11 @@ class View:
     """Exported only where it is asked for by name."""
     texts: bool = False
     """Of texts alone: trees without token ids have it too."""
-    react: bool = False
-    """Reads the calls of earlier turns, in ReAct's form."""
 
 
-def _pairs(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
     starts = _starts(tree)
-    for pair in preference_pairs(tree, config.pairs):
+    for pair in preference_pairs(tree, config.update.pairs):
         prompt = _said(starts, pair.context_ids)
         if prompt[-1].partial:  # both sides go on with one turn: they are told from its beginning
             prompt = prompt[:-1]
@@ -67,8 +64,8 @@ def _pairs(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
         }
 
 
-def _advantages(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
-    for row in advantage_rows(tree, advantages([tree], config.advantages)):
+def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for row in advantage_rows(tree, advantages([tree], config.update.advantages)):
         yield {
             "task_id": row.task_id,
             "prompt_ids": row.prompt_ids,
@@ -79,9 +76,9 @@ def _advantages(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
         }
 
 
-def _imitation(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
     starts = _starts(tree)
-    for row in imitation_rows(tree, config.targets):
+    for row in imitation_rows(tree, config.update.targets):
         messages = _said(starts, row.token_ids)
         if not any(row.mask):  # of a path's end alone, where its prompt starts anew
             continue
@@ -99,14 +96,14 @@ def _labelled(row: TokenRow, messages: Sequence[Message]) -> Row:
     }
 
 
-def _world(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
+def _world(tree: Tree, config: RunConfig) -> Iterator[Row]:
     starts = _starts(tree)
     for row in world_rows(tree):
         yield _labelled(row, _said(starts, row.token_ids))
 
 
-def _reflections(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
-    for one in reflections(tree, config.targets, ReAct()):
+def _reflections(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for one in reflections(tree, config.update.targets, tree_grammar(tree, config.policy.format)):
         node = one.path[-1].child if one.path else tree.root
         assert node is not None
         *_, (start, _) = tree.segments(one.path)
@@ -117,8 +114,8 @@ def _reflections(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
         }
 
 
-def _values(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
-    for row in value_rows(tree, config.targets):
+def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for row in value_rows(tree, config.update.targets):
         yield {
             "task_id": row.task_id,
             "input_ids": row.token_ids,
@@ -127,8 +124,8 @@ def _values(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
         }
 
 
-def _transitions(tree: Tree, config: UpdateConfig) -> Iterator[Row]:
-    for step in transitions(tree):
+def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for step in transitions(tree, config.policy.format):
         yield {
             "task_id": step.task_id,
             "origin": step.origin,
@@ -259,7 +256,6 @@ VIEWS: Mapping[str, View] = {
         ),
         _transitions,
         texts=True,
-        react=True,
     ),
     "world": View(
         _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids),
@@ -273,7 +269,6 @@ VIEWS: Mapping[str, View] = {
         ("min_return",),
         asked=True,
         texts=True,
-        react=True,
     ),
 }
 USUAL = tuple(name for name, view in VIEWS.items() if not view.asked)

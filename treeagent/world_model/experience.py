@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from treeagent.grammar import Grammar, ReAct
+from treeagent.grammar import Format, written_in
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Message, Refused, State, Task, Transition
 from treeagent.world_model.transition import Experience, Place, call_text, played
@@ -91,7 +91,7 @@ class ExperienceModel:
         attempts: int = 1,
         reward_range: tuple[float, float] = (0.0, 1.0),
         reveal_reward: bool = True,
-        grammar: Grammar | None = None,
+        format: Format = "react",
         seed: int = 0,
     ) -> None:
         if max_steps < 1 or attempts < 1 or examples < 0:
@@ -109,7 +109,7 @@ class ExperienceModel:
         self._attempts = attempts
         self._reward_range = reward_range
         self._reveal_reward = reveal_reward
-        self._grammar = grammar or ReAct()
+        self._format: Format = format
         self._seed = seed
         self._wave: tuple[list[tuple[State, Action]], asyncio.Task[list[Transition]]] | None = None
 
@@ -150,9 +150,7 @@ class ExperienceModel:
     async def imagine(self, asked: Sequence[tuple[State, Action]]) -> list[Transition]:
         """The transitions of many steps at once."""
         told = [place for place, (_, action) in enumerate(asked) if not action.error]
-        places = [
-            (played(state.task, state.messages, self._grammar), call_text(action.call)) for state, action in asked
-        ]
+        places = [(self._history(state), call_text(action.call)) for state, action in asked]
         seeds = [self._path_seed(asked[place][0], places[place]) for place in told]
         answers: dict[int, Answer | str] = dict(
             zip(told, await self._answers([places[place] for place in told], seeds), strict=True)
@@ -161,6 +159,10 @@ class ExperienceModel:
             self._transition(state, action, answers.get(place, _refusal(action)))
             for place, (state, action) in enumerate(asked)
         ]
+
+    def _history(self, state: State) -> tuple[Message, ...]:
+        turns = (message.content for message in state.messages if message.role == "assistant")
+        return played(state.task, state.messages, written_in(self._format, turns))
 
     def _path_seed(self, state: State, place: Place) -> int:
         said = (message.content for message in place[0])
