@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/quickstart.py --seeds 0 1 2      # trains the policies to start from
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/imagination.py --seeds 0 1 2
 
-Every arm has the tasks, limits and updates of configs/sim_to_real.toml, starts from the same warm policy, and is
-validated in the environment before and after its update alone: it keeps the last step or, if that is no better, the
-start. What arms have in common (the real trees, the world model that learnt them) is made once a seed. Runs that are
-there already are read, unfinished ones resumed.
+Every arm has the tasks, limits and updates of one recipe, by default configs/sim_to_real.toml, starts from the same
+warm policy, and is validated in the environment before and after its update alone: it keeps the last step or, if that
+is no better, the start. What arms have in common (the real trees, the world model that learnt them) is made once a
+seed. Runs that are there already are read, unfinished ones resumed.
 """
 
 import argparse
@@ -93,12 +93,12 @@ class Arm:
     imagined_steps: int
 
 
-def run(arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
+def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
     recipe = ARMS[arm]
     folder, settings = _folder(out, arm, seed), [*recipe.overrides(), *overrides]
     if recipe.imagined:
-        world = make_world(recipe.world, seed, start, out, overrides)
-        with Run.create(folder, load_config(CONFIG, arguments_of(seed, settings)), resume=True) as begun:
+        world = make_world(config_file, recipe.world, seed, start, out, overrides)
+        with Run.create(folder, load_config(config_file, arguments_of(seed, settings)), resume=True) as begun:
             if not begun.is_done(_WORLD):
                 shutil.copy(world / "fidelity.json", folder)
                 lend(Run.open(world), begun, (_SEEDING, _WORLD))
@@ -106,7 +106,7 @@ def run(arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -
                 audit = json.loads((world / "fidelity.json").read_text())
                 told = {name: audit[name] for name in ("lambda_cap", "optimism", "wrong_returns")}
                 begun.finish(_AUDIT, {"imagined": recipe.imagined, **told})
-    learnt = train(CONFIG, seed, start, folder, settings)
+    learnt = train(config_file, seed, start, folder, settings)
     finished = Run.open(folder)
     stages = finished.stages()
     spent = [row for row in finished.metrics() if row["stage"] == "adapt"][-1]
@@ -123,14 +123,14 @@ def run(arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -
     )
 
 
-def make_world(name: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Path:
+def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Path:
     """The run of a world model and of what it learnt from, audited."""
     folder = _folder(out, f"world {name}", seed)
     if (folder / "fidelity.json").exists():
         return folder
-    config = load_config(CONFIG, arguments_of(seed, [*WORLDS[name], *overrides]))
+    config = load_config(config_file, arguments_of(seed, [*WORLDS[name], *overrides]))
     progress = RichProgress()
-    first = make_world("", seed, start, out, overrides) if name else None
+    first = make_world(config_file, "", seed, start, out, overrides) if name else None
     with Run.create(folder, config, resume=True) as made:
         if first is None:
             search_waves(config, made, progress, waves(config, made, start, _SEEDING, range(config.adapt.seed_tasks)))
@@ -209,6 +209,7 @@ def table(arms: Mapping[str, Sequence[Arm]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=CONFIG, help="of limits, updates and the world model")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument(
@@ -221,7 +222,7 @@ def main() -> None:
     for seed in arguments.seeds:
         for arm in arguments.arms:
             start = arguments.starts / f"seed{seed}" / "checkpoints" / "warm"
-            found.setdefault(arm, []).append(run(arm, seed, start, arguments.out, arguments.set))
+            found.setdefault(arm, []).append(run(arguments.config, arm, seed, start, arguments.out, arguments.set))
             print(table(found), end="\n\n", flush=True)
 
 

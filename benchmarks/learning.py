@@ -85,8 +85,8 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
     finished = Run.open(folder)
     spent = [row for row in finished.metrics() if row["stage"] == "adapt"][-1]
     return Learnt(
-        before=greedy.pop(start.name),
-        rounds=list(greedy.values()),
+        before=greedy[start.name],
+        rounds=[success for policy, success in greedy.items() if policy != start.name],
         best=greedy[finished.facts("adapt")["best"]],
         tasks=rows[0]["tasks"],
         environment_steps=spent["environment_steps"],

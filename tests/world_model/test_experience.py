@@ -124,6 +124,23 @@ def test_the_limit_of_steps_truncates() -> None:
     assert not play(model(max_steps=1), "click[buy now]")[0].truncated
 
 
+def test_what_is_earned_on_the_way_counts_within_the_range_of_returns() -> None:
+    def answers(on_the_way: str, at_the_end: str) -> dict[str, str]:
+        return ANSWERS | {
+            "search[lamp]": f"Why: r\nOutcome: continues, reward {on_the_way}\nObservation: {RESULTS}",
+            "click[buy now]": f"Why: r\nOutcome: terminated, reward {at_the_end}\nObservation: order placed",
+        }
+
+    def rewards(on_the_way: str, at_the_end: str) -> list[float | None]:
+        made = ExperienceModel(Script(answers(on_the_way, at_the_end)), max_steps=5)
+        return [transition.reward for transition in play(made, "search[lamp]", "click[1]", "click[buy now]")]
+
+    assert rewards("0.25", "0.75") == [0.25, 0, 0.75]
+    assert rewards("0.25", "1") == [0.25, 0, None]
+    assert rewards("-0.25", "1")[0] is None
+    assert rewards("0.334", "0.667") == [0.334, 0, 1 - 0.334]  # both were rounded
+
+
 def test_rewards_can_be_withheld() -> None:
     assert play(model(reveal_reward=False), "click[buy now]")[0].reward is None
 

@@ -4,7 +4,7 @@ imagined."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from treeagent.grammar import Format, written_in
@@ -12,6 +12,9 @@ from treeagent.seeds import derive_seed
 from treeagent.types import Action, Message, Refused, State, Task, Transition
 from treeagent.world_model.transition import Experience, Place, call_text, played
 from treeagent.world_model.wording import RESET, Answer, Wording
+
+_ROUNDING = 0.01
+"""Of an episode's rewards, each of which is told in three decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,11 @@ class ExperienceModel:
     """Plays ``types.Dynamics`` in imagination.
 
     Steps asked for in the same turn of the event loop, such as a wave's, are answered by one call of the writer. A step
-    depends on its state, its action and ``seed`` alone, whatever else is asked. States need no snapshot: any state can
-    be stepped, also one that a real environment made.
+    depends on its state, its action and ``seed`` alone, whatever else is asked. Any state can be stepped, also one that
+    a real environment made.
 
-    An answer of another form, or with a reward out of range, is no transition: after ``attempts`` the state is a dead
+    An answer of another form, or whose reward takes the return of what was imagined so far out of range, is no
+    transition: after ``attempts`` the state is a dead
     end (truncated, invalid, with the reason as its ``error``) whose reward is unknown (None), not 0; ``tally`` counts
     it and a search takes it for no visit. Malformed actions are
     refused by rule, in the words of ``EnvDynamics``.
@@ -74,9 +78,9 @@ class ExperienceModel:
         memory: where similar steps come from.
         examples: k, how many of them a prompt shows.
         attempts: times that a step is asked for; more than one helps where the writer samples.
-        reward_range: the least and the greatest reward that can be true.
+        return_range: the least and the greatest return of an episode that can be true.
         reveal_reward: False withholds every reward, as at evaluation.
-        grammar: reads the calls out of earlier turns.
+        format: of the agent's turns.
         seed: of the model's draws.
     """
 
@@ -89,7 +93,7 @@ class ExperienceModel:
         memory: Retriever | None = None,
         examples: int = 0,
         attempts: int = 1,
-        reward_range: tuple[float, float] = (0.0, 1.0),
+        return_range: tuple[float, float] = (0.0, 1.0),
         reveal_reward: bool = True,
         format: Format = "react",
         seed: int = 0,
@@ -107,7 +111,7 @@ class ExperienceModel:
         self._max_steps = max_steps
         self._examples = examples
         self._attempts = attempts
-        self._reward_range = reward_range
+        self._return_range = return_range
         self._reveal_reward = reveal_reward
         self._format: Format = format
         self._seed = seed
@@ -120,7 +124,7 @@ class ExperienceModel:
             Unreadable: the model gave no readable answer.
         """
         place = (Message("user", task.prompt),), RESET
-        (answer,) = await self._answers([place], [derive_seed(self._seed, task.id, task.seed, RESET)])
+        (answer,) = await self._answers([place], [derive_seed(self._seed, task.id, task.seed, RESET)], [0.0])
         if isinstance(answer, str):
             raise Unreadable(f"the opening of task {task.id!r} cannot be imagined: {answer}")
         return State(task, (Message("user", opening(task, answer.observation)),))
@@ -152,9 +156,9 @@ class ExperienceModel:
         told = [place for place, (_, action) in enumerate(asked) if not action.error]
         places = [(self._history(state), call_text(action.call)) for state, action in asked]
         seeds = [self._path_seed(asked[place][0], places[place]) for place in told]
-        answers: dict[int, Answer | str] = dict(
-            zip(told, await self._answers([places[place] for place in told], seeds), strict=True)
-        )
+        earned = [_earned(asked[place][0]) for place in told]
+        said = await self._answers([places[place] for place in told], seeds, earned)
+        answers: dict[int, Answer | str] = dict(zip(told, said, strict=True))
         return [
             self._transition(state, action, answers.get(place, _refusal(action)))
             for place, (state, action) in enumerate(asked)
@@ -168,7 +172,9 @@ class ExperienceModel:
         said = (message.content for message in place[0])
         return derive_seed(self._seed, state.task.id, state.task.seed, *said, place[1])
 
-    async def _answers(self, places: Sequence[Place], seeds: Sequence[int]) -> list[Answer | str]:
+    async def _answers(
+        self, places: Sequence[Place], seeds: Sequence[int], earned: Sequence[float]
+    ) -> list[Answer | str]:
         """What the model says of each place, or why it cannot be read."""
         near: Sequence[Sequence[Experience]] = [()] * len(places)
         if self.memory is not None and self._examples:
@@ -183,18 +189,21 @@ class ExperienceModel:
                 [prompts[place] for place in waiting], [derive_seed(seeds[place], attempt) for place in waiting]
             )
             for place, draft in zip(waiting, drafts, strict=True):
-                answers[place] = self._read(draft)
+                answers[place] = self._read(draft, earned[place])
             waiting = [place for place in waiting if isinstance(answers[place], str)]
         self.tally.steps += len(places)
         self.tally.unreadable += len(waiting)
         return answers
 
-    def _read(self, draft: Draft) -> Answer | str:
+    def _read(self, draft: Draft, earned: float) -> Answer | str:
         answer = draft.error or self.wording.read(draft.text)
-        low, high = self._reward_range
-        if isinstance(answer, Answer) and not low <= answer.reward <= high:
-            return f"the answer's reward {answer.reward} is not within {self._reward_range}"
-        return answer
+        if isinstance(answer, str):
+            return answer
+        low, high = self._return_range
+        returned = min(max(earned + answer.reward, low), high)
+        if abs(earned + answer.reward - returned) > _ROUNDING:
+            return f"the answer's reward {answer.reward}, after {earned:g}, leaves the returns {self._return_range}"
+        return replace(answer, reward=returned - earned) if returned != earned + answer.reward else answer
 
     def _transition(self, state: State, action: Action, answer: Answer | str) -> Transition:
         used = 1 + sum(message.role == "assistant" for message in state.messages)
@@ -203,7 +212,8 @@ class ExperienceModel:
             after = State(state.task, (*state.messages, said, Message("user", f"Unreadable: {answer}")))
             return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0, error=answer)
         self.tally.invalid += answer.invalid
-        after = State(state.task, (*state.messages, said, Message("user", answer.observation)))
+        messages = (*state.messages, said, Message("user", answer.observation))
+        after = State(state.task, messages, snapshot=_Earned(_earned(state) + answer.reward))
         return Transition(
             after,
             reward=answer.reward if self._reveal_reward else None,
@@ -213,6 +223,18 @@ class ExperienceModel:
             invalid=answer.invalid,
             cost=0,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Earned:
+    """What a state remembers of the way to it."""
+
+    reward: float
+    """Sum of the imagined steps'."""
+
+
+def _earned(state: State) -> float:
+    return state.snapshot.reward if isinstance(state.snapshot, _Earned) else 0.0
 
 
 def _refusal(action: Action) -> Answer:
