@@ -24,7 +24,7 @@ from treeagent.checkpoint import (
 )
 from treeagent.config import Method, RunConfig
 from treeagent.evaluate import Mode, Outcome, execute, play
-from treeagent.health import return_spread
+from treeagent.health import finished_paths, return_spread
 from treeagent.imagine import Imagination, settle, world_model
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
@@ -36,7 +36,7 @@ from treeagent.learners.watch import Hooks
 from treeagent.pairs import preference_pairs
 from treeagent.run import COLLECTED
 from treeagent.search.methods import make_search
-from treeagent.search.node import Node, Tree
+from treeagent.search.node import Node, Tree, path_return
 from treeagent.search.record import from_record, to_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_shard
@@ -187,7 +187,7 @@ def train_policy(job: TrainJob, emit: Emit, *, leads: bool = True) -> dict[str, 
             scored = list(scored_rows(trees, update.advantages))
             grpo = replace(update.grpo, temperature=job.config.policy.temperature)
             result = train_grpo(model, tokenizer, scored, grpo, **hooks)
-    value_rows = sample_value_rows(trees, job.config)
+    value_rows = sample_value_rows(trees, job.config, head.reward_range)
     fitted = led(model, lambda: fit_value(model, head, value_rows, update.value), leads=leads)
     weights = whole_weights(model)
     if fitted is None:
@@ -239,11 +239,26 @@ def _told_by_another() -> float:
     raise AssertionError("the process that leads validates")
 
 
-def sample_value_rows(trees: Sequence[Tree], config: RunConfig) -> list[TokenRow]:
-    """At most ``update.value_rows`` tree paths, drawn evenly by the run's seed."""
-    rows = [row for tree in trees for row in value_rows(tree, config.update.targets)]
+def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[float, float]) -> list[TokenRow]:
+    """At most ``update.value_rows`` tree paths, drawn evenly by the run's seed.
+
+    Where rewards come on the way, r + V may leave the range of ``returns``, since V is an estimate: it is held within.
+    The tree of a finished path whose return leaves the range stays as it is, for the head to refuse.
+    """
+    rows = [
+        replace(row, value_targets=tuple(min(max(target, low), high) for target in row.value_targets))
+        for tree in trees
+        for low, high in [_reached(tree, returns)]
+        for row in value_rows(tree, config.update.targets)
+    ]
     random.Random(derive_seed(config.seed, "value_rows")).shuffle(rows)
     return rows[: config.update.value_rows]
+
+
+def _reached(tree: Tree, returns: tuple[float, float]) -> tuple[float, float]:
+    """The range of returns, wide enough for those that the tree's finished paths have."""
+    found = [path_return(path, tree.discount) for path in finished_paths(tree)]
+    return min([returns[0], *found]), max([returns[1], *found])
 
 
 def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:

@@ -155,7 +155,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
         fitted = fit_value(
             checkpoint.model,
             head,
-            sample_value_rows(read_trees(run.trees), config),
+            sample_value_rows(read_trees(run.trees), config, head.reward_range),
             config.update.value,
             # A step of its own for each epoch: a fit that is done again replaces what it logged.
             on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
