@@ -66,10 +66,9 @@ class ExperienceModel:
     a real environment made.
 
     An answer of another form, or whose reward takes the return of what was imagined so far out of range, is no
-    transition: after ``attempts`` the state is a dead
-    end (truncated, invalid, with the reason as its ``error``) whose reward is unknown (None), not 0; ``tally`` counts
-    it and a search takes it for no visit. Malformed actions are
-    refused by rule, in the words of ``EnvDynamics``.
+    transition: after ``attempts`` the state is a dead end (truncated, invalid, with the reason as its ``error``)
+    whose reward is unknown (None), not 0; ``tally`` counts it and a search takes it for no visit. Malformed actions
+    are refused by rule, in the words of ``EnvDynamics``.
 
     Args:
         writer: the model.
