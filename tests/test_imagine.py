@@ -197,10 +197,10 @@ def test_an_audit_catches_an_optimist() -> None:
     held_out = [one for tree in search(EnvDynamics(Doors(), max_steps=2), count=30) for one in transitions(tree)]
     flattered = asyncio.run(audit(teller_model(Teller(prize=optimist)), held_out, ()))
     assert flattered.optimism == pytest.approx(1 - sum(PRIZES.values()) / 4)
-    assert flattered.wrong_returns == 0.75
+    assert flattered.wrong_episodes == 0.75
     assert flattered.lambda_cap == 0.0
     honest = asyncio.run(audit(teller_model(Teller()), held_out, ()))
-    assert (honest.optimism, honest.wrong_returns) == (0.0, 0.0)
+    assert (honest.optimism, honest.wrong_episodes) == (0.0, 0.0)
     assert honest.lambda_cap == 1.0
 
 
@@ -304,7 +304,7 @@ def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) 
     finished = Run.open(run)
     strict = replace(finished.config, world=replace(finished.config.world, noise=0.001))
     found = audit_world(strict, finished, finished.checkpoints / "world-1")
-    allowed = lambda_cap(found.wrong_returns, found.episodes, noise=0.001)
+    allowed = lambda_cap(found.wrong_episodes, found.episodes, noise=0.001)
     assert 0 < found.lambda_cap == allowed < finished.stages()["audit-1"]["lambda_cap"]
 
 

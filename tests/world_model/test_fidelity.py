@@ -26,7 +26,7 @@ from treeagent.world_model.fidelity import (
     improvement_bound,
     lambda_cap,
     optimism,
-    wrong_returns,
+    wrong_episodes,
 )
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Wording
@@ -84,9 +84,10 @@ def test_figures_by_hand() -> None:
 def test_returns_by_hand() -> None:
     episodes = [Episode(0.0, 1.0), Episode(1.0, 1.0), Episode(0.5, 0.0), Episode(1.0, None)]
     assert optimism(episodes) == pytest.approx((1.0 + 0.0 - 0.5) / 3)
-    assert wrong_returns(episodes) == 3 / 4
+    assert wrong_episodes(episodes) == 3 / 4
+    assert wrong_episodes([Episode(0.0, 0.0), Episode(0.0, 0.0, same_end=False)]) == 1 / 2
     assert calibration(episodes) == {0.0: (0.5, 1), 1.0: (0.5, 2)}
-    assert (optimism([]), wrong_returns([])) == (0.0, 1.0)
+    assert (optimism([]), wrong_episodes([])) == (0.0, 1.0)
 
 
 def test_consistency_ratio_by_hand() -> None:
@@ -173,7 +174,7 @@ def test_a_true_model_is_trusted() -> None:
     steps = shop_steps(150)
     found = audited(Oracle(steps), steps)
     assert found.overall == Figures(len(steps), 1, 1, 1, 0, 0, 1, 0)
-    assert (found.optimism, found.wrong_returns, found.cr, found.lambda_cap) == (0, 0, None, 1.0)
+    assert (found.optimism, found.wrong_episodes, found.cr, found.lambda_cap) == (0, 0, None, 1.0)
     assert found.episodes == 150
     assert set(found.by_kind) == {"search", "click"}
     assert found.compounding[3].observation_exact == 1.0
@@ -187,10 +188,19 @@ def test_an_optimist_is_caught() -> None:
     found = audited(Oracle(steps, reward=1.0), steps)
     assert (found.episodes, len(real)) == (150, 149)  # one ran into the limit of steps
     assert found.optimism == pytest.approx(sum(1 - reward for reward in real) / 150)
-    assert found.wrong_returns == pytest.approx(sum(reward < 1 for reward in real) / 150)
+    assert found.wrong_episodes == pytest.approx(sum(reward < 1 for reward in real) / 150)
     assert found.calibration == {0.0: (0.0, 1), 1.0: (pytest.approx(sum(real) / 149), 149)}
-    assert found.lambda_cap == lambda_cap(found.wrong_returns, 150) < 0.3
+    assert found.lambda_cap == lambda_cap(found.wrong_episodes, 150) < 0.3
     assert found.overall.observation_exact == 1.0
+
+
+def test_a_loss_that_goes_on_in_imagination_counts() -> None:
+    """A hole that the model does not see: the return is right, but what follows is a way that is not there."""
+    lost = [one for one in shop_steps(150) if one.terminated]
+    steps = [replace(one, reward=0.0) for one in lost]
+    found = audited(Oracle(steps, terminated=False), steps)
+    assert (found.optimism, found.overall.reward_accuracy) == (0.0, 1.0)
+    assert (found.wrong_episodes, found.lambda_cap) == (1.0, 0.0)
 
 
 def test_a_model_that_cannot_be_read_is_not_trusted() -> None:
@@ -199,7 +209,7 @@ def test_a_model_that_cannot_be_read_is_not_trusted() -> None:
     ends = sum(one.terminated for one in steps)
     assert found.overall.unreadable == ends / len(steps)
     assert found.overall.reward_error == ends / len(steps)
-    assert (found.wrong_returns, found.lambda_cap) == (1.0, 0.0)
+    assert (found.wrong_episodes, found.lambda_cap) == (1.0, 0.0)
 
 
 def test_errors_compound_over_imagined_steps() -> None:

@@ -23,8 +23,8 @@ def fidelity_table(found: Fidelity) -> Group:
         _add(table, f"imagined step {depth} in a row", figures)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
     told = (
-        f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, wrong in "
-        f"{found.wrong_returns:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
+        f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end wrong in "
+        f"{found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
     )
     return Group(table, Text(""), Text(told))
 

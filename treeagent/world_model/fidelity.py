@@ -65,6 +65,8 @@ class Episode:
     real_return: float
     imagined_return: float | None
     """None where an answer was unreadable."""
+    same_end: bool = True
+    """Both end with the same step: terminated, or cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,8 @@ class Fidelity:
     """By predicted return of an episode in tenths: mean real return, episodes."""
     optimism: float
     """Mean imagined minus real return of the same actions; above 0 the model flatters the agent."""
-    wrong_returns: float
-    """Share of episodes whose imagined return is off by more than the tolerance, or unreadable."""
+    wrong_episodes: float
+    """See ``wrong_episodes``."""
     episodes: int
     cr: float | None
     """Success of imagined plans replayed for real, over real success (Word2World); None where nothing was replayed."""
@@ -114,7 +116,7 @@ class Fidelity:
         """The issue's figures at the top level, tables below."""
         tables = {name: _by(getattr(self, name)) for name in ("by_kind", "by_depth", "compounding")}
         calibration = {f"{said:g}": list(found) for said, found in self.calibration.items()}
-        plain = {name: getattr(self, name) for name in ("optimism", "wrong_returns", "episodes", "cr", "lambda_cap")}
+        plain = {name: getattr(self, name) for name in ("optimism", "wrong_episodes", "episodes", "cr", "lambda_cap")}
         determined = {"determined": None if self.determined is None else asdict(self.determined)}
         return asdict(self.overall) | determined | plain | tables | {"calibration": calibration}
 
@@ -228,9 +230,13 @@ def optimism(episodes: Sequence[Episode]) -> float:
     return sum(off) / len(off) if off else 0.0
 
 
-def wrong_returns(episodes: Sequence[Episode], tolerance: float = 0.01) -> float:
-    """Share of episodes whose imagined return is off by more than ``tolerance``, or unreadable."""
-    wrong = [one.imagined_return is None or abs(one.imagined_return - one.real_return) > tolerance for one in episodes]
+def wrong_episodes(episodes: Sequence[Episode], tolerance: float = 0.01) -> float:
+    """Share of episodes whose imagined return is off by more than ``tolerance`` or unreadable, or that end elsewhere:
+    one that goes on where the real one was lost promises what a search will look for."""
+    wrong = [
+        one.imagined_return is None or abs(one.imagined_return - one.real_return) > tolerance or not one.same_end
+        for one in episodes
+    ]
     return sum(wrong) / len(wrong) if wrong else 1.0
 
 
@@ -256,7 +262,7 @@ def cr(replayed: Sequence[bool], real: Sequence[bool]) -> float | None:
 def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise: float = 0.05) -> float:
     """λ, the largest share of imagined experience that may be trained on: min(1, noise / q), and 0 where q ≥ 1/2.
 
-    A share λ of imagined returns of which a share q is wrong makes a share λ q of all training labels wrong, real ones
+    A share λ of imagined episodes of which a share q is wrong makes a share λ q of all training labels wrong, real ones
     being right; λ is the largest for which that stays within ``noise``. Beyond q = 1/2 labels mislead more often than
     they tell. q is the upper end of the 95 % interval of ``wrong`` over ``episodes`` (Wilson), so that a small audit
     earns little trust; and at least 1 - CR where plans were replayed (``ratio``), for search seeks out just those
@@ -352,7 +358,7 @@ async def audit(
         if chain[-1].terminated or chain[-1].truncated
     ]
     ratio = cr(replayed, real)
-    wrong = wrong_returns(episodes, tolerance)
+    wrong = wrong_episodes(episodes, tolerance)
     return Fidelity(
         overall=overall,
         determined=judge(tellable) if tellable else None,
@@ -361,7 +367,7 @@ async def audit(
         compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, start=1)),
         calibration=calibration(episodes),
         optimism=optimism(episodes),
-        wrong_returns=wrong,
+        wrong_episodes=wrong,
         episodes=len(episodes),
         cr=ratio,
         lambda_cap=lambda_cap(wrong, len(episodes), ratio, noise=noise),
@@ -442,4 +448,8 @@ async def _roll(model: Dynamics, episodes: Sequence[Sequence[Experience]]) -> li
 
 def _episode(real: Sequence[Experience], imagined: Sequence[Pair]) -> Episode:
     rewards = [pair.said.reward for pair in imagined if pair.said.reward is not None]
-    return Episode(sum(one.reward for one in real), sum(rewards) if len(rewards) == len(imagined) else None)
+    return Episode(
+        sum(one.reward for one in real),
+        sum(rewards) if len(rewards) == len(imagined) else None,
+        len(imagined) == len(real) and imagined[-1].said.terminated == real[-1].terminated,
+    )
