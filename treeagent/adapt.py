@@ -60,7 +60,7 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         trust = _trust(config, run, progress, number)
         _collect(config, run, progress, current, number, trust)
         names = [
-            name for earlier in range(number, max(number - settings.replay, 1) - 1, -1) for name in _parts(run, earlier)
+            name for earlier in range(number, max(number - settings.replay, 0) - 1, -1) for name in _parts(run, earlier)
         ]
         updated = _update(config, run, progress, current, number, names)
         figures = tree_figures(read_trees(run.trees, names[:1])) | _score(run, updated)
@@ -163,7 +163,7 @@ def _trust(config: RunConfig, run: Run, progress: Progress, number: int) -> dict
         world = fit(config, run, progress, _world(run, number), last)
         before = run.stages().get(_imagined(number - 1), {})
         found = audit_world(config, run, world, before.get("claims", 0), before.get("claims_kept", 0))
-        told = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_returns")}
+        told = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
         run.finish(stage, {"imagined": min(wanted, found.lambda_cap), **told})
     return run.facts(stage)
 

@@ -218,7 +218,8 @@ class AdaptConfig:
     methods: tuple[Method, ...] = ("dpo", "grpo")
     """Updates of a round, one after the other on the same weights."""
     replay: Annotated[int, Field(ge=0)] = 1
-    """Earlier rounds whose trees are learned from again; the log-probabilities stored with them are the reference."""
+    """Earlier rounds whose trees are learned from again, that of ``seed_tasks`` too; the log-probabilities stored with
+    them are the reference."""
     curriculum: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of a round's tasks that were searched before: those whose returns differed most when last searched."""
     effort: Annotated[float, Field(ge=1)] = 1.0
