@@ -4,9 +4,10 @@
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/imagination.py --seeds 0 1 2
 
 Every arm has the tasks, limits and updates of one recipe, by default configs/sim_to_real.toml, starts from the same
-warm policy, and is validated in the environment before and after its update alone: it keeps the last step or, if that
-is no better, the start. What arms have in common (the real trees, the world model that learnt them) is made once a
-seed. Runs that are there already are read, unfinished ones resumed.
+warm policy, and is validated in the environment before and after each update alone: it keeps the last step or, if that
+is no better, what it began with. It learns from its round's trees alone where nothing else is said. What arms have in
+common (the real trees, the world model that learnt them, a first round) is made once a seed. Runs that are there
+already are read, unfinished ones resumed.
 """
 
 import argparse
@@ -36,9 +37,11 @@ from treeagent.world_model.fit import answer_rows
 from treeagent.world_model.replay import ReplayBuffer
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
-ALIKE = ("adapt.rounds=1", "update.rft.validate_every=150")
+ALIKE = ("update.rft.validate_every=150",)
 _SEEDING, _WORLD, _AUDIT = "collect-0", "world-1", "audit-1"
 """Stages of a run that imagines: the real trees, the world model of them, its audit."""
+_IMAGINED, _LEARNT = "collect-1-imagined", "round-1-rft"
+"""Stages of a first round."""
 _FLATTERY_STEPS = 150
 
 
@@ -46,17 +49,24 @@ _FLATTERY_STEPS = 150
 class Recipe:
     """One way to get trees."""
 
-    imagined: float
-    """Share of the trees that grow in the world model."""
+    imagined: Sequence[float]
+    """Share of the trees that grow in the world model, by round."""
     trusted: bool = True
-    """Whatever the audit says, and nothing replayed; else as far as the audit allows."""
+    """Whatever the audit says, nothing replayed, one world model for all rounds; else as far as the audit allows."""
     world: str = ""
     """What is different about the world model."""
+    replay: int = 0
+    """Earlier rounds whose trees are learned from too; the trees that the world model learnt are the first one's."""
+    begun: Sequence[str] = ()
+    """Stages of the arm "imagined" that it begins with."""
     settings: Sequence[str] = ()
 
     def overrides(self) -> list[str]:
+        rounds = (f"adapt.rounds={len(self.imagined)}", f"adapt.imagined={[*self.imagined]}")
         verified = ("world.verify_steps=0",) if self.trusted else ()
-        return [*ALIKE, f"adapt.imagined={self.imagined}", *verified, *WORLDS.get(self.world, ()), *self.settings]
+        return [
+            *ALIKE, *rounds, f"adapt.replay={self.replay}", *verified, *WORLDS.get(self.world, ()), *self.settings,
+        ]  # fmt: skip
 
 
 WORLDS: Mapping[str, Sequence[str]] = {
@@ -67,15 +77,16 @@ WORLDS: Mapping[str, Sequence[str]] = {
 }
 """Settings that a world model is made with. The optimist has learnt on from the first one that every end is worth 1."""
 ARMS: Mapping[str, Recipe] = {
-    "real": Recipe(0.0),
-    "imagined": Recipe(1.0),
-    "imagined, 1/16 real": Recipe(0.9375),
-    "as the audit allows": Recipe(1.0, trusted=False),
-    "imagined, no curriculum": Recipe(1.0, settings=("adapt.curriculum=0",)),
-    "imagined, no reasoning": Recipe(1.0, world="no reasoning"),
-    "imagined, no retrieval": Recipe(1.0, world="no retrieval"),
-    "optimist": Recipe(1.0, world="optimist"),
-    "optimist, as the audit allows": Recipe(1.0, trusted=False, world="optimist"),
+    "real": Recipe((0.0, 0.0)),
+    "imagined": Recipe((1.0, 1.0)),
+    "imagined, then 1/16 real": Recipe((1.0, 0.9375), begun=(_IMAGINED, _LEARNT)),
+    "imagined, and the seed's trees": Recipe((1.0,), replay=1, begun=(_IMAGINED,)),
+    "as the audit allows": Recipe((1.0,), trusted=False),
+    "imagined, no curriculum": Recipe((1.0,), settings=("adapt.curriculum=0",)),
+    "imagined, no reasoning": Recipe((1.0,), world="no reasoning"),
+    "imagined, no retrieval": Recipe((1.0,), world="no retrieval"),
+    "optimist": Recipe((1.0,), world="optimist"),
+    "optimist, as the audit allows": Recipe((1.0,), trusted=False, world="optimist"),
 }
 
 
@@ -96,16 +107,18 @@ class Arm:
 def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
     recipe = ARMS[arm]
     folder, settings = _folder(out, arm, seed), [*recipe.overrides(), *overrides]
-    if recipe.imagined:
+    if any(recipe.imagined):
         world = make_world(config_file, recipe.world, seed, start, out, overrides)
+        if recipe.begun:
+            run(config_file, "imagined", seed, start, out, overrides)
         with Run.create(folder, load_config(config_file, arguments_of(seed, settings)), resume=True) as begun:
             if not begun.is_done(_WORLD):
                 shutil.copy(world / "fidelity.json", folder)
                 lend(Run.open(world), begun, (_SEEDING, _WORLD))
-            if recipe.trusted and not begun.is_done(_AUDIT):
-                audit = json.loads((world / "fidelity.json").read_text())
-                told = {name: audit[name] for name in ("lambda_cap", "optimism", "wrong_returns")}
-                begun.finish(_AUDIT, {"imagined": recipe.imagined, **told})
+            if recipe.begun and not begun.is_done(recipe.begun[-1]):
+                lend(Run.open(_folder(out, "imagined", seed)), begun, recipe.begun)
+            if recipe.trusted:
+                trust(begun, recipe.imagined)
     learnt = train(config_file, seed, start, folder, settings)
     finished = Run.open(folder)
     stages = finished.stages()
@@ -121,6 +134,20 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
         spent["environment_steps"] - seeding,
         spent["imagined_steps"],
     )
+
+
+def trust(run: Run, shares: Sequence[float]) -> None:
+    """Let every round of a run imagine what its recipe wants with the first one's world model, whatever the audit
+    says."""
+    audit = json.loads((run.path / "fidelity.json").read_text())
+    told = {name: audit[name] for name in ("lambda_cap", "optimism", "wrong_episodes")}
+    for number, share in enumerate(shares, 1):
+        if not run.is_done(f"audit-{number}"):
+            world = run.checkpoints / f"world-{number}"
+            if number > 1:
+                shutil.copytree(run.checkpoints / _WORLD, world, dirs_exist_ok=True)
+                shutil.copy(memory_path(run.checkpoints / _WORLD), memory_path(world))
+            run.finish(f"audit-{number}", {"imagined": share, **told})
 
 
 def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Path:
@@ -181,30 +208,38 @@ def _folder(out: Path, name: str, seed: int) -> Path:
 
 
 def table(arms: Mapping[str, Sequence[Arm]]) -> str:
-    """Gains in points of held-out greedy success, pooled over seeds, and against the real arm's."""
+    """Gains in points of held-out greedy success by round, pooled over seeds, and against the real arm's after as many
+    rounds."""
     lines = [
-        "| trees | greedy before | after | 95 % | by seed | gain | ÷ real | share imagined | env steps: seed, after "
-        "| imagined steps | exact | reward right | returns wrong | optimism |",
+        "| trees | greedy before | after the last round | 95 % | by seed | gain by round | ÷ real | share imagined "
+        "| env steps: seed, after | imagined steps | exact | reward right | episodes wrong | optimism |",
         f"|{'---|' * 14}",
     ]
-    gains = {name: statistics.mean(arm.learnt.best - arm.learnt.before for arm in arms[name]) for name in arms}
+    gains = {name: _gains([arm.learnt for arm in several]) for name, several in arms.items()}
     for name, several in arms.items():
-        ratio = f"{gains[name] / gains['real']:.2f}" if gains.get("real", 0) > 0 else ""
+        against = zip(gains[name], gains.get("real", ()), strict=False)
+        ratios = " ".join(f"{gain / real:.2f}" for gain, real in against if real > 0)
 
         def mean(figure: str, several: Sequence[Arm] = several) -> str:
             return " ".join(f"{100 * arm.audit[figure]:.0f}" for arm in several if arm.audit) or "-"
 
         lines.append(
             f"| {name} | {100 * statistics.mean(arm.learnt.before for arm in several):.1f} "
-            f"| {pooled([arm.learnt.best for arm in several], [arm.learnt.tasks for arm in several])} "
-            f"| {100 * gains[name]:+.1f} | {ratio} "
+            f"| {pooled([arm.learnt.rounds[-1] for arm in several], [arm.learnt.tasks for arm in several])} "
+            f"| {' '.join(f'{100 * gain:+.1f}' for gain in gains[name])} | {ratios} "
             f"| {mean('share')} | {statistics.mean(arm.seed_steps for arm in several):,.0f}, "
             f"{statistics.mean(arm.real_steps for arm in several):,.0f} "
             f"| {statistics.mean(arm.imagined_steps for arm in several):,.0f} "
-            f"| {mean('observation_exact')} | {mean('reward_accuracy')} | {mean('wrong_returns')} "
+            f"| {mean('observation_exact')} | {mean('reward_accuracy')} | {mean('wrong_episodes')} "
             f"| {mean('optimism')} |"
         )
     return "\n".join(lines)
+
+
+def _gains(learnt: Sequence[Learnt]) -> list[float]:
+    """By round, mean over seeds."""
+    by_seed = [[success - one.before for success in one.rounds] for one in learnt]
+    return [statistics.mean(gains) for gains in zip(*by_seed, strict=True)]
 
 
 def main() -> None:

@@ -84,9 +84,13 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
     greedy = {row["policy"]: row["success"] for row in rows if row["mode"] == "greedy"}
     finished = Run.open(folder)
     spent = [row for row in finished.metrics() if row["stage"] == "adapt"][-1]
+    rounds = [greedy[start.name]]
+    for number in range(1, finished.facts("adapt")["rounds"] + 1):  # one whose updates were refused leaves what was
+        after = [success for policy, success in greedy.items() if policy.startswith(f"round-{number}-")]
+        rounds.append(after[-1] if after else rounds[-1])
     return Learnt(
         before=greedy[start.name],
-        rounds=[success for policy, success in greedy.items() if policy != start.name],
+        rounds=rounds[1:],
         best=greedy[finished.facts("adapt")["best"]],
         tasks=rows[0]["tasks"],
         environment_steps=spent["environment_steps"],
