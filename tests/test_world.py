@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.config import RunConfig, WorldConfig, load_config
-from treeagent.run import Run
-from treeagent.types import Message
+from treeagent.config import RunConfig, WorldConfig, dump_config, load_config
+from treeagent.envs import make_env
+from treeagent.run import Run, RunError
+from treeagent.search.record import from_record
+from treeagent.store import read_as
+from treeagent.types import Message, Refused
 from treeagent.world import experiences, kinds, split
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.replay import ReplayBuffer
@@ -71,8 +74,51 @@ def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
     assert found == json.loads((run / "fidelity.json").read_text())
     assert 0 <= found["lambda_cap"] <= 1
     assert found["unreadable"] < 0.5  # so many steps teach the form at least
+    assert found["openings"]["observation_exact"] > 0.5
     table = treeagent("world", "eval", run)
     assert "share of imagined experience at most" in table.stdout.replace("\n", " ")
+
+
+def test_a_world_model_is_an_environment_to_every_command(run: Path, tmp_path: Path) -> None:
+    """It is told apart from the real one in all that is counted and kept."""
+    imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}", "workers=1"]
+    checkpoint = run / "checkpoints" / "warm"
+    played = treeagent(
+        "eval", checkpoint, "--config", CONFIG, "--out", tmp_path / "played", *imagined, "evaluate.tasks=3",
+        'evaluate.modes=["greedy"]',
+    )  # fmt: skip
+    assert played.returncode == 0, played.stderr
+    (row,) = json.loads((tmp_path / "played" / "results.json").read_text())
+    assert (row["tasks"], row["environment_steps"]) == (3, 0)
+    collected = treeagent(
+        "collect", checkpoint, "--config", CONFIG, "--out", tmp_path / "trees", *imagined, "collect.tasks=3"
+    )
+    assert collected.returncode == 0, collected.stderr
+    facts = Run.open(tmp_path / "trees").facts("collect")
+    assert facts["environment_steps"] == 0 < facts["imagined_steps"]
+    trees = list(read_as(from_record, tmp_path / "trees" / "trees", "collect"))
+    assert {node.origin for tree in trees for node in tree.nodes()} == {"imagined"}
+    assert not [tree.error for tree in trees if tree.error]
+
+
+def test_an_environment_that_cannot_be_imagined_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="holds no run"):
+        make_env("imagined", {"run": str(tmp_path)})
+    (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
+    with pytest.raises(Refused, match="has no world model: fit one with treeagent world fit"):
+        make_env("imagined", {"run": str(tmp_path)})
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("trees"))
+    settings = tmp_path / "run" / "world.toml"
+    imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}"]
+    settings.write_text(dump_config(load_config(settings, imagined)))
+    with pytest.raises(Refused, match="is imagined itself: give the run of a real one"):
+        make_env("imagined", {"run": str(tmp_path / "run")})
+    again = treeagent(
+        "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", tmp_path / "again", "adapt.imagined=0.5",
+        *imagined,
+    )  # fmt: skip
+    assert again.returncode == 2
+    assert "is imagined itself: set it to 0" in again.stderr.replace("\n", " ")
 
 
 def test_another_fit_of_the_same_run_is_refused_by_the_setting_that_differs(run: Path) -> None:

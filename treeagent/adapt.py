@@ -125,6 +125,11 @@ def _check_tasks(config: RunConfig) -> None:
     env, settings = environment(config), config.adapt
     seeding = settings.seed_tasks if settings.imagined_in(1) else 0
     env.tasks("train", 1, settings.rounds * config.collect.tasks + seeding - 1)
+    if seeding and env.origin == "imagined":
+        raise Refused(
+            f"adapt.imagined is {settings.imagined}, but environment {config.environment.name!r} is imagined itself: "
+            "set it to 0, or give the real environment"
+        )
     if settings.variations and not any(variations(config, env, task) for task in env.tasks("train", 20)):
         raise Refused(
             f"adapt.variations is {settings.variations}, but environment {config.environment.name!r} offers no harder "

@@ -142,10 +142,15 @@ async def execute(
             sum(edge.reward or 0.0 for edge in path),
             sum(not edge.thought for edge in path),
             growth.tree.budget,
-            growth.tree.error,
+            growth.tree.error or _unanswered(path),
         )
         for growth, path, _ in runs
     ]
+
+
+def _unanswered(path: Sequence[Edge]) -> str:
+    last = path[-1].child if path else None
+    return f"nobody can tell what follows step {len(path)}" if last is not None and last.unknown else ""
 
 
 async def _propose(policy: Policy, wanted: Sequence[tuple[Growth, list[Edge]]]) -> dict[int, Action]:

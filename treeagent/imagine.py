@@ -2,21 +2,23 @@
 counts."""
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from treeagent.checkpoint import Checkpoint, load_checkpoint
-from treeagent.config import RunConfig
+from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.health import finished_paths
+from treeagent.run import Run
 from treeagent.search.growth import Growth, take_step
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Dynamics, State, Task, Transition
+from treeagent.types import Action, Dynamics, Refused, State, Task, Transition
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.experience import ExperienceModel, Writer
 from treeagent.world_model.local import LocalWriter
@@ -45,6 +47,25 @@ class Imagination:
 def memory_path(world: Path) -> Path:
     """Where the memory of the world model in the folder ``world`` is."""
     return world.with_suffix(".sqlite")
+
+
+def settings_path(run: Run) -> Path:
+    """Where the settings are kept of the world model that ``treeagent world fit`` made for a run."""
+    return run.path / "world.toml"
+
+
+def world_of(run: Run) -> tuple[RunConfig, Path]:
+    """The settings and the folder of a run's world model: that of ``treeagent world fit``, else the last round's.
+
+    Raises:
+        Refused: there is none.
+    """
+    if run.is_done("world"):
+        return load_config(settings_path(run)), run.checkpoints / "world"
+    rounds = [int(match[1]) for name in run.stages() if (match := re.fullmatch(r"world-(\d+)", name))]
+    if not rounds:
+        raise Refused(f"{run.path} has no world model: fit one with treeagent world fit {run.path}")
+    return run.config, run.checkpoints / f"world-{max(rounds)}"
 
 
 def wording(config: RunConfig) -> Wording:
@@ -98,11 +119,16 @@ async def settle(trees: Sequence[Tree], environment: Dynamics, steps: int, secon
         steps: of the environment, most for each tree; a replay under way is finished.
         seconds: wall time after which a step is given up.
     """
+    call_imagined(trees)
+    for tree in trees if steps else ():
+        await verify(tree, environment, steps, seconds)
+
+
+def call_imagined(trees: Iterable[Tree]) -> None:
+    """Say so of every node, the root as well."""
     for tree in trees:
         for node in tree.nodes():
             node.origin = "imagined"
-        if steps:
-            await verify(tree, environment, steps, seconds)
 
 
 async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float | None = None) -> None:

@@ -25,7 +25,7 @@ from treeagent.checkpoint import (
 from treeagent.config import Method, RunConfig
 from treeagent.evaluate import Mode, Outcome, execute, play
 from treeagent.health import finished_paths, return_spread
-from treeagent.imagine import Imagination, settle, world_model
+from treeagent.imagine import Imagination, call_imagined, settle, world_model
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
@@ -104,6 +104,8 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
         trees = asyncio.run(search.run(tasks, seeds, on_wave))
     if job.world is not None:
         asyncio.run(settle(trees, turns, config.world.verify_steps, config.search.step_seconds))
+    elif env.origin == "imagined":
+        call_imagined(trees)
     whole.forget()
     if job.trees is not None:
         write_shard(job.trees, job.name, job.index, map(to_record, trees))
@@ -130,6 +132,8 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
         )
     )
     whole.forget()
+    if env.origin == "imagined":
+        call_imagined(trees)
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
         write_shard(job.trees, f"evaluate-{job.name}-{job.mode}", job.index, map(to_record, trees))

@@ -17,6 +17,11 @@ class Refused(ValueError):
     """A value that cannot be used: one sentence names it and the fix, and the command line prints no more."""
 
 
+class Unanswered(RuntimeError):
+    """Nobody can tell what follows a step, as where a world model's answer cannot be read: to a search a dead end of
+    unknown worth, not the end of its tree."""
+
+
 class WorkerLost(RuntimeError):
     """A worker ended in the middle of a job: one sentence with what is known of it and the fix."""
 

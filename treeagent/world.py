@@ -17,7 +17,7 @@ from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.imagine import memory_path, wording, world_model
+from treeagent.imagine import memory_path, settings_path, wording, world_model
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
 from treeagent.progress import Progress
@@ -27,7 +27,7 @@ from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_atomic
 from treeagent.targets import TokenRow
 from treeagent.telemetry import Event, logged
-from treeagent.transitions import transitions
+from treeagent.transitions import opening, transitions
 from treeagent.warm_start import demonstrations
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.fidelity import Fidelity, audit
@@ -145,14 +145,16 @@ def audit_world(
         RunError: there is nothing held out.
     """
     learnt, held_out = split(config, experiences(run))
-    if not held_out:
+    steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
+    if not steps:
         raise RunError(f"no task of {run.path} is held out: raise world.held_out, or collect more tasks")
-    kept = held_out[: config.world.audit_steps]
+    most = config.world.audit_steps
+    kept = steps[:most]
     with world_model(config, world or run.checkpoints / "world") as model:
         fidelity = asyncio.run(
             audit(
                 model,
-                kept,
+                [*kept, *openings[:most]],
                 learnt,
                 free=config.world.free,
                 noise=config.world.noise,
@@ -166,10 +168,12 @@ def audit_world(
 
 
 def experiences(run: Run) -> Iterator[Experience]:
-    """Every step that the run's searched trees took for real."""
+    """How the tasks of the run's searched trees began, and every step that the trees took for real."""
     for name in run.collections():
         for tree in read_as(from_record, run.trees, name):
-            yield from (one for one in transitions(tree, run.config.policy.format) if one.origin == "real")
+            began = [opening(tree)] if tree.root.state.messages else []
+            found = chain(began, transitions(tree, run.config.policy.format))
+            yield from (one for one in found if one.origin == "real")
 
 
 def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experience], list[Experience]]:
@@ -198,10 +202,6 @@ def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable
 
 def _numberless(call: str) -> str:
     return re.sub(r"\d+", "#", call)
-
-
-def settings_path(run: Run) -> Path:
-    return run.path / "world.toml"
 
 
 def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience]) -> Checkpoint:

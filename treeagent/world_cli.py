@@ -50,9 +50,10 @@ def evaluate(
     from rich.console import Console
 
     from treeagent.config import load_config
+    from treeagent.imagine import settings_path
     from treeagent.report.fidelity import fidelity_table
     from treeagent.run import Run, RunError
-    from treeagent.world import audit_world, settings_path
+    from treeagent.world import audit_world
 
     run = Run.open(run_folder)
     if not run.is_done("world"):

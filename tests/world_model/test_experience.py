@@ -13,10 +13,10 @@ from treeagent.grammar import Format, ReAct, make_grammar
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.types import Action, Message, Proposal, Refused, State, Task, Transition
+from treeagent.types import Action, Message, Proposal, Refused, State, Task, Transition, Unanswered
 from treeagent.world_model.environment import ImaginedEnv
-from treeagent.world_model.experience import Draft, ExperienceModel, Unreadable
-from treeagent.world_model.transition import Experience, Place
+from treeagent.world_model.experience import Draft, ExperienceModel
+from treeagent.world_model.transition import Experience, Place, answered
 from treeagent.world_model.wording import Wording
 
 TASK = Task("t", "find a red lamp under $10")
@@ -94,7 +94,7 @@ def test_a_task_opens_in_imagination() -> None:
     silent = model()
     assert isinstance(silent.writer, Script)
     silent.writer.answers["reset"] = "hello"
-    with pytest.raises(Unreadable, match="the opening of task 't' cannot be imagined: the answer 'hello'"):
+    with pytest.raises(Unanswered, match="the opening of task 't' cannot be imagined: the answer 'hello'"):
         asyncio.run(silent.reset(TASK))
 
 
@@ -317,12 +317,28 @@ def test_env_dynamics_plays_imagination_within_a_running_loop() -> None:
     env.close()
 
 
+def test_what_imagination_cannot_tell_is_a_dead_end_to_env_dynamics() -> None:
+    env = ImaginedEnv(model())
+    dynamics = EnvDynamics(env, max_steps=5)
+
+    async def steps() -> list[Transition]:
+        state = await dynamics.reset(TASK)
+        return [await dynamics.step(state, act(call)) for call in ("click[babble]", "search[lamp]")]
+
+    lost, told = asyncio.run(steps())
+    assert (lost.reward, lost.truncated, lost.terminated, lost.origin, lost.cost) == (None, True, False, "imagined", 0)
+    assert "'You win!' is not of the form" in lost.error
+    assert lost.state.messages[-1].content.startswith("Unanswered: the world model cannot tell what follows")
+    assert (answered(told.state.messages), told.reward, told.origin, told.cost) == (RESULTS, 0.0, "imagined", 0)
+    env.close()
+
+
 def test_an_environment_cannot_leave_a_reward_open() -> None:
     env = ImaginedEnv(model())
     with pytest.raises(ValueError, match="call reset first"):
         env.step("click[1]")
     env.reset(options={"task": TASK})
-    with pytest.raises(RuntimeError, match=r"cannot tell what follows 'click\[babble\]': Unreadable"):
+    with pytest.raises(Unanswered, match=r"cannot tell what follows 'click\[babble\]': the answer 'You win!' is not"):
         env.step("click[babble]")
     env.close()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps, shop_trees
 
 from treeagent.transitions import transitions
-from treeagent.types import Action, Message, Refused, State, Task, Transition
+from treeagent.types import Action, Message, Refused, State, Task, Transition, Unanswered
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import (
     Episode,
@@ -153,7 +153,9 @@ class Oracle:
         self.waves = 0
 
     async def reset(self, task: Task) -> State:
-        raise NotImplementedError
+        if task.id == "silent":
+            raise Unanswered("no word")
+        return State(task, (Message("user", f"{task.prompt}\nfind it"),))
 
     async def step(self, state: State, action: Action) -> Transition:
         one = self.table.get((state.messages[1:], str(action.call), state.task.prompt))
@@ -244,6 +246,18 @@ def test_what_can_be_told_has_figures_of_its_own() -> None:
     assert found.overall.observation_exact == pytest.approx(len(known) / len(steps))
     assert found.to_json()["determined"]["observation_exact"] == 1.0
     assert audited(Oracle(steps), steps, free=("search", "click")).determined is None
+
+
+def test_openings_have_figures_of_their_own() -> None:
+    steps = shop_steps(20)
+    alone = audited(Oracle(steps), steps)
+    opened = [Experience(name, (Message("user", "a lamp"),), "reset", "find it") for name in ("one", "silent")]
+    found = audited(Oracle(steps), [*opened, *steps])
+    assert alone.openings is None
+    assert found.openings is not None
+    assert (found.openings.steps, found.openings.observation_exact, found.openings.unreadable) == (2, 0.5, 0.5)
+    assert replace(found, openings=None) == alone
+    assert found.to_json()["openings"]["observation_exact"] == 0.5
 
 
 def test_the_report_is_plain() -> None:

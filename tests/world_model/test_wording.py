@@ -97,6 +97,7 @@ def test_traces_by_hand() -> None:
     searched = ("search[red lamp]", RESULTS)
     opened = (*searched, "click[1]", PAGE)
     chosen = (*opened, "click[red]", "chosen: red")
+    assert trace(Experience("t", (Message("user", "a lamp\nunder $10"),), "reset", "find it")) == "begins"
     assert trace(experience("search[red lamp]")) == "names nothing shown . new , shows red lamp"
     account = "find missing a missing red shown lamp shown under missing , $9 below $10"
     opening = experience(*searched, "click[1]", answer=PAGE)

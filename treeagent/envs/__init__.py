@@ -50,6 +50,7 @@ BUILT_IN = {
     "sokoban": "treeagent.envs.sokoban:SokobanEnv",
     "miniwob": "treeagent.envs.miniwob:MiniWoBEnv",
     "alfworld": "treeagent.envs.alfworld:AlfworldEnv",
+    "imagined": "treeagent.world_env:WorldEnv",
 }
 
 EXTRAS = {

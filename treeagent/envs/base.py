@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from treeagent.seeds import derive_seed
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Origin, Refused, Split, Task, ToolCall
 
 SnapshotKind = Literal["exact", "replay", "none"]
 Data = TypeVar("Data")
@@ -51,6 +51,8 @@ class Env(Protocol):
     snapshot_portable: bool = True
     """A pickled snapshot can be restored on another instance, in another process, before any reset; False where it is
     a handle into this one."""
+    origin: Origin = "real"
+    """"imagined": a world model answers, and its steps are counted and kept as such."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -64,6 +66,9 @@ class Env(Protocol):
         A call that cannot be made is an observation with the reason in ``info["tool_error"]``, never an exception.
         ``info["process_reward"]`` may hold a number beside the outcome, such as a milestone's. It is never shown to the
         agent, and withheld at evaluation like every reward.
+
+        Raises:
+            Unanswered: nobody can tell what follows.
         """
         ...
 

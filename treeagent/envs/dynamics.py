@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from treeagent.envs.base import SNAPSHOT_BYTES, Env, EnvBroken, Forkable, Mark, checked_verdict
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Message, State, Task, Transition
+from treeagent.types import Action, Message, State, Task, Transition, Unanswered
 
 
 class EnvDynamics:
@@ -83,16 +83,29 @@ class EnvDynamics:
                 self._after(state, action, f"Invalid action: {action.error}", key, mark),
                 reward=0.0 if self._reveal_reward else None,
                 truncated=limit_hit,
+                origin=self.env.origin,
                 invalid=True,
+                cost=self._cost(),
             )
         replayed_before = self.forkable.replayed_steps
-        with self._leaving_on_error():
-            self.forkable.goto(mark)
-            observation, env_reward, terminated, truncated, info = self.forkable.step(action.call)
-            # A verifier can be dear, so it is asked at the end only.
-            verdict = checked_verdict(self.env.verify()) if terminated else None
-            process = _process_reward(info) if self._reveal_reward else 0.0
-            key, place = _key(self.env.state_key(), used), self.forkable.mark()
+        try:
+            with self._leaving_on_error():
+                self.forkable.goto(mark)
+                observation, env_reward, terminated, truncated, info = self.forkable.step(action.call)
+                # A verifier can be dear, so it is asked at the end only.
+                verdict = checked_verdict(self.env.verify()) if terminated else None
+                process = _process_reward(info) if self._reveal_reward else 0.0
+                key, place = _key(self.env.state_key(), used), self.forkable.mark()
+        except Unanswered as reason:
+            return Transition(
+                self._after(state, action, f"Unanswered: {reason}", None, mark),
+                reward=None,
+                truncated=True,
+                origin=self.env.origin,
+                invalid=True,
+                cost=self._cost(self.forkable.replayed_steps - replayed_before),
+                error=str(reason),
+            )
         truncated = not terminated and (truncated or limit_hit)
         reward = 0.0 if truncated or self._has_verifier else env_reward
         return Transition(
@@ -101,9 +114,14 @@ class EnvDynamics:
             process=process,
             terminated=terminated,
             truncated=truncated,
+            origin=self.env.origin,
             invalid="tool_error" in info,
-            cost=1 + self.forkable.replayed_steps - replayed_before,
+            cost=self._cost(self.forkable.replayed_steps - replayed_before),
         )
+
+    def _cost(self, replayed: int = 0) -> int:
+        """Environment steps that a step has paid, with those ``replayed`` to come to its state; none where imagined."""
+        return 0 if self.env.origin == "imagined" else 1 + replayed
 
     @contextlib.contextmanager
     def _leaving_on_error(self) -> Iterator[None]:

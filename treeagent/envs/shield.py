@@ -74,7 +74,7 @@ class ShieldedEnv(Env):
         self._tools = env.tools() if self._denied or self._predicate else ()
         self._spent = _Spent()
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
-        self.snapshot_portable = env.snapshot_portable
+        self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None

@@ -36,7 +36,7 @@ from treeagent.envs.base import (
     checked_step,
     checked_verdict,
 )
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Origin, Refused, Split, Task, ToolCall
 
 T = TypeVar("T")
 
@@ -198,8 +198,9 @@ class WorkerEnv(Env):
         self._process = _Process()
         self._unwatch = weakref.finalize(self, self._process.end).detach
         kind: SnapshotKind
-        kind, self.stochastic, self.snapshot_portable = self._call("make", _any, self._name, self._options)
-        self.snapshot_kind = kind
+        origin: Origin
+        kind, self.stochastic, self.snapshot_portable, origin = self._call("make", _any, self._name, self._options)
+        self.snapshot_kind, self.origin = kind, origin
 
     def _begin(self, task_id: str, seconds: float) -> None:
         """An episode that has taken ``seconds`` so far goes on, in a new process if this one has died unnoticed."""
@@ -415,11 +416,11 @@ class _Host:
         self._snapshots_taken = 0
         self._players: dict[int, Demonstrator | None] = {}
 
-    def make(self, name: str, options: Mapping[str, object]) -> tuple[SnapshotKind, bool, bool]:
+    def make(self, name: str, options: Mapping[str, object]) -> tuple[SnapshotKind, bool, bool, Origin]:
         from treeagent.envs import make_env  # which imports this module
 
         self.env = make_env(name, options)
-        return self.env.snapshot_kind, self.env.stochastic, self.env.snapshot_portable
+        return self.env.snapshot_kind, self.env.stochastic, self.env.snapshot_portable, self.env.origin
 
     def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[object, object]:
         return self.env.reset(seed=seed, options=options), self.env.state_key()

@@ -11,14 +11,16 @@ _ERRORS = ("reward_error", "transition_error")
 
 
 def fidelity_table(found: Fidelity) -> Group:
-    """One line for all steps, one for those whose answers can be told, one for each type of action, one for each number
-    of imagined steps in a row; then what follows for its use."""
+    """One line for all steps, one for those whose answers can be told, one for each type of action, one for openings,
+    one for each number of imagined steps in a row; then what follows for its use."""
     table = Table("steps of", "number", *(name.replace("_", " ") for name in (*_SHARES, *_ERRORS)), box=None)
     _add(table, "all", found.overall)
     if found.determined is not None:
         _add(table, "all that can be told", found.determined)
     for kind, figures in found.by_kind.items():
         _add(table, kind, figures)
+    if found.openings is not None:
+        _add(table, "openings of tasks", found.openings)
     for depth, figures in found.compounding.items():
         _add(table, f"imagined step {depth} in a row", figures)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"

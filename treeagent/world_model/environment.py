@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, Never
 
-from treeagent.types import Action, Dynamics, Refused, Split, State, Task, ToolCall, Transition
+from treeagent.types import Action, Dynamics, Origin, Refused, Split, State, Task, ToolCall, Transition, Unanswered
 from treeagent.world_model.transition import answered, call_text
 
 
@@ -23,6 +23,7 @@ class ImaginedEnv:
     stochastic: bool = False
     """A step depends on state and action alone, whatever the temperature."""
     snapshot_portable: bool = True
+    origin: Origin = "imagined"
 
     def __init__(self, dynamics: Dynamics, tasks: Sequence[Task] = ()) -> None:
         self._dynamics = dynamics
@@ -47,7 +48,7 @@ class ImaginedEnv:
         """(observation, reward, terminated, truncated, info).
 
         Raises:
-            RuntimeError: the model gave no readable answer.
+            Unanswered: the model gave no readable answer.
             ValueError: no episode has begun, or it is over.
         """
         state = self._here()
@@ -55,7 +56,7 @@ class ImaginedEnv:
         self._state = replace(transition.state, ended=transition.terminated)
         observation = answered(transition.state.messages)
         if transition.reward is None:
-            raise RuntimeError(f"the world model cannot tell what follows {call_text(action)!r}: {observation}")
+            raise Unanswered(f"the world model cannot tell what follows {call_text(action)!r}: {transition.error}")
         info: dict[str, object] = {"tool_error": observation} if transition.invalid else {}
         return observation, transition.reward, transition.terminated, transition.truncated, info
 

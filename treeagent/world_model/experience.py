@@ -9,7 +9,7 @@ from typing import Protocol
 
 from treeagent.grammar import Format, written_in
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Message, Refused, State, Task, Transition
+from treeagent.types import Action, Message, Refused, State, Task, Transition, Unanswered
 from treeagent.world_model.transition import Experience, Place, call_text, played
 from treeagent.world_model.wording import RESET, Answer, Wording
 
@@ -40,10 +40,6 @@ class Retriever(Protocol):
     def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]:
         """Up to ``count`` experiences for each place, the most similar first."""
         ...
-
-
-class Unreadable(RuntimeError):
-    """A world model gave no readable answer where there is no going on without one."""
 
 
 @dataclass(slots=True)
@@ -120,12 +116,12 @@ class ExperienceModel:
         """The imagined opening of a task.
 
         Raises:
-            Unreadable: the model gave no readable answer.
+            Unanswered: the model gave no readable answer.
         """
         place = (Message("user", task.prompt),), RESET
         (answer,) = await self._answers([place], [derive_seed(self._seed, task.id, task.seed, RESET)], [0.0])
         if isinstance(answer, str):
-            raise Unreadable(f"the opening of task {task.id!r} cannot be imagined: {answer}")
+            raise Unanswered(f"the opening of task {task.id!r} cannot be imagined: {answer}")
         return State(task, (Message("user", opening(task, answer.observation)),))
 
     async def step(self, state: State, action: Action) -> Transition:

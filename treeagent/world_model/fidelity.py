@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from treeagent.types import Action, Dynamics, Message, Refused, State, Task, Transition
+from treeagent.types import Action, Dynamics, Message, Refused, State, Task, Transition, Unanswered
 from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, answered
 
@@ -95,6 +95,9 @@ class Fidelity:
     overall: Figures
     determined: Figures | None
     """Of the actions that are not free, whose answers can be told; None where there are none."""
+    openings: Figures | None
+    """Of how tasks begin, judged by consistency; no part of what is above, since a search begins where the environment
+    does. None where none is held out."""
     by_kind: Mapping[str, Figures]
     by_depth: Mapping[int, Figures]
     """One-step figures by how many steps came before in the episode."""
@@ -117,8 +120,9 @@ class Fidelity:
         tables = {name: _by(getattr(self, name)) for name in ("by_kind", "by_depth", "compounding")}
         calibration = {f"{said:g}": list(found) for said, found in self.calibration.items()}
         plain = {name: getattr(self, name) for name in ("optimism", "wrong_episodes", "episodes", "cr", "lambda_cap")}
-        determined = {"determined": None if self.determined is None else asdict(self.determined)}
-        return asdict(self.overall) | determined | plain | tables | {"calibration": calibration}
+        apart = {"determined": self.determined, "openings": self.openings}
+        told = {name: None if found is None else asdict(found) for name, found in apart.items()}
+        return asdict(self.overall) | told | plain | tables | {"calibration": calibration}
 
 
 def _by(table: Mapping[Any, Figures]) -> dict[str, Any]:
@@ -330,7 +334,8 @@ async def audit(
 
     Args:
         model: shows its rewards; steps asked for at once are best answered together.
-        held_out: real transitions, episodes whole where compounding errors and returns are wanted.
+        held_out: real transitions, episodes whole where compounding errors and returns are wanted; openings of tasks
+            are told apart.
         trained: what the model has learnt from.
         replayed: of plans made in imagination, whether they succeeded in the real environment.
         real: of plans made in the real environment on the same tasks, whether they did.
@@ -338,8 +343,9 @@ async def audit(
     Raises:
         Refused: there is nothing held out, or a held-out transition or task was trained on.
     """
-    kept = list(held_out)
-    _check_apart(kept, trained)
+    everything = list(held_out)
+    _check_apart(everything, trained)
+    kept, opened = ([one for one in everything if one.opens is opens] for opens in (False, True))
     judge = partial(figures, free=free, kind=kind, tolerance=tolerance, reward_span=reward_span)
     pairs = [Pair(one, said) for one, said in zip(kept, await _ask(model, kept), strict=True)]
     overall, tellable = judge(pairs), [pair for pair in pairs if kind(pair.real) not in free]
@@ -350,6 +356,7 @@ async def audit(
             groups[name].append(pair)
         return {name: judge(group) for name, group in sorted(groups.items())}
 
+    begun = [Pair(one, said) for one, said in zip(opened, await _open(model, opened), strict=True)]
     played = chains(kept)
     rolled = await _roll(model, played)
     episodes = [
@@ -362,6 +369,7 @@ async def audit(
     return Fidelity(
         overall=overall,
         determined=judge(tellable) if tellable else None,
+        openings=judge(begun, free=("opening",), kind=lambda _: "opening") if begun else None,
         by_kind=table((kind(pair.real), pair) for pair in pairs),
         by_depth=table((pair.real.depth, pair) for pair in pairs),
         compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, start=1)),
@@ -428,6 +436,18 @@ def _prediction(transition: Transition) -> Prediction:
 async def _ask(model: Dynamics, experiences: Sequence[Experience]) -> list[Prediction]:
     answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in experiences))
     return [_prediction(transition) for transition in answers]
+
+
+async def _open(model: Dynamics, openings: Sequence[Experience]) -> list[Prediction]:
+    async def opened(one: Experience) -> Prediction:
+        task = Task(one.task_id, one.history[0].content)
+        try:
+            state = await model.reset(task)
+        except Unanswered as reason:
+            return Prediction(str(reason), None)
+        return Prediction(state.messages[0].content.removeprefix(f"{task.prompt}\n"), 0.0)
+
+    return await asyncio.gather(*map(opened, openings))
 
 
 async def _roll(model: Dynamics, episodes: Sequence[Sequence[Experience]]) -> list[list[Pair]]:

@@ -22,9 +22,10 @@ def trace(one: Experience) -> str:
     new page, and what it shows of an action that names nothing on this one; and, where the agent acts on a page of
     several lines or the step is worth something or ends the task, of each word of the task whether the agent's actions
     on this page have named it, the page shows it or neither, and how the page's first amount of money compares with the
-    task's. Only at ends does anything follow from that; before them it is there to be practised.
+    task's. Only at ends does anything follow from that; before them it is there to be practised. Of how a task begins
+    there is nothing to say.
     """
-    return _told(one, account=_counts(one) or "\n" in one.seen)
+    return "begins" if one.opens else _told(one, account=_counts(one) or "\n" in one.seen)
 
 
 def reflection(better: Experience, found: str, other: Experience, lost: str) -> str:

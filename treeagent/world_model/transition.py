@@ -45,6 +45,11 @@ class Experience:
         return word[1].lower() if word else ""
 
     @property
+    def opens(self) -> bool:
+        """It is how the task begins: the answer to a reset."""
+        return len(self.history) == 1
+
+    @property
     def seen(self) -> str:
         """The last observation before the action."""
         return self.history[-1].content
