@@ -264,6 +264,9 @@ class WorldConfig:
     """It reasons before it answers; its reasoning is learnt from traces written by rule."""
     examples: Annotated[int, Field(ge=0)] = 0
     """k, similar steps that it is shown."""
+    observations: Annotated[int, Field(gt=0)] | None = None
+    """How many observations of the episode it is shown, the last ones; none shows all. One is enough where it tells
+    everything, as a board does."""
     demonstrations: Annotated[int, Field(ge=0)] = 0
     """Episodes of a warm start, its first ones, that it learns from beside the trees: of far more tasks than are
     searched, so that it learns to read a task rather than to know some."""

@@ -70,7 +70,8 @@ def world_of(run: Run) -> tuple[RunConfig, Path]:
 
 def wording(config: RunConfig) -> Wording:
     """A model that is trained on answers needs no instructions."""
-    return Wording(INSTRUCTIONS if config.world.model else "", config.world.reasoning)
+    settings = config.world
+    return Wording(INSTRUCTIONS if settings.model else "", settings.reasoning, settings.observations)
 
 
 @contextmanager

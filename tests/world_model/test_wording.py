@@ -84,6 +84,19 @@ def test_a_prompt_ends_with_the_action_and_begins_with_the_least_similar_step() 
     assert BARE.prompt(one.history, one.action)[0].role == "user"
 
 
+def test_only_the_last_observations_are_shown_and_reasoned_from() -> None:
+    one = experience("search[lamp]", RESULTS, "click[1]", PAGE, "click[back]", answer=RESULTS)
+    shown = [
+        Wording(instructions="", observations=count).prompt(one.history, one.action)[0].content for count in (1, 2, 9)
+    ]
+    told = f"Task: {one.history[0].content}\nAction: click[back]"
+    assert shown[0] == f"{PAGE}\n{told}"
+    assert shown[1] == f"{RESULTS}\nAction: click[1]\n{PAGE}\n{told}"
+    assert shown[2] == BARE.prompt(one.history, one.action)[0].content
+    assert "again 1 red lamp $9" in BARE.target(one)
+    assert "again" not in Wording(instructions="", observations=1).target(one)
+
+
 def test_what_an_action_names() -> None:
     assert named(RESULTS, "click[2]") == "2 blue lamp $7"
     assert named(RESULTS, "click[next >]") == "next >"

@@ -11,7 +11,7 @@ The observation comes last and goes on to the end, so that it may hold any text.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treeagent.types import Message
 from treeagent.world_model.trace import trace
@@ -55,6 +55,8 @@ class Wording:
     """The system message; none if empty. A model that is trained on answers learns the form from them."""
     reasoning: bool = True
     """The answer begins with a line of reasoning."""
+    observations: int | None = None
+    """How many of them are shown, the last ones; all if None."""
 
     def prompt(
         self, history: Sequence[Message], action: str, examples: Sequence[Experience] = ()
@@ -65,14 +67,21 @@ class Wording:
         """
         parts = [f"Before: {one.seen}\nAction: {one.action}\n{self.write(answer_of(one))}" for one in examples[::-1]]
         parts = ["A similar step.\n" + part for part in parts]
-        task, *happened = history
+        task, *happened = self._shown(history)
         parts.append("\n".join([*map(_line, happened), f"Task: {task.content}", f"Action: {action}"]))
         system = (Message("system", self.instructions),) if self.instructions else ()
         return (*system, Message("user", "\n\n".join(parts)))
 
     def target(self, one: Experience) -> str:
-        """The answer to be learnt, its reasoning written by rule."""
-        return self.write(answer_of(one, trace(one) if self.reasoning else ""))
+        """The answer to be learnt, its reasoning written by rule from what the prompt shows."""
+        seen = replace(one, history=self._shown(one.history))
+        return self.write(answer_of(one, trace(seen) if self.reasoning else ""))
+
+    def _shown(self, history: Sequence[Message]) -> tuple[Message, ...]:
+        task, *happened = history
+        heard = [place for place, message in enumerate(happened) if message.role != "assistant"]
+        left_out = 0 if self.observations is None or not heard else heard[-self.observations :][0]
+        return (task, *happened[left_out:])
 
     def write(self, answer: Answer) -> str:
         """An answer as text; without ``why`` there is no line for it."""
