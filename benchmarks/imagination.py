@@ -78,7 +78,7 @@ WORLDS: Mapping[str, Sequence[str]] = {
 """Settings that a world model is made with. The optimist has learnt on from the first one that every end is worth 1."""
 ARMS: Mapping[str, Recipe] = {
     "real": Recipe((0.0, 0.0)),
-    "imagined": Recipe((1.0, 1.0)),
+    "imagined": Recipe((1.0,)),
     "imagined, then 1/16 real": Recipe((1.0, 0.9375), begun=(_IMAGINED, _LEARNT)),
     "imagined, and the seed's trees": Recipe((1.0,), replay=1, begun=(_IMAGINED,)),
     "as the audit allows": Recipe((1.0,), trusted=False),
@@ -140,7 +140,9 @@ def trust(run: Run, shares: Sequence[float]) -> None:
     """Let every round of a run imagine what its recipe wants with the first one's world model, whatever the audit
     says."""
     audit = json.loads((run.path / "fidelity.json").read_text())
-    told = {name: audit[name] for name in ("lambda_cap", "optimism", "wrong_episodes")}
+    told = {
+        name: audit[name] for name in ("lambda_cap", "optimism", "wrong_episodes", "reward_error", "transition_error")
+    }
     for number, share in enumerate(shares, 1):
         if not run.is_done(f"audit-{number}"):
             world = run.checkpoints / f"world-{number}"

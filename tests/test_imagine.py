@@ -254,6 +254,8 @@ def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
         assert imagined["environment_steps"] <= 3 * 2  # a replay of the two steps of each winner
         assert imagined["claims"] == imagined["claims_kept"] > 0
         assert (row["imagined"], row["cr"]) == (0.5, 1.0)
+        assert row["bound_reward"] == row["bound_transition"] == 0.0 < row["bound_drift"]  # the model tells the truth
+        assert row["bound"] == pytest.approx(row["bound_gain"] - row["bound_drift"])
     assert rows[1]["imagined_steps"] == sum(stages[f"collect-{number}-imagined"]["imagined_steps"] for number in (1, 2))
     assert json.loads((run / "fidelity.json").read_text())["cr"] == 1.0
 

@@ -9,15 +9,17 @@ ends as one that never was.
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from treeagent.actors import environment, variations
+from treeagent.checkpoint import load_checkpoint
 from treeagent.config import RunConfig
 from treeagent.envs.base import Env
 from treeagent.health import accuracy, alarms, imagination_alarms, return_spread, training_alarms, tree_figures
+from treeagent.improvement import change, scorer
 from treeagent.jobs import WaveJob, read_trees
 from treeagent.loop import Row, learn, measure, report, search_waves, waves
 from treeagent.progress import Progress
@@ -29,6 +31,7 @@ from treeagent.store import read_as, write_shard
 from treeagent.types import Refused
 from treeagent.warm_start import warm_start
 from treeagent.world import audit_world, fit
+from treeagent.world_model.fidelity import improvement_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         updated = _update(config, run, progress, current, number, names)
         figures = tree_figures(read_trees(run.trees, names[:1])) | _score(run, updated)
         course.append(figures)
-        run.log("adapt", {"step": number, **figures, **_spent(run, number), **trust, **_kept(run, number)})
+        imagined = _kept(run, number) | _bound(config, run, updated, number, trust)
+        run.log("adapt", {"step": number, **figures, **_spent(run, number), **trust, **imagined})
         _warn(config, run, progress, course, number, trust)
         current = updated
         scores[current] = figures.get("validation", 0.0)
@@ -169,7 +173,8 @@ def _trust(config: RunConfig, run: Run, progress: Progress, number: int) -> dict
         before = run.stages().get(_imagined(number - 1), {})
         found = audit_world(config, run, world, before.get("claims", 0), before.get("claims_kept", 0))
         told = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
-        run.finish(stage, {"imagined": min(wanted, found.lambda_cap), **told})
+        errors = {name: getattr(found.overall, name) for name in ("reward_error", "transition_error")}
+        run.finish(stage, {"imagined": min(wanted, found.lambda_cap), **told, **errors})
     return run.facts(stage)
 
 
@@ -317,6 +322,27 @@ def _kept(run: Run, number: int) -> dict[str, float]:
     imagined, varied = (run.stages().get(name, {}) for name in (_imagined(number), _varied(number)))
     figures = {"cr": imagined["claims_kept"] / imagined["claims"]} if imagined.get("claims") else {}
     return figures | ({"variations_kept": varied["kept"] / varied["variations"]} if varied else {})
+
+
+def _bound(config: RunConfig, run: Run, updated: Path, number: int, trust: Mapping[str, float]) -> dict[str, float]:
+    """What the round's imagined trees guarantee of its update: DreamGym's lower bound and its terms. Empty where none
+    grew."""
+    stage = f"bound-{number}"
+    if run.is_done(_imagined(number)) and not run.is_done(stage):
+        checkpoint = load_checkpoint(updated, config.policy.dtype, config.policy.device_map)
+        score = scorer(checkpoint.model, config.policy.temperature or 1.0)
+        moved, told = change(read_trees(run.trees, [_imagined(number)]), score), dict[str, float]()
+        if moved is not None:
+            found = improvement_bound(
+                gain=moved.gain,
+                drift=moved.drift,
+                reward_error=trust["reward_error"],
+                transition_error=trust["transition_error"],
+                discount=1 - 1 / config.environment.max_steps,
+            )
+            told = {"bound": found.total} | {f"bound_{name}": term for name, term in asdict(found).items()}
+        run.finish(stage, told)
+    return run.stages().get(stage, {})
 
 
 def _warn(

@@ -158,6 +158,7 @@ def audit_world(
                 learnt,
                 free=config.world.free,
                 noise=config.world.noise,
+                horizon=config.environment.max_steps,
                 kind=kinds([*learnt, *kept], config.world.free),
                 replayed=[place < claims_kept for place in range(claims)],
                 real=[True] * claims,

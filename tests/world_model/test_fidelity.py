@@ -120,15 +120,15 @@ def test_the_cap_falls_with_the_wrong_share_and_rises_with_the_size_of_the_audit
 
 def test_bound_by_hand() -> None:
     """γ = 3/4, so that 1/(1-γ) = 4: 4 * 0.5 - 4 * 3/4 * 0.01 * 16 - 2 * 0.02 * 4 - 4 * 3/4 * 0.005 * 16."""
-    found = Figures(1, 1, 1, 1, reward_error=0.02, transition_error=0.005, termination_accuracy=1, unreadable=0)
-    bound = improvement_bound(found, gain=0.5, drift=0.01, discount=0.75)
+    errors = {"reward_error": 0.02, "transition_error": 0.005}
+    bound = improvement_bound(gain=0.5, drift=0.01, discount=0.75, **errors)
     terms = (bound.gain, bound.drift, bound.reward, bound.transition)
     assert terms == pytest.approx((2.0, 0.48, 0.16, 0.24))
     assert bound.total == pytest.approx(2.0 - 0.48 - 0.16 - 0.24)
-    doubled = improvement_bound(found, gain=0.5, drift=0.01, discount=0.75, reward_max=2.0, value_max=1.0)
+    doubled = improvement_bound(gain=0.5, drift=0.01, discount=0.75, reward_max=2.0, value_max=1.0, **errors)
     assert (doubled.transition, doubled.drift) == pytest.approx((0.48, 0.48))
     with pytest.raises(Refused, match=r"discount is 1.0, at which the bound is infinite"):
-        improvement_bound(found, gain=0.5, drift=0.0, discount=1.0)
+        improvement_bound(gain=0.5, drift=0.0, discount=1.0, **errors)
 
 
 def test_chains_are_the_ways_from_root_to_leaf() -> None:
@@ -269,6 +269,16 @@ def test_the_report_is_plain() -> None:
     )
     assert set(keys.split()) < set(report)
     assert report["by_kind"]["search"]["observation_exact"] == report["compounding"]["1"]["reward_accuracy"] == 1.0
+
+
+def test_the_bound_is_told_where_the_horizon_is_known() -> None:
+    steps = shop_steps(50)
+    assert audited(Oracle(steps), steps).bound is None
+    found = audited(Oracle(steps, reward=1.0), steps, horizon=4)
+    assert found.bound is not None
+    assert (found.bound.gain, found.bound.drift, found.bound.transition) == (0, 0, 0)
+    assert found.bound.reward == pytest.approx(2 * found.overall.reward_error * 4)
+    assert found.to_json()["bound"]["reward"] == found.bound.reward
 
 
 def test_what_was_trained_on_is_not_held_out() -> None:

@@ -28,7 +28,16 @@ def fidelity_table(found: Fidelity) -> Group:
         f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end wrong in "
         f"{found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
     )
-    return Group(table, Text(""), Text(told))
+    lines = [Text(told)]
+    if found.bound is not None:
+        lines.append(
+            Text(
+                "an update is sure to be none for the worse where imagination credits it with a return higher by "
+                f"{found.bound.reward + found.bound.transition:.2f} (rewards {found.bound.reward:.2f}, transitions "
+                f"{found.bound.transition:.2f}) and more by how far it moves the policy"
+            )
+        )
+    return Group(table, Text(""), *lines)
 
 
 def _add(table: Table, name: str, figures: Figures) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Literal, Never
+from typing import Any, Literal
 
 from treeagent.types import Action, Dynamics, Origin, Refused, Split, State, Task, ToolCall, Transition, Unanswered
 from treeagent.world_model.transition import answered, call_text
@@ -70,7 +70,7 @@ class ImaginedEnv:
             raise Refused(f"there are {len(found)} {split} tasks from number {start} on, not {count}: give more tasks")
         return found
 
-    def tools(self) -> Sequence[Never]:
+    def tools(self) -> Sequence[Any]:
         return ()
 
     def legal_actions(self) -> list[str] | None:

@@ -114,13 +114,16 @@ class Fidelity:
     """Success of imagined plans replayed for real, over real success (Word2World); None where nothing was replayed."""
     lambda_cap: float
     """See ``lambda_cap``."""
+    bound: Bound | None
+    """What an update is set against: the bound of a policy that neither gains nor drifts; None where no horizon was
+    given."""
 
     def to_json(self) -> dict[str, Any]:
         """The issue's figures at the top level, tables below."""
         tables = {name: _by(getattr(self, name)) for name in ("by_kind", "by_depth", "compounding")}
         calibration = {f"{said:g}": list(found) for said, found in self.calibration.items()}
         plain = {name: getattr(self, name) for name in ("optimism", "wrong_episodes", "episodes", "cr", "lambda_cap")}
-        apart = {"determined": self.determined, "openings": self.openings}
+        apart = {"determined": self.determined, "openings": self.openings, "bound": self.bound}
         told = {name: None if found is None else asdict(found) for name, found in apart.items()}
         return asdict(self.overall) | told | plain | tables | {"calibration": calibration}
 
@@ -285,10 +288,11 @@ def _wilson_high(share: float, count: int, z: float = 1.96) -> float:
 
 
 def improvement_bound(
-    found: Figures,
     *,
     gain: float,
     drift: float,
+    reward_error: float,
+    transition_error: float,
     discount: float,
     reward_max: float = 1.0,
     value_max: float | None = None,
@@ -298,6 +302,8 @@ def improvement_bound(
     Args:
         gain: E[A], mean advantage of the new policy over the old one in imagination, per step.
         drift: δ, total variation between the two, mean over states.
+        reward_error: ε_R.
+        transition_error: ε_P.
         discount: γ < 1. Episodes of at most H steps without discount: 1 - 1/H, so that 1/(1-γ) = H.
         reward_max: R_max.
         value_max: V_max; R_max where only the outcome is rewarded, which is the default.
@@ -312,8 +318,8 @@ def improvement_bound(
     return Bound(
         gain=gain * horizon,
         drift=4 * discount * value_max * drift * horizon**2,
-        reward=2 * found.reward_error * horizon,
-        transition=4 * discount * reward_max * found.transition_error * horizon**2,
+        reward=2 * reward_error * horizon,
+        transition=4 * discount * reward_max * transition_error * horizon**2,
     )
 
 
@@ -327,6 +333,7 @@ async def audit(
     tolerance: float = 0.01,
     reward_span: float = 1.0,
     noise: float = 0.05,
+    horizon: int | None = None,
     replayed: Sequence[bool] = (),
     real: Sequence[bool] = (),
 ) -> Fidelity:
@@ -337,6 +344,7 @@ async def audit(
         held_out: real transitions, episodes whole where compounding errors and returns are wanted; openings of tasks
             are told apart.
         trained: what the model has learnt from.
+        horizon: most steps of an episode, for the bound.
         replayed: of plans made in imagination, whether they succeeded in the real environment.
         real: of plans made in the real environment on the same tasks, whether they did.
 
@@ -379,6 +387,16 @@ async def audit(
         episodes=len(episodes),
         cr=ratio,
         lambda_cap=lambda_cap(wrong, len(episodes), ratio, noise=noise),
+        bound=None
+        if horizon is None
+        else improvement_bound(
+            gain=0.0,
+            drift=0.0,
+            reward_error=overall.reward_error,
+            transition_error=overall.transition_error,
+            discount=1 - 1 / horizon,
+            reward_max=reward_span,
+        ),
     )
 
 
