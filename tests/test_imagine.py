@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -308,6 +309,15 @@ def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) 
     found = audit_world(strict, finished, finished.checkpoints / "world-1")
     allowed = lambda_cap(found.wrong_episodes, found.episodes, noise=0.001)
     assert 0 < found.lambda_cap == allowed < finished.stages()["audit-1"]["lambda_cap"]
+
+
+@pytest.mark.slow
+def test_the_last_rounds_model_can_be_audited_again(run: Path) -> None:
+    shutil.copytree(run, copy := run.with_name("copy"))
+    done = treeagent("world", "eval", copy, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["reward_accuracy"] == 1.0 and found["bound"]["reward"] == 0.0
 
 
 @pytest.mark.slow

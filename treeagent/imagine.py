@@ -54,18 +54,18 @@ def settings_path(run: Run) -> Path:
     return run.path / "world.toml"
 
 
-def world_of(run: Run) -> tuple[RunConfig, Path]:
+def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
     """The settings and the folder of a run's world model: that of ``treeagent world fit``, else the last round's.
 
     Raises:
         Refused: there is none.
     """
     if run.is_done("world"):
-        return load_config(settings_path(run)), run.checkpoints / "world"
+        return load_config(settings_path(run), overrides), run.checkpoints / "world"
     rounds = [int(match[1]) for name in run.stages() if (match := re.fullmatch(r"world-(\d+)", name))]
     if not rounds:
         raise Refused(f"{run.path} has no world model: fit one with treeagent world fit {run.path}")
-    return run.config, run.checkpoints / f"world-{max(rounds)}"
+    return load_config(run.path / "config.toml", overrides), run.checkpoints / f"world-{max(rounds)}"
 
 
 def wording(config: RunConfig) -> Wording:

@@ -131,10 +131,8 @@ def _train(
     return {"rows": len(rows), "update": asdict(result)}
 
 
-def audit_world(
-    config: RunConfig, run: Run, world: Path | None = None, claims: int = 0, claims_kept: int = 0
-) -> Fidelity:
-    """Measure a world model, by default RUN/checkpoints/world, on the steps of the tasks held out from it; written to
+def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claims_kept: int = 0) -> Fidelity:
+    """Measure a run's world model in the folder ``world`` on the steps of the tasks held out from it; written to
     RUN/fidelity.json.
 
     Args:
@@ -150,7 +148,7 @@ def audit_world(
         raise RunError(f"no task of {run.path} is held out: raise world.held_out, or collect more tasks")
     most = config.world.audit_steps
     kept = steps[:most]
-    with world_model(config, world or run.checkpoints / "world") as model:
+    with world_model(config, world) as model:
         fidelity = asyncio.run(
             audit(
                 model,

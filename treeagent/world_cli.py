@@ -42,23 +42,21 @@ def evaluate(
 ) -> None:
     """Audit RUN's world model on held-out steps: does it say what the environment would, and how far may it be used?
 
-    Reads RUN/trees and RUN/checkpoints/world, writes RUN/fidelity.json.
+    Reads RUN/trees and RUN/checkpoints/world, or the last round's model; writes RUN/fidelity.json.
 
     Example: treeagent world eval runs/shop --json
     """
     import orjson
     from rich.console import Console
 
-    from treeagent.config import load_config
-    from treeagent.imagine import settings_path
+    from treeagent.imagine import world_of
     from treeagent.report.fidelity import fidelity_table
-    from treeagent.run import Run, RunError
+    from treeagent.run import Run
     from treeagent.world import audit_world
 
     run = Run.open(run_folder)
-    if not run.is_done("world"):
-        raise RunError(f"{run_folder} has no world model: fit one with treeagent world fit {run_folder}")
-    fidelity = audit_world(load_config(settings_path(run), overrides or ()), run)
+    config, world = world_of(run, overrides or ())
+    fidelity = audit_world(config, run, world)
     if json:
         typer.echo(orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
