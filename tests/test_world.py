@@ -102,6 +102,8 @@ def test_a_world_model_is_an_environment_to_every_command(run: Path, tmp_path: P
 
 
 def test_an_environment_that_cannot_be_imagined_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="environment 'imagined' wants option run: Field required"):
+        make_env("imagined")
     with pytest.raises(RunError, match="holds no run"):
         make_env("imagined", {"run": str(tmp_path)})
     (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())

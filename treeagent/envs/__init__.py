@@ -108,9 +108,8 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         known = f"; it knows {sorted(options_type.__dataclass_fields__)}" if options_type is not None else ""
-        raise Refused(
-            f"environment {name!r} refuses option {where}={first['input']!r}: {first['msg']}{known}"
-        ) from error
+        what = f"wants option {where}" if first["type"] == "missing" else f"refuses option {where}={first['input']!r}"
+        raise Refused(f"environment {name!r} {what}: {first['msg']}{known}") from error
     except TypeError as error:
         raise Refused(f"environment {name!r} refuses options {settings!r}: {error}") from error
     return env
