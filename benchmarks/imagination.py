@@ -81,6 +81,7 @@ ARMS: Mapping[str, Recipe] = {
     "imagined": Recipe((1.0,)),
     "imagined, then 1/16 real": Recipe((1.0, 0.9375), begun=(_IMAGINED, _LEARNT)),
     "imagined, and the seed's trees": Recipe((1.0,), replay=1, begun=(_IMAGINED,)),
+    "imagined, twice the trees": Recipe((1.0,), settings=("collect.tasks=800",)),
     "as the audit allows": Recipe((1.0,), trusted=False),
     "imagined, no curriculum": Recipe((1.0,), settings=("adapt.curriculum=0",)),
     "imagined, no reasoning": Recipe((1.0,), world="no reasoning"),
