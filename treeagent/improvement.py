@@ -13,7 +13,7 @@ from treeagent.search.node import Edge, Tree
 
 Score = Callable[[Sequence[tuple[tuple[int, ...], tuple[int, ...]]]], Sequence[float]]
 """Log-probability of an action's tokens behind a prompt's, for each pair of them, in nats."""
-_BATCH = 32
+_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,13 @@ def scorer(model: Model, temperature: float) -> Score:
             batch = pairs[start : start + _BATCH]
             ids = pad([(*prompt, *said) for prompt, said in batch], torch.long).to(model.device)
             mask = pad([[1] * (len(prompt) + len(said)) for prompt, said in batch], torch.long).to(model.device)
-            logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float() / temperature
-            chosen = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0].cpu()
+            # Logits are dear where vocabularies are large: of the first token that is scored here, and of all after it.
+            first = min(len(prompt) for prompt, _ in batch)
+            kept = ids.shape[1] - first + 1
+            logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=kept).logits[:, :-1].float() / temperature
+            chosen = logits.log_softmax(-1).gather(-1, ids[:, first:, None])[..., 0].cpu()
             found += [
-                chosen[row, len(prompt) - 1 : len(prompt) + len(said) - 1].sum().item()
+                chosen[row, len(prompt) - first : len(prompt) - first + len(said)].sum().item()
                 for row, (prompt, said) in enumerate(batch)
             ]
         return found
