@@ -399,6 +399,7 @@ def test_a_killed_export_goes_on_to_the_same_bytes(chat: ChatFormat, tmp_path: P
     run = make_run(tmp_path / "run", [[shop_tree(chat, number)] for number in range(80)])
     write(run, tmp_path / "whole")
     out = tmp_path / "out"
+    log = out / "export.jsonl"
     command = [sys.executable, "-c", EXPORTER, str(run.path), str(out)]
     rng, kills, finished = random.Random(0), 0, 0
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as exporter:
@@ -409,7 +410,7 @@ def test_a_killed_export_goes_on_to_the_same_bytes(chat: ChatFormat, tmp_path: P
             child, begun = int(exporter.stdout.readline()), finished
             while finished < begun + 6:
                 time.sleep(0.002)
-                finished = len((out / "export.jsonl").read_bytes().splitlines()) if out.exists() else 0
+                finished = len(log.read_bytes().splitlines()) if log.exists() else 0
             time.sleep(rng.uniform(0, 0.05))
             assert not (out / "README.md").exists()
             os.kill(child, signal.SIGKILL)
@@ -417,8 +418,8 @@ def test_a_killed_export_goes_on_to_the_same_bytes(chat: ChatFormat, tmp_path: P
         exporter.stdin.close()
     assert kills >= 4
     (out / "pairs" / ".train-00079.parquet.1.tmp").write_bytes(b"of one killed in the midst of a file")
-    with (out / "export.jsonl").open("ab") as log:
-        log.write(b'{"shard":"collect-0')  # in the midst of a line
+    with log.open("ab") as file:
+        file.write(b'{"shard":"collect-0')  # in the midst of a line
     write(run, out)
     assert files(out) == files(tmp_path / "whole")
 
