@@ -57,8 +57,10 @@ class Recipe:
     """What is different about the world model."""
     replay: int = 0
     """Earlier rounds whose trees are learned from too; the trees that the world model learnt are the first one's."""
-    begun: Sequence[str] = ()
-    """Stages of the arm "imagined" that it begins with."""
+    begins_as: str = ""
+    """The arm whose stages it begins with."""
+    begun: Sequence[str] = (_IMAGINED, _LEARNT)
+    """Those stages."""
     settings: Sequence[str] = ()
 
     def overrides(self) -> list[str]:
@@ -79,8 +81,9 @@ WORLDS: Mapping[str, Sequence[str]] = {
 ARMS: Mapping[str, Recipe] = {
     "real": Recipe((0.0, 0.0)),
     "imagined": Recipe((1.0,)),
-    "imagined, then 1/16 real": Recipe((1.0, 0.9375), begun=(_IMAGINED, _LEARNT)),
-    "imagined, and the seed's trees": Recipe((1.0,), replay=1, begun=(_IMAGINED,)),
+    "imagined, then 1/16 real": Recipe((1.0, 0.9375), begins_as="imagined"),
+    "imagined, and the seed's trees": Recipe((1.0,), replay=1, begins_as="imagined", begun=(_IMAGINED,)),
+    "the same, then 1/16 real": Recipe((1.0, 0.9375), replay=1, begins_as="imagined, and the seed's trees"),
     "imagined, twice the trees": Recipe((1.0,), settings=("collect.tasks=800",)),
     "as the audit allows": Recipe((1.0,), trusted=False),
     "imagined, no curriculum": Recipe((1.0,), settings=("adapt.curriculum=0",)),
@@ -110,14 +113,14 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
     folder, settings = _folder(out, arm, seed), [*recipe.overrides(), *overrides]
     if any(recipe.imagined):
         world = make_world(config_file, recipe.world, seed, start, out, overrides)
-        if recipe.begun:
-            run(config_file, "imagined", seed, start, out, overrides)
+        if recipe.begins_as:
+            run(config_file, recipe.begins_as, seed, start, out, overrides)
         with Run.create(folder, load_config(config_file, arguments_of(seed, settings)), resume=True) as begun:
             if not begun.is_done(_WORLD):
                 shutil.copy(world / "fidelity.json", folder)
                 lend(Run.open(world), begun, (_SEEDING, _WORLD))
-            if recipe.begun and not begun.is_done(recipe.begun[-1]):
-                lend(Run.open(_folder(out, "imagined", seed)), begun, recipe.begun)
+            if recipe.begins_as and not begun.is_done(recipe.begun[-1]):
+                lend(Run.open(_folder(out, recipe.begins_as, seed)), begun, recipe.begun)
             if recipe.trusted:
                 trust(begun, recipe.imagined)
     learnt = train(config_file, seed, start, folder, settings)
