@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -98,7 +98,7 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
             f"workers is {config.workers}, and each would start a vLLM engine of its own: set workers=1, or engine=ray "
             "and ray.gpus_per_worker"
         )
-    whole, value = _load_policy(checkpoint, config.policy, told_tools(config))
+    whole, value = _load_policy(checkpoint, config.policy, known_tools(config))
     return make_actors(whole, value, config.search), whole
 
 
@@ -122,19 +122,33 @@ def _load_policy(
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
     """A policy on a checkpoint in memory; call ``forget`` on its generator when the weights change."""
     generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
-    return _policy(generator, checkpoint.tokenizer, config.policy, told_tools(config))
+    return _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config))
 
 
 def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> LLMPolicy:
     chat, grammar = conversation(tokenizer, settings, tools, settings.most_tokens(generator.context))
-    return LLMPolicy(generator, chat, grammar, settings.temperature, settings.max_new_tokens)
+    form = None
+    if settings.structured:
+        from treeagent.generators.structured import Form
+
+        form = Form(chat, partial(grammar.rules, _specs(tools)))
+    return LLMPolicy(generator, chat, grammar, settings.temperature, settings.max_new_tokens, form)
 
 
-def told_tools(config: RunConfig) -> str:
-    """The environment's tools in JSON, which tells them apart by value; empty where the policy is told of none."""
-    if config.policy.model is None or config.policy.format == "react":
+def known_tools(config: RunConfig) -> str:
+    """The environment's tools in JSON, which tells them apart by value; empty where the policy is neither told of any
+    nor held to any."""
+    if not _is_told(config.policy) and (config.policy.format == "react" or not config.policy.structured):
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
+
+
+def _is_told(settings: PolicyConfig) -> bool:
+    return settings.model is not None and settings.format != "react"
+
+
+def _specs(tools: str) -> list[ToolSpec]:
+    return [ToolSpec(**tool) for tool in json.loads(tools)] if tools else []
 
 
 def conversation(
@@ -142,9 +156,9 @@ def conversation(
 ) -> tuple[ChatFormat, Grammar]:
     """How a policy's turns are read and written; one that was not made here is told the format and the tools."""
     grammar = make_grammar(settings.format, str(tokenizer.chat_template))
-    if not tools:
+    if not tools or not _is_told(settings):
         return ChatFormat(tokenizer, context_tokens=context_tokens), grammar
-    known = [ToolSpec(**tool) for tool in json.loads(tools)]
+    known = _specs(tools)
     native = openai_tools(known) if grammar.calls == "native" else ()
     told = grammar.instructions(known)
     return ChatFormat(tokenizer, instructions=told, tools=native, context_tokens=context_tokens), grammar
@@ -154,10 +168,10 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig) -> Generator:
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
 
-        return engine(*base_and_adapter(checkpoint), settings.vllm, settings.dtype)
+        return engine(*base_and_adapter(checkpoint), settings.vllm, settings.dtype, structured=settings.structured)
     from treeagent.generators.remote import RemoteGenerator
 
-    return RemoteGenerator(settings.remote, str(checkpoint), settings.temperature)
+    return RemoteGenerator(settings.remote, str(checkpoint), settings.temperature, structured=settings.structured)
 
 
 def _chat_policy(checkpoint: Path, settings: PolicyConfig, tools: str) -> ChatPolicy:
@@ -165,7 +179,7 @@ def _chat_policy(checkpoint: Path, settings: PolicyConfig, tools: str) -> ChatPo
 
     chat = RemoteChat(settings.remote, str(checkpoint))
     grammar = make_grammar(settings.format)
-    told = grammar.instructions([ToolSpec(**tool) for tool in json.loads(tools)]) if tools else ""
+    told = grammar.instructions(_specs(tools)) if tools else ""
     return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens)
 
 

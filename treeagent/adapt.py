@@ -21,7 +21,7 @@ from treeagent.envs.base import Env
 from treeagent.health import accuracy, alarms, imagination_alarms, return_spread, training_alarms, tree_figures
 from treeagent.improvement import change, scorer
 from treeagent.jobs import WaveJob, read_trees
-from treeagent.loop import Row, learn, measure, report, search_waves, waves
+from treeagent.loop import Row, learn, measure, refuse_held, report, search_waves, waves
 from treeagent.progress import Progress
 from treeagent.run import COLLECTED, Run
 from treeagent.search.limits import Limits
@@ -53,6 +53,7 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         Refused: harder variations are wanted of an environment that offers none.
     """
     settings = config.adapt
+    refuse_held(config, settings.methods)
     _check_tasks(config)  # fails now rather than in the last round
     start = current = checkpoint or warm_start(config, run, progress)
     if settings.imagined_in(1):

@@ -76,6 +76,9 @@ class PolicyConfig:
     format: Format = "react"
     """How a turn is written: ReAct text, JSON with when/which/how, or the model's own tool calls. In the last two a
     ``model`` is told the format and the environment's tools."""
+    structured: bool = False
+    """Hold every turn to the format while it is sampled: a call of one of the environment's tools with arguments of its
+    schema or, where it has none, a text."""
     context: Literal["refuse", "drop"] = "refuse"
     """Where a prompt grows too long its state is a dead end, or old observations are left out, a note in the place of
     each."""
@@ -100,6 +103,8 @@ class PolicyConfig:
             raise ValueError("context_tokens is set, but context is 'refuse': set context='drop' too, or leave it out")
         if self.context == "drop" and self.remote.text_only:
             raise ValueError("context is 'drop', which counts tokens, but remote.text_only has none: leave one out")
+        if self.structured and self.generator == "remote" and self.remote.text_only:
+            raise ValueError("structured holds token ids to the format, but remote.text_only has none: leave one out")
         return self
 
     def most_tokens(self, context: int) -> int | None:

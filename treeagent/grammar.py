@@ -19,12 +19,18 @@ Format = Literal["react", "json", "tools"]
 Syntax = Literal["hermes", "llama", "mistral"]
 _THOUGHT = "Thought: "
 _ACTION = "Action: "
+_ANY = "(?s:.*)"
+"""Any text, in a regular expression."""
 _MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "llama": '{"name"', "mistral": "[TOOL_CALLS]"}
 _BEGINNINGS: Mapping[Syntax, re.Pattern[str]] = {
     "hermes": re.compile("<tool_call>"),
     "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
     "mistral": re.compile(r"\[TOOL_CALLS\]"),
 }
+
+
+_BLANKS = {"whitespace_pattern": "[ \\n]?"}
+"""Between the parts of a call's JSON: with more, a weak model would write blanks for ever."""
 
 
 class Tool(Protocol):
@@ -66,6 +72,12 @@ class Grammar(Protocol):
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         """The text of a turn."""
+        ...
+
+    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+        """Well-formed turns as rules in llguidance's dialect of Lark, of which ``turn`` is the whole: where there are
+        tools a call of one of them with arguments of its schema, else a text. ``spelt`` gives a mark as rules write it:
+        quoted, or as the special token that it is (``<[7]>``)."""
         ...
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
@@ -139,6 +151,17 @@ class ReAct:
     def instructions(self, tools: Sequence[Tool]) -> str:
         return ""
 
+    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+        """A thought of one line, if any, and an action of one; what it calls is the environment's to read."""
+        line = f"& ~/{_ANY}{_ACTION}{_ANY}/"
+        return "\n".join(
+            (
+                f"turn: ({_quoted(_THOUGHT)} THOUGHT {_quoted(chr(10))})? {_quoted(_ACTION)} CALL",
+                rf"THOUGHT: /[^\n]*/ {line}",
+                rf"CALL: /[^\n]*[^\s][^\n]*/ {line}",
+            )
+        )
+
     def write(self, thought: str, call: str | ToolCall) -> str:
         said = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
         return f"{_THOUGHT}{thought}\n{_ACTION}{said}" if thought else f"{_ACTION}{said}"
@@ -193,6 +216,18 @@ class JsonAction:
         call = 'To call a tool, end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.'
         return "\n".join(("Think first.", call, text, *_listing(tools)) if tools else ("Think first.", text))
 
+    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+        def named(name: str) -> tuple[str, str]:
+            return _quoted(f'{{"when": true, "which": {_json(name)}, "how": '), _quoted("}")
+
+        if tools:
+            calls = _calls(tools, named)
+        else:
+            text = {"type": "string", "pattern": r"\S"}
+            said = _quoted('{"when": false, "which": null, "how": {"text": ')
+            calls = [f"call: {said} said {_quoted('}}')}", f"said: %json {_json(text)}"]
+        return _after_thought(calls, spelt, self.mark, "</action>")
+
     def write(self, thought: str, call: str | ToolCall) -> str:
         if isinstance(call, str):
             parts: dict[str, object] = {"when": False, "which": None, "how": {"text": call}}
@@ -241,6 +276,35 @@ class ToolCalls:
             (f"Think in <think> tags, then call a tool:\n{self._spelt('NAME', 'ARGUMENTS')}", *_listing(tools))
         )
 
+    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+        if not tools:
+            marks = "|".join(map(re.escape, ("<tool_call>", "</tool_call>", "[TOOL_CALLS]"))).replace("/", r"\/")
+            others = [rf"\s*<think>{_ANY}", f"{_ANY}({marks}){_ANY}"]
+            if self.syntax == "llama":
+                others.append(rf'{_ANY}\{{\s*"name"{_ANY}')
+            said = rf"/\s*[^\s]{_ANY}/ & ~/{'|'.join(others)}/"
+            return "\n".join(("turn: thinking? SAID", _thinking(spelt), f"SAID: {said}"))
+
+        def hermes(name: str) -> tuple[str, str]:
+            return _quoted(f'{{"name": {_json(name)}, "arguments": '), _quoted("}")
+
+        def llama(name: str) -> tuple[str, str]:
+            return _quoted(f'{{"name": {_json(name)}, "parameters": '), _quoted("}")
+
+        def mistral(name: str) -> tuple[str, str]:
+            return _quoted(f'[{{"name": {_json(name)}, "arguments": '), _quoted("}]")
+
+        def later_mistral(name: str) -> tuple[str, str]:
+            return f"{_quoted(name)} {spelt('[ARGS]')}", ""
+
+        match self.syntax:
+            case "hermes":
+                return _after_thought(_calls(tools, hermes), spelt, self.mark, "</tool_call>")
+            case "llama":
+                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(spelt), *_calls(tools, llama)))
+            case "mistral":
+                return _after_thought(_calls(tools, mistral, later_mistral), spelt, self.mark)
+
     def write(self, thought: str, call: str | ToolCall) -> str:
         said = call if isinstance(call, str) else self._spelt(_json(call.name), _json(call.arguments))
         return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
@@ -279,6 +343,41 @@ class ToolCalls:
                 return _named(_value(said[begin:].removeprefix("<|python_tag|>")), "parameters")
             case "mistral":
                 return _mistral(said[begin:].removeprefix(self.mark).strip())
+
+
+def _calls(tools: Sequence[Tool], *spellings: Callable[[str], tuple[str, str]]) -> list[str]:
+    """The rule ``call`` and those that it wants; a spelling is what comes before and after a tool's arguments."""
+    around = [(place, *spelling(tool.name)) for place, tool in enumerate(tools) for spelling in spellings]
+    ways = " | ".join(f"{before} arguments_{place} {after}" for place, before, after in around)
+    schemas = (_json({"type": "object", "x-guidance": _BLANKS} | dict(tool.parameters)) for tool in tools)
+    return [f"call: {ways}", *(f"arguments_{place}: %json {schema}" for place, schema in enumerate(schemas))]
+
+
+def _after_thought(calls: Sequence[str], spelt: Callable[[str], str], mark: str, end: str = "") -> str:
+    """Rules of a turn that thinks in plain text or in tags, and then calls between ``mark`` and ``end``."""
+    outside = rf"& ~/\s*<think>{_ANY}/"
+    rest = rf"/\n?/ call /\n?/ {spelt(end)}" if end else "/ ?/ call"
+    if _is_token(spelt(mark)):
+        turn = [f"turn: thinking? THOUGHT {spelt(mark)} {rest}", f"THOUGHT: /{_ANY}/ {outside}"]
+    else:
+        turn = [f"turn: thinking? thought {rest}", f"thought[lazy]: /{_ANY}{re.escape(mark)}/ {outside}"]
+    return "\n".join((*turn, _thinking(spelt), *calls))
+
+
+def _thinking(spelt: Callable[[str], str]) -> str:
+    begin, end = spelt("<think>"), spelt("</think>")
+    if _is_token(begin):
+        return rf"thinking: /\n?/ {begin} /{_ANY}/ {end}"
+    return rf"thinking[lazy]: /\n?<think>{_ANY}<\/think>/"
+
+
+def _is_token(spelt: str) -> bool:
+    return spelt.startswith("<[")
+
+
+def _quoted(text: str) -> str:
+    """A text as rules write it."""
+    return json.dumps(text)
 
 
 def _with_call(action: Action, read: Callable[[], str | ToolCall]) -> Action:

@@ -26,6 +26,7 @@ from treeagent.search.record import from_record
 from treeagent.store import read_as, shards, write_atomic
 from treeagent.telemetry import Cost, Event, logged
 from treeagent.train_job import train
+from treeagent.types import Refused
 from treeagent.value_head import ValueHead
 from treeagent.warm_start import warm_start
 
@@ -34,6 +35,7 @@ Row = dict[str, Any]
 
 def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     """A better agent and the evidence: warm start, search, one update a method, evaluation of them all."""
+    refuse_held(config, config.update.methods)
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
     base = fit_base(config, run, progress, warm)
@@ -182,6 +184,7 @@ def learn(
 ) -> list[Path]:
     """Updates side by side, each from a checkpoint by a method to a new checkpoint; ``names`` are of the shards whose
     trees they learn from."""
+    refuse_held(config, [method for _, method, _ in updates])
     jobs = [
         TrainJob(config, checkpoint, method, run.trees, names, out, out.with_name(f".{out.name}"))
         for checkpoint, method, out in updates
@@ -193,6 +196,20 @@ def learn(
         for job, facts in run_jobs(train, jobs, config, on_event):
             run.finish(job.out.name, facts)
     return [out for _, _, out in updates]
+
+
+def refuse_held(config: RunConfig, methods: Sequence[Method]) -> None:
+    """
+    Raises:
+        Refused: a method compares the policy with log-probabilities among the tokens that a form allowed.
+    """
+    policy = config.policy
+    if policy.structured and policy.generator != "local" and (unfit := [each for each in methods if each != "rft"]):
+        raise Refused(
+            f"{unfit[0]} compares the policy with the log-probabilities of what was drawn, which policy.generator "
+            f"{policy.generator!r} gives among the tokens that policy.structured allows alone: learn by rft, set "
+            "policy.structured=false, or search with policy.generator=local"
+        )
 
 
 def evaluate(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> list[Row]:

@@ -13,8 +13,9 @@ from treeagent.grammar import Grammar, ReAct
 from treeagent.types import Action, Estimate, Message, Proposal, State
 from treeagent.value_head import ValueHead
 
-if TYPE_CHECKING:  # its package is an extra
+if TYPE_CHECKING:  # their packages are extras
     from treeagent.generators.remote import RemoteChat
+    from treeagent.generators.structured import Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class LLMPolicy:
     """0 is greedy."""
     max_new_tokens: int = 64
     """Per turn; a turn cut off there has no stop token."""
+    form: "Form | None" = None
+    """What every turn is held to."""
 
     def greedy(self) -> "LLMPolicy":
         return replace(self, temperature=0.0)
@@ -56,6 +59,8 @@ class LLMPolicy:
             max_new_tokens=[self.max_new_tokens - len(begun[place].token_ids) for place in readable],
             temperature=self.temperature,
             pauses=[None if begun[place].partial else pause for place in readable],
+            form=self.form,
+            begun=[begun[place].token_ids for place in readable],
         )
         actions: dict[int, tuple[Action, ...]] = {}
         for place, drawn in zip(readable, samples, strict=True):

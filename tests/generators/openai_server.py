@@ -15,6 +15,7 @@ import torch
 from treeagent.generators.base import Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
+from treeagent.generators.structured import Form
 from treeagent.types import Message
 
 Body = dict[str, Any]
@@ -37,6 +38,8 @@ class OpenAIServer:
     """It names tokens by their text and knows no ``logprob_token_ids``."""
     clones: bool = False
     """All choices of an answer are the same draw, as in SGLang's deterministic inference."""
+    structured: bool = False
+    """It knows vLLM's ``structured_outputs``."""
     key: str = ""
     """The one that it accepts; empty for any."""
     fault: Callable[[Body], int | str | float | None] = lambda body: None
@@ -85,8 +88,13 @@ class OpenAIServer:
             stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
             max_new_tokens=body["max_tokens"],
             temperature=body["temperature"],
+            form=self._form(body) if self.structured else None,
         )
         return drawn * count if self.clones else drawn
+
+    def _form(self, body: Body) -> Form | None:
+        start, _, rules = body.get("structured_outputs", {"grammar": ""})["grammar"].partition("\n")
+        return Form(self.chat, lambda spelt: rules or start.replace("start", "turn")) if start else None
 
     def _name(self, token: int) -> str:
         return str(self.chat.tokenizer.decode([token])) if self.sglang else f"token_id:{token}"

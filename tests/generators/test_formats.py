@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_families import FAMILIES, family
 
-from treeagent.actors import conversation, told_tools
+from treeagent.actors import conversation, known_tools
 from treeagent.collect import demonstrate
 from treeagent.config import PolicyConfig, RunConfig
 from treeagent.envs import EnvDynamics
@@ -271,7 +271,7 @@ def test_a_model_that_was_not_made_here_is_told_the_format_and_the_tools() -> No
     opening = (Message("user", "go"),)
 
     def told(format: Format, tools: str) -> str:
-        chat, grammar = conversation(family("qwen"), PolicyConfig(format=format), tools)
+        chat, grammar = conversation(family("qwen"), PolicyConfig(model="m", format=format), tools)
         assert grammar == make_grammar(format, str(family("qwen").chat_template))
         return str(chat.tokenizer.decode(list(chat.prompt_ids(opening))))
 
@@ -280,7 +280,7 @@ def test_a_model_that_was_not_made_here_is_told_the_format_and_the_tools() -> No
     assert "Think" not in told("tools", tools)
     assert told("json", "") == told("tools", "") == told("react", "")
     assert JSON.instructions(()) in told("json", "[]")
-    told_by = [told_tools(RunConfig(policy=PolicyConfig(model=model, format=each))) for model, each in SETTINGS]
+    told_by = [known_tools(RunConfig(policy=PolicyConfig(model=model, format=each))) for model, each in SETTINGS]
     assert [bool(told) for told in told_by] == [False, False, False, True]
 
 

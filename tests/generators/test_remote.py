@@ -22,6 +22,7 @@ from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.remote import RemoteChat, RemoteGenerator
 from treeagent.generators.scratch import random_model
+from treeagent.generators.structured import Form
 from treeagent.jobs import WaveJob, evaluate_wave, read_trees, search_wave
 from treeagent.policy import ChatPolicy, LLMPolicy
 from treeagent.run import COLLECTED
@@ -271,6 +272,27 @@ def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> N
     assert policy.generator.usage.generated_tokens > 0
     server.fault = lambda body: 400
     assert [each.error[-7:] for each in asyncio.run(policy.greedy().propose(states, 1, [1, 2]))] == ["not now"] * 2
+
+
+def test_a_server_holds_turns_to_their_form_or_is_refused(server: OpenAIServer) -> None:
+    form = Form(CHAT, lambda spelt: f"turn: {spelt('Action: ')} (/[a-z]/ | {spelt('<|pad|>')})")
+    with pytest.raises(Refused, match=r"does not hold turns to a form \(it drew the tokens .*guidance, or set policy"):
+        RemoteGenerator(config(server), "toy", 1.0, structured=True)
+    server.structured = True
+    drawn = []
+    for generator in (RemoteGenerator(config(server), "toy", 1.0, structured=True), LocalGenerator(shared_model())):
+        ask = partial(generator.sample, PROMPTS, 3, SEEDS, stop_id=CHAT.stop_id, max_new_tokens=20, form=form)
+        drawn.append(sampled(ask()))
+    same(*drawn)
+    for sample in chain(*drawn[0]):
+        assert re.fullmatch(r"Action: ([a-z]|<\|pad\|>)", CHAT.decode(sample.token_ids))
+    with pytest.raises(Refused, match="a turn that has begun can be held to a form by the local generator alone"):
+        RemoteGenerator(config(server), "toy", 1.0).sample(
+            PROMPTS[:1], 1, [1], stop_id=1, max_new_tokens=1, form=form, begun=[(9,)]
+        )
+    server.fault = lambda body: 400 if "structured_outputs" in body else None
+    with pytest.raises(Refused, match=r"does not hold turns to a form \(.* answered 400: .*not now\)"):
+        RemoteGenerator(config(server), "toy", 1.0, structured=True)
 
 
 SHOP = ["environment.options={products=200,difficulty=1}", "environment.max_steps=2", "search.limits={simulations=4}"]

@@ -12,6 +12,8 @@ from treeagent.types import Refused
 if TYPE_CHECKING:  # so that a client of a server need not load it
     from torch import Tensor
 
+    from treeagent.generators.structured import Form  # its package is an extra
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -80,15 +82,22 @@ class Generator(Protocol):
         max_new_tokens: int | Sequence[int],
         temperature: float = 1.0,
         pauses: Sequence[Pause | None] = (),
+        form: "Form | None" = None,
+        begun: Sequence[tuple[int, ...]] = (),
     ) -> Sequence[Sequence[Sample] | Failure]:
         """``count`` continuations of each prompt, up to ``stop_id`` (kept), ``max_new_tokens`` (one number for all or
         one a prompt), the prompt's pause if there are any, or the end of the model's context.
+
+        With a ``form`` only tokens are drawn with which the turn can still come to it; ``begun`` are those of the turn
+        that end each prompt, none if not given. ``local`` reports their log-probabilities among all tokens, as the
+        learners compute them, engines and servers those among the tokens that the form allows.
 
         The draw for ``prompts[i]`` depends on ``seeds[i]`` alone, up to rounding. Temperature 0 takes the likeliest
         token and reports its log-probability at temperature 1.
 
         Raises:
-            Refused: a prompt is one that ``refusal`` tells of, or ``max_new_tokens`` is below 1.
+            Refused: a prompt is one that ``refusal`` tells of, or ``max_new_tokens`` is below 1, or an engine or server
+                is to hold a turn to a form that has begun.
         """
         ...
 
@@ -120,6 +129,22 @@ def context_refusal(prompt: Sequence[int], context: int) -> str:
             "environment.max_steps or environment.observation_bytes, or use a model with a longer context"
         )
     return ""
+
+
+def lark(form: "Form | None", begun: Sequence[tuple[int, ...]]) -> str:
+    """The form as engines and servers read it, who follow it from a turn's beginning only; empty for none.
+
+    Raises:
+        Refused: a turn has begun.
+    """
+    if form is None:
+        return ""
+    if any(begun):
+        raise Refused(
+            "a turn that has begun can be held to a form by the local generator alone: set policy.generator=local, "
+            "search.granularity=turn, or policy.structured=false"
+        )
+    return form.lark
 
 
 def token_limits(prompts: Sequence[Sequence[int]], max_new_tokens: int | Sequence[int], context: int) -> list[int]:

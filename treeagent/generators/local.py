@@ -10,7 +10,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from treeagent.generators.base import Pause, Sample, Usage, context_refusal, token_limits
 from treeagent.types import Refused
+
+if TYPE_CHECKING:  # their package is an extra
+    from treeagent.generators.structured import Followed, Form
 
 Row = TypeVar("Row")
 
@@ -254,6 +257,8 @@ class LocalGenerator:
         max_new_tokens: int | Sequence[int],
         temperature: float = 1.0,
         pauses: Sequence[Pause | None] = (),
+        form: "Form | None" = None,
+        begun: Sequence[tuple[int, ...]] = (),
     ) -> list[list[Sample]]:
         """As ``Generator.sample``."""
         limits = token_limits(prompts, max_new_tokens, self.context)
@@ -262,7 +267,12 @@ class LocalGenerator:
             leaves = self._read(prompts[rows])
             # One row a token, so that a prompt's draws do not depend on how far the others go.
             draws = np.stack([np.random.default_rng(seed).random((max(limits[rows]), count)) for seed in seeds[rows]])
-            drawn = self._decode(leaves, torch.from_numpy(draws), limits[rows], pauses[rows], stop_id, temperature)
+            vocabulary = cast(Tensor, leaves[0].logits).shape[-1]
+            turns = (begun or [()] * len(prompts))[rows]
+            held = None if form is None else form.follow(turns, count, vocabulary)
+            drawn = self._decode(
+                leaves, torch.from_numpy(draws), limits[rows], pauses[rows], stop_id, temperature, held
+            )
             self.cache.trim()
             return drawn
 
@@ -276,6 +286,7 @@ class LocalGenerator:
         pauses: Sequence[Pause | None],
         stop_id: int,
         temperature: float,
+        held: "Followed | None",
     ) -> list[list[Sample]]:
         """``draws`` [prompts, new tokens, siblings] are uniform numbers, one for each token to be sampled."""
         rows, steps, count = draws.shape
@@ -293,7 +304,10 @@ class LocalGenerator:
         lengths = torch.tensor(limits)[:, None].repeat(1, count)
         pausing = any(pauses)
         for step in range(steps):
-            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], temperature)
+            allowed = None if held is None else torch.from_numpy(held.allowed())
+            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], temperature, allowed)
+            if held is not None:
+                held.take(tokens[:, step].tolist())
             lengths = torch.where((tokens[:, step] == stop_id) & (lengths > step), step + 1, lengths)
             if pausing:
                 _pause(tokens[:, : step + 1], lengths, pauses)
@@ -372,15 +386,17 @@ def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> N
                 lengths[row, sibling] = length
 
 
-def _draw(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Tokens by inversion of the cumulative distribution, and their log-probabilities; [rows, siblings] each."""
+def _draw(logits: Tensor, uniform: Tensor, temperature: float, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Tokens by inversion of the cumulative distribution, those ``allowed`` [rows, siblings, vocabulary] alone, and
+    their log-probabilities among all; [rows, siblings] each."""
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
+    held = logprobs if allowed is None else logprobs.masked_fill(~allowed, -torch.inf).log_softmax(-1)
     if temperature > 0:
-        cumulative = logprobs.exp().cumsum(dim=-1)
+        cumulative = held.exp().cumsum(dim=-1)
         # Rounded to 1, a number would choose the vocabulary's last token, however unlikely.
         below = uniform[..., None].float().clamp(max=1 - 2**-24) * cumulative[..., -1:]
         chosen = torch.searchsorted(cumulative, below.contiguous(), right=True)
         chosen = chosen.clamp(max=logits.shape[-1] - 1)
     else:
-        chosen = logprobs.argmax(dim=-1, keepdim=True)
+        chosen = held.argmax(dim=-1, keepdim=True)
     return chosen[..., 0], logprobs.gather(-1, chosen)[..., 0]

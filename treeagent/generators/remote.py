@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from treeagent.generators.base import Failure, Pause, Sample, Usage, context_refusal, token_limits
+from treeagent.generators.base import Failure, Pause, Sample, Usage, context_refusal, lark, token_limits
 from treeagent.generators.config import RemoteConfig
 from treeagent.types import Message, Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from treeagent.generators.structured import Form  # its package is an extra
 
 try:
     import openai
@@ -30,6 +32,8 @@ except ImportError as error:
 Answer = TypeVar("Answer")
 _PROBE = tuple(range(8))
 """A prompt that every vocabulary can spell."""
+_FORM = (7, 5, 6, 7)
+"""What a server that holds turns to a form draws, where these tokens are the form."""
 _PROBE_TOKENS = 16
 """So many that no two samples are equal by chance."""
 _ANY = 1 << 30
@@ -120,12 +124,12 @@ class _Server:
 class RemoteGenerator(_Server):
     """Prompts and samples as token ids, by the protocol's completions with the extensions of vLLM and SGLang."""
 
-    def __init__(self, config: RemoteConfig, checkpoint: str, temperature: float) -> None:
+    def __init__(self, config: RemoteConfig, checkpoint: str, temperature: float, *, structured: bool = False) -> None:
         """``temperature`` is the policy's, at which the server's log-probabilities are checked.
 
         Raises:
             Refused: as for any server, or it gives no token ids, or log-probabilities of another distribution than the
-                one that it draws from.
+                one that it draws from, or it holds nothing to a form where turns are to be ``structured``.
         """
         super().__init__(config, checkpoint)
         plain, drawn = (self._top_gap(each) for each in (1.0, temperature))
@@ -136,6 +140,8 @@ class RemoteGenerator(_Server):
                 "SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), or set policy.temperature to 1"
             )
         self._together = self._most_together(temperature)
+        if structured:
+            self._check_holds(temperature)
 
     def sample(
         self,
@@ -147,10 +153,12 @@ class RemoteGenerator(_Server):
         max_new_tokens: int | Sequence[int],
         temperature: float = 1.0,
         pauses: Sequence[Pause | None] = (),
+        form: "Form | None" = None,
+        begun: Sequence[tuple[int, ...]] = (),
     ) -> list[list[Sample] | Failure]:
         """As ``Generator.sample``. The server knows no pauses: it draws the whole turn, which is then cut."""
         limits = token_limits(prompts, max_new_tokens, self.context)
-        draw = partial(self._draw, count, stop_id, temperature)
+        draw = partial(self._draw, count, stop_id, temperature, lark(form, begun))
         drawn = self._gather([partial(draw, *each) for each in zip(prompts, seeds, limits, strict=True)])
         return [
             samples if pause is None or isinstance(samples, Failure) else [pause.cut(sample) for sample in samples]
@@ -172,9 +180,10 @@ class RemoteGenerator(_Server):
         return context_refusal(prompt, self.context)
 
     def _draw(
-        self, count: int, stop_id: int, temperature: float, prompt: tuple[int, ...], seed: int, limit: int
+        self, count: int, stop_id: int, temperature: float, rules: str, prompt: tuple[int, ...], seed: int, limit: int
     ) -> list[Sample]:
         distinct = count if temperature > 0 else min(count, 1)  # the likeliest continuation is the same each time
+        held: dict[str, Any] = {"structured_outputs": {"grammar": rules}} if rules else {}
         samples: list[Sample] = []
         while len(samples) < distinct:  # a server may give fewer at a time than it is asked for
             answer = self._complete(
@@ -186,6 +195,7 @@ class RemoteGenerator(_Server):
                 logprobs=0,
                 stop_token_ids=[stop_id],
                 ignore_eos=True,  # which need not be the stop token
+                **held,
             )
             samples += map(_sample, answer.choices)
         return samples * count if temperature == 0 else samples[:count]
@@ -216,6 +226,23 @@ class RemoteGenerator(_Server):
             return {_sample(choice).token_ids for choice in ask(_PROBE, ignore_eos=True).choices}
 
         return _ANY if len(_required(self._attempt(drawn))) > 1 else 1
+
+    def _check_holds(self, temperature: float) -> None:
+        """A server that does not know how to hold to a form passes over the wish."""
+
+        form = " ".join(f"<[{token}]>" for token in _FORM)
+
+        def drawn() -> tuple[int, ...]:
+            ask = partial(self._complete, _PROBE, max_tokens=len(_FORM), temperature=temperature, logprobs=0)
+            answer = ask(ignore_eos=True, structured_outputs={"grammar": f"start: {form}"})
+            return _sample(answer.choices[0]).token_ids
+
+        if (found := self._attempt(drawn)) != _FORM:
+            told = found.reason if isinstance(found, Failure) else f"it drew the tokens {found} where {_FORM} were due"
+            raise Refused(
+                f"the server at {self.config.url} does not hold turns to a form ({told}): start vLLM with "
+                "--structured-outputs-config.backend guidance, or set policy.structured=false"
+            )
 
     def _top_gap(self, temperature: float) -> float:
         """Between the log-probabilities of the likeliest token and the fifth after the probe."""

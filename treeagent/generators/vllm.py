@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeagent.generators.base import Pause, Sample, Usage, context_refusal, token_limits
+from treeagent.generators.base import Pause, Sample, Usage, context_refusal, lark, token_limits
 from treeagent.generators.config import DType, VllmConfig
 from treeagent.types import Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from treeagent.generators.structured import Form  # its package is an extra
+
 try:
     from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
     from vllm.lora.request import LoRARequest
     from vllm.platforms import current_platform
+    from vllm.sampling_params import StructuredOutputsParams
 except ImportError as error:
     raise Refused(f"vllm is missing ({error}): pip install 'treeagent[vllm]'") from error
 
@@ -27,14 +30,18 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 class VllmGenerator:
     """Runs a whole model, or an adapter on its base; can turn to another checkpoint of the same kind."""
 
-    def __init__(self, base: str, adapter: Path | None, config: VllmConfig, dtype: DType = "auto") -> None:
-        """Takes a minute. ``base`` is a folder or hub name; ``adapter`` a folder in PEFT's format."""
-        self.base, self.adapter = base, adapter
+    def __init__(
+        self, base: str, adapter: Path | None, config: VllmConfig, dtype: DType = "auto", *, structured: bool = False
+    ) -> None:
+        """Takes a minute. ``base`` is a folder or hub name; ``adapter`` a folder in PEFT's format; ``structured`` lets
+        it hold turns to a form, for which it loads the tokenizer too."""
+        self.base, self.adapter, self.structured = base, adapter, structured
         self.usage = Usage()
         rank = 0 if adapter is None else int(json.loads((adapter / "adapter_config.json").read_text())["r"])
         self._llm = LLM(
             model=base,
-            skip_tokenizer_init=True,
+            skip_tokenizer_init=not structured,
+            structured_outputs_config={"backend": "guidance"},  # the one that reads our rules
             dtype=dtype,
             tensor_parallel_size=config.tensor_parallel_size,
             gpu_memory_utilization=config.gpu_memory_utilization,
@@ -78,11 +85,14 @@ class VllmGenerator:
         max_new_tokens: int | Sequence[int],
         temperature: float = 1.0,
         pauses: Sequence[Pause | None] = (),
+        form: "Form | None" = None,
+        begun: Sequence[tuple[int, ...]] = (),
     ) -> list[list[Sample]]:
         """As ``Generator.sample``. The engine knows no pauses: it draws the whole turn, which is then cut."""
         limits = token_limits(prompts, max_new_tokens, self.context)
         if not count:
             return [[] for _ in prompts]
+        grammar = lark(form, begun)
         settings = [
             SamplingParams(
                 n=count if temperature > 0 else 1,  # the likeliest continuation is the same each time
@@ -93,6 +103,7 @@ class VllmGenerator:
                 ignore_eos=True,  # which need not be the stop token
                 logprobs=0,
                 detokenize=False,
+                structured_outputs=StructuredOutputsParams(grammar=grammar) if grammar else None,
             )
             for seed, limit in zip(seeds, limits, strict=True)
         ]
@@ -160,13 +171,15 @@ _running: VllmGenerator | None = None
 """This process's engine: it takes nearly all of the GPUs' memory, so there is one."""
 
 
-def engine(base: str, adapter: Path | None, config: VllmConfig, dtype: DType) -> VllmGenerator:
+def engine(
+    base: str, adapter: Path | None, config: VllmConfig, dtype: DType, *, structured: bool = False
+) -> VllmGenerator:
     """This process's engine, turned to a checkpoint; started where there is none that could be."""
     global _running
-    if _running is None or not _running.load(base, adapter):
+    if _running is None or _running.structured < structured or not _running.load(base, adapter):
         if _running is not None:
             _running.close()
             _running = None
             gc.collect()
-        _running = VllmGenerator(base, adapter, config, dtype)
+        _running = VllmGenerator(base, adapter, config, dtype, structured=structured)
     return _running

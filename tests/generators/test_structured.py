@@ -1,0 +1,263 @@
+"""Turns held to their format: all that is well-formed can be drawn, and nothing else ends."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from template_families import FAMILIES, family
+from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
+
+from treeagent.actors import conversation, known_tools
+from treeagent.adapt import adapt
+from treeagent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.config import ConfigError, RunConfig, load_config
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import random_model
+from treeagent.generators.structured import Form
+from treeagent.grammar import Format, Grammar, make_grammar
+from treeagent.jobs import WaveJob, read_trees, search_wave
+from treeagent.loop import quickstart, refuse_held
+from treeagent.policy import LLMPolicy
+from treeagent.progress import QuietProgress
+from treeagent.run import COLLECTED, Run
+from treeagent.split import SplitPolicy
+from treeagent.types import Message, Refused, State, Task, ToolCall
+from treeagent.value_head import ValueHead
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    parameters: dict[str, object]
+    description: str = "does it"
+
+
+WHERE = {"type": "string", "enum": ["north", "south"]}
+GO = Tool(
+    "go",
+    {
+        "type": "object",
+        "properties": {"where": WHERE, "steps": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["where", "steps"],
+        "additionalProperties": False,
+    },
+)
+SAY = Tool("say", {"type": "object", "properties": {"words": {"type": "string"}}, "required": ["words"]})
+TOOLS = [GO, SAY]
+CASES: list[tuple[Format, str]] = [
+    (format, name) for format in ("react", "json", "tools") for name in ("plain", *FAMILIES)
+]
+moves = st.builds(
+    lambda where, steps: ToolCall("go", {"where": where, "steps": steps}),
+    st.sampled_from(["north", "south"]),
+    st.integers(0, 9),
+)
+plain = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="<["), max_size=12)
+calls = moves | plain.map(lambda words: ToolCall("say", {"words": words}))
+words = st.text("abc .,!?", max_size=12).map(str.strip)
+
+
+@cache
+def talk(format: Format, name: str) -> tuple[ChatFormat, Grammar]:
+    spoken = tokenizer() if name == "plain" else family(name)
+    return ChatFormat(spoken), make_grammar(format, str(spoken.chat_template))
+
+
+@cache
+def form(format: Format, name: str, tooled: bool = True) -> Form:
+    chat, grammar = talk(format, name)
+    return Form(chat, partial(grammar.rules, TOOLS if tooled else ()))
+
+
+def ids_of(chat: ChatFormat, text: str) -> list[int]:
+    """As a model writes them: its marks are tokens of their own."""
+    return [*chat.tokenizer(text, add_special_tokens=False)["input_ids"], chat.stop_id]
+
+
+def first_refused(held: Form, chat: ChatFormat, ids: Sequence[int]) -> int | None:
+    """The place of the first token that cannot be drawn."""
+    followed = held.follow([()], 1, len(chat.tokenizer))
+    for place, token in enumerate(ids):
+        if not followed.allowed()[0, 0, token]:
+            return place
+        followed.take([[token]])
+    return None
+
+
+@pytest.mark.parametrize(("format", "name"), CASES)
+@settings(max_examples=12, deadline=None)
+@given(thought=words, call=calls)
+def test_what_is_well_formed_can_be_drawn(format: Format, name: str, thought: str, call: ToolCall) -> None:
+    chat, grammar = talk(format, name)
+    ids = ids_of(chat, grammar.write(thought, call))
+    assert first_refused(form(format, name), chat, ids) is None
+    assert grammar.read(chat.decode(ids)).error == ""
+
+
+@pytest.mark.parametrize(("format", "name"), CASES)
+@settings(max_examples=12, deadline=None)
+@given(thought=words, said=words.filter(bool))
+def test_without_tools_a_text_is_said(format: Format, name: str, thought: str, said: str) -> None:
+    chat, grammar = talk(format, name)
+    assert first_refused(form(format, name, tooled=False), chat, ids_of(chat, grammar.write(thought, said))) is None
+
+
+MALFORMED: list[tuple[Format, str, str]] = [
+    ("react", "plain", "Action: "),
+    ("react", "plain", "go north"),
+    ("react", "plain", "Thought: so\nso\nAction: go"),
+    ("react", "plain", "Action: go\nAction: go"),
+    ("json", "qwen", '<action>{"when": true, "which": "fly", "how": {}}</action>'),
+    ("json", "qwen", '<action>{"when": true, "which": "go", "how": {"where": "west", "steps": 1}}</action>'),
+    ("json", "qwen", '<action>{"when": true, "which": "go", "how": {"where": "north", "steps": 1}}</action> so'),
+    ("json", "qwen", '<action>{"when": false, "which": null, "how": {"text": "go"}}</action>'),
+    ("tools", "qwen", "I will go north."),
+    ("tools", "qwen", '<tool_call>\n{"name": "go", "arguments": {"where": "north"}}\n</tool_call>'),
+    ("tools", "qwen", '<think>\n<tool_call>\n{"name": "say", "arguments": {"words": ""}}\n</tool_call>'),
+    ("tools", "llama3", 'So: {"name": "go", "parameters": {"where": "north", "steps": 1}}'),
+    ("tools", "mistral", '[TOOL_CALLS] [{"name": "go", "arguments": {"where": "north", "steps": 10}}]'),
+    ("tools", "mistral", "[TOOL_CALLS]fly[ARGS]{}"),
+]
+
+
+@pytest.mark.parametrize(("format", "name", "text"), MALFORMED)
+def test_what_is_malformed_cannot(format: Format, name: str, text: str) -> None:
+    chat, _ = talk(format, name)
+    assert first_refused(form(format, name), chat, ids_of(chat, text)) is not None
+
+
+@pytest.mark.parametrize("text", ["", " ", "<think>\nso", "a <tool_call>", "</tool_call>"])
+def test_without_tools_a_text_makes_no_call_and_is_not_empty(text: str) -> None:
+    chat, _ = talk("tools", "qwen")
+    assert first_refused(form("tools", "qwen", tooled=False), chat, ids_of(chat, text)) is not None
+
+
+def test_the_later_mistrals_spelling_can_be_drawn() -> None:
+    chat, grammar = talk("tools", "mistral")
+    text = 'so [TOOL_CALLS]go[ARGS]{"where": "south", "steps": 3}'
+    assert first_refused(form("tools", "mistral"), chat, ids_of(chat, text)) is None
+    assert grammar.read(text).call == ToolCall("go", {"where": "south", "steps": 3})
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_a_model_of_random_weights_calls_tools_in_its_own_probabilities(temperature: float) -> None:
+    """Its turns are begun, up to where a call has to follow."""
+    chat, grammar = talk("tools", "plain")
+    model, held = shared_model(), Form(chat, partial(grammar.rules, [GO]))
+    generator = LocalGenerator(model)
+    begun = [tuple(chat.encode(text)) for text in ("<tool_call>", "<think>\nso\n</think>\n\n<tool_call>\n")]
+    prompts = [(9, 10, 11, *ids) for ids in begun]
+    drawn = generator.sample(
+        prompts,
+        4,
+        [1, 2],
+        stop_id=chat.stop_id,
+        max_new_tokens=120,
+        temperature=temperature,
+        form=held,
+        begun=begun,
+    )
+    for prompt, ids, samples in zip(prompts, begun, drawn, strict=True):
+        for sample in samples:
+            action = grammar.read(chat.decode((*ids, *sample.token_ids)))
+            assert isinstance(action.call, ToolCall) and not action.error
+            assert set(action.call.arguments) == {"where", "steps"}
+            expected = plain_logprobs(model, prompt, sample.token_ids, temperature)
+            assert sample.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    free = generator.sample(prompts, 4, [1, 2], stop_id=chat.stop_id, max_new_tokens=120, temperature=temperature)
+    assert all(
+        grammar.read(chat.decode((*ids, *sample.token_ids))).error
+        for ids, samples in zip(begun, free, strict=True)
+        for sample in samples
+    )
+
+
+def test_a_form_that_everything_fits_changes_no_draw() -> None:
+    chat, _ = talk("react", "plain")
+    tokens = f"<[0-{len(chat.tokenizer) - 1}]>"
+    anything = Form(chat, lambda spelt: f"turn: {tokens}*")
+    sample = partial(
+        LocalGenerator(shared_model()).sample,
+        [(9, 10, 11), (12, 13)],
+        3,
+        [1, 2],
+        stop_id=chat.stop_id,
+        max_new_tokens=8,
+    )
+    assert sample(form=anything) == sample()
+
+
+def test_a_split_turn_is_held_to_what_its_thought_began() -> None:
+    chat, grammar = talk("react", "plain")
+    policy = LLMPolicy(
+        LocalGenerator(shared_model()), chat, grammar, max_new_tokens=60, form=form("react", "plain", tooled=False)
+    )
+    thought = "Thought: so\nAction:"
+    ids = chat.encode(thought)
+    asked = Message("user", "go")
+    state = State(Task("t", "go"), (asked, Message("assistant", thought, ids, partial=True)))
+    (proposal,) = asyncio.run(SplitPolicy(policy).propose([state], 16, [0]))
+    ended = [action for action in proposal.actions if action.token_ids[-1] == chat.stop_id]
+    assert ended and all(action.call and not action.error for action in ended)
+
+
+def test_a_schema_that_cannot_be_held_to_is_refused() -> None:
+    chat, grammar = talk("json", "plain")
+    with pytest.raises(
+        Refused, match=r"cannot be held to their format and the environment's tools .*policy.structured"
+    ):
+        Form(chat, partial(grammar.rules, [Tool("odd", {"type": "colour"})]))
+
+
+def settings_of(*overrides: str) -> RunConfig:
+    small = ["environment.name=frozenlake", "search={candidates=3, limits={simulations=8}}"]
+    policy = ["policy.max_new_tokens=64", "policy.format=tools", "policy.structured=true"]
+    return load_config(None, [*small, *policy, *overrides])
+
+
+@pytest.mark.parametrize("granularity", ["step", "split"])
+def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, granularity: str) -> None:
+    """Of a model of random weights, which thinks of nothing first: where Llama's call begins, the form says."""
+    shape, spoken = replace(CONFIG, context=4096), family("llama3")
+    save_checkpoint(Checkpoint(random_model(spoken, shape, 0), spoken, ValueHead(shape.width)), tmp_path / "model")
+    config = settings_of(f"search.granularity={granularity}")
+    search_wave(WaveJob(config, tmp_path / "model", COLLECTED, 0, [0, 1], tmp_path), lambda event: None)
+    stop = ChatFormat(spoken).stop_id
+    edges = [edge for tree in read_trees(tmp_path) for path, _ in tree.walk() for edge in path[-1:]]
+    ended = [edge.action for edge in edges if edge.action.token_ids[-1] == stop]
+    assert len(ended) >= 5 and not any(action.error for action in ended)
+
+
+def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refused(tmp_path: Path) -> None:
+    config = settings_of("policy.generator=vllm", "workers=1")
+    with (
+        Run.create(tmp_path / "run", config, resume=False) as run,
+        pytest.raises(Refused, match=r"^dpo compares .*: learn by rft, set policy.structured=false, or search with"),
+    ):
+        quickstart(config, run, QuietProgress())
+    with (
+        Run.create(tmp_path / "more", config, resume=False) as run,
+        pytest.raises(Refused, match=r"^grpo compares the policy"),
+    ):
+        adapt(replace(config, adapt=replace(config.adapt, methods=("rft", "grpo"))), run, QuietProgress())
+    refuse_held(config, ["rft"])
+    refuse_held(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
+
+
+def test_text_alone_cannot_be_held() -> None:
+    with pytest.raises(ConfigError, match=r"structured holds token ids to the format, but remote.text_only has none"):
+        load_config(None, ["policy.structured=true", "policy.generator=remote", "policy.remote.text_only=true"])
+
+
+def test_the_form_of_a_policy_is_of_its_environments_tools_whether_it_is_told_them_or_not() -> None:
+    held = load_config(None, ["policy.structured=true", "policy.format=tools", "environment.name=sql"])
+    assert "query" in known_tools(held)
+    assert known_tools(replace(held, policy=replace(held.policy, structured=False))) == ""
+    chat, _ = conversation(tokenizer(), held.policy, known_tools(held))
+    assert chat.prompt_ids((Message("user", "go"),)) == ChatFormat(tokenizer()).prompt_ids((Message("user", "go"),))
