@@ -62,12 +62,16 @@ class Recipe:
     begun: Sequence[str] = (_IMAGINED, _LEARNT)
     """Those stages."""
     settings: Sequence[str] = ()
+    few: bool = False
+    """As many trees a round as the world model learns from."""
 
-    def overrides(self) -> list[str]:
+    def overrides(self, seed_tasks: int) -> list[str]:
         rounds = (f"adapt.rounds={len(self.imagined)}", f"adapt.imagined={[*self.imagined]}")
+        few = (f"collect.tasks={seed_tasks}",) if self.few else ()
         verified = ("world.verify_steps=0",) if self.trusted else ()
         return [
-            *ALIKE, *rounds, f"adapt.replay={self.replay}", *verified, *WORLDS.get(self.world, ()), *self.settings,
+            *ALIKE, *rounds, f"adapt.replay={self.replay}", *verified, *few, *WORLDS.get(self.world, ()),
+            *self.settings,
         ]  # fmt: skip
 
 
@@ -80,6 +84,7 @@ WORLDS: Mapping[str, Sequence[str]] = {
 """Settings that a world model is made with. The optimist has learnt on from the first one that every end is worth 1."""
 ARMS: Mapping[str, Recipe] = {
     "real": Recipe((0.0, 0.0)),
+    "real, as few as the seed": Recipe((0.0,), few=True),
     "imagined": Recipe((1.0,)),
     "imagined, then 1/16 real": Recipe((1.0, 0.9375), begins_as="imagined"),
     "imagined, and the seed's trees": Recipe((1.0,), replay=1, begins_as="imagined", begun=(_IMAGINED,)),
@@ -109,7 +114,8 @@ class Arm:
 
 def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
     recipe = ARMS[arm]
-    folder, settings = _folder(out, arm, seed), [*recipe.overrides(), *overrides]
+    seed_tasks = load_config(config_file, overrides).adapt.seed_tasks
+    folder, settings = _folder(out, arm, seed), [*recipe.overrides(seed_tasks), *overrides]
     if any(recipe.imagined):
         world = make_world(config_file, recipe.world, seed, start, out, overrides)
         if recipe.begins_as:
