@@ -1,5 +1,6 @@
 """The engine against the model that it runs, where the vllm extra is installed: pytest -m vllm -W default."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ from toy_llama import CONFIG, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Pause
+from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import VllmConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
+from treeagent.generators.structured import Form
 
 pytest.importorskip("vllm", reason="wants the vllm extra")
 
@@ -114,6 +117,33 @@ def test_new_weights_take_effect_and_stale_prefixes_go(folder: Path) -> None:
         assert engine.load(str(folder / f"untied{seed}"), None)
         assert difference(engine, network(seed, tied=False), 1.0) < 1e-4
     engine.close()
+
+
+def test_turns_are_held_to_their_form(folder: Path) -> None:
+    """Draws and their log-probabilities are those of the model among the tokens that the form allows."""
+    chat, model = ChatFormat(tokenizer()), network(0)
+    tokenizer().save_pretrained(str(folder / "0"))
+    form = Form(chat, lambda spelt: f"turn: {spelt('Action: ')} CALL\nCALL: /(go|stay) [a-c]{{2,4}}/")
+    engine = VllmGenerator(str(folder / "0"), None, VllmConfig(), "float32", structured=True)
+    drawn = engine.sample(PROMPTS, 4, SEEDS, stop_id=chat.stop_id, max_new_tokens=30, form=form)
+    for prompt, samples in zip(PROMPTS, drawn, strict=True):
+        for sample in samples:
+            assert re.fullmatch("Action: (go|stay) [abc]{2,4}", chat.decode(sample.token_ids))
+            assert sample.token_ids[-1] == chat.stop_id
+            assert sample.logprobs == pytest.approx(allowed_logprobs(model, prompt, sample.token_ids, form), abs=1e-4)
+    free = engine.sample(PROMPTS[:1], 4, SEEDS[:1], stop_id=chat.stop_id, max_new_tokens=30)
+    assert not any(chat.decode(sample.token_ids).startswith("Action") for sample in free[0])
+    engine.close()
+
+
+def allowed_logprobs(model: PreTrainedModel, prompt: tuple[int, ...], ids: tuple[int, ...], form: Form) -> list[float]:
+    logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].detach()
+    followed, found = form.follow([()], 1, logits.shape[-1]), []
+    for row, token in zip(logits, ids, strict=True):
+        allowed = torch.from_numpy(followed.allowed()[0, 0])
+        found.append(float(row.masked_fill(~allowed, -torch.inf).log_softmax(-1)[token]))
+        followed.take([[token]])
+    return found
 
 
 def test_an_adapter_runs_on_its_base(folder: Path) -> None:
