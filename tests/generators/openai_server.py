@@ -93,7 +93,8 @@ class OpenAIServer:
         return drawn * count if self.clones else drawn
 
     def _form(self, body: Body) -> Form | None:
-        start, _, rules = body.get("structured_outputs", {"grammar": ""})["grammar"].partition("\n")
+        told: str = body.get("structured_outputs", {"grammar": ""})["grammar"]
+        start, _, rules = told.removeprefix("%llguidance {}\n").partition("\n")
         return Form(self.chat, lambda spelt: rules or start.replace("start", "turn")) if start else None
 
     def _name(self, token: int) -> str:

@@ -234,14 +234,14 @@ class RemoteGenerator(_Server):
 
         def drawn() -> tuple[int, ...]:
             ask = partial(self._complete, _PROBE, max_tokens=len(_FORM), temperature=temperature, logprobs=0)
-            answer = ask(ignore_eos=True, structured_outputs={"grammar": f"start: {form}"})
+            answer = ask(ignore_eos=True, structured_outputs={"grammar": f"%llguidance {{}}\nstart: {form}"})
             return _sample(answer.choices[0]).token_ids
 
         if (found := self._attempt(drawn)) != _FORM:
             told = found.reason if isinstance(found, Failure) else f"it drew the tokens {found} where {_FORM} were due"
             raise Refused(
-                f"the server at {self.config.url} does not hold turns to a form ({told}): start vLLM with "
-                "--structured-outputs-config.backend guidance, or set policy.structured=false"
+                f"the server at {self.config.url} does not hold turns to a form ({told}): use vLLM, "
+                "its --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
             )
 
     def _top_gap(self, temperature: float) -> float:

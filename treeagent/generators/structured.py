@@ -51,7 +51,8 @@ class Form:
             special = token is not None and known.is_special_token(token)  # also some that transformers calls plain
             return f"<[{token}]>" if special else json.dumps(mark)
 
-        self.lark = f"start: turn <[{chat.stop_id}]>\n{rules(spelt)}"
+        # The first line says whose dialect it is, which others might take for theirs: vLLM's xgrammar does.
+        self.lark = f"%llguidance {{}}\nstart: turn <[{chat.stop_id}]>\n{rules(spelt)}"
         grammar = LLMatcher.grammar_from_lark(self.lark)
         if error := LLMatcher.validate_grammar(grammar, known):
             raise Refused(
