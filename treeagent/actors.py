@@ -98,6 +98,11 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
             f"workers is {config.workers}, and each would start a vLLM engine of its own: set workers=1, or engine=ray "
             "and ray.gpus_per_worker"
         )
+    if config.policy.structured and config.policy.generator != "local" and config.search.granularity == "split":
+        raise Refused(
+            f"search.granularity is 'split', but policy.generator {config.policy.generator!r} cannot hold a turn that "
+            "has begun to its format: set policy.generator=local, search.granularity=step, or policy.structured=false"
+        )
     whole, value = _load_policy(checkpoint, config.policy, known_tools(config))
     return make_actors(whole, value, config.search), whole
 

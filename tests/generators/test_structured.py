@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from template_families import FAMILIES, family
 from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
 
-from treeagent.actors import conversation, known_tools
+from treeagent.actors import conversation, known_tools, load_actors
 from treeagent.adapt import adapt
 from treeagent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import ConfigError, RunConfig, load_config
@@ -248,6 +248,13 @@ def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refus
         adapt(replace(config, adapt=replace(config.adapt, methods=("rft", "grpo"))), run, QuietProgress())
     refuse_held(config, ["rft"])
     refuse_held(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
+
+
+def test_thoughts_and_actions_apart_are_held_by_the_local_generator_alone(tmp_path: Path) -> None:
+    with pytest.raises(
+        Refused, match=r"^search.granularity is 'split', but policy.generator 'vllm' cannot hold a turn"
+    ):
+        load_actors(tmp_path, settings_of("policy.generator=vllm", "workers=1", "search.granularity=split"))
 
 
 def test_text_alone_cannot_be_held() -> None:

@@ -142,7 +142,7 @@ def lark(form: "Form | None", begun: Sequence[tuple[int, ...]]) -> str:
     if any(begun):
         raise Refused(
             "a turn that has begun can be held to a form by the local generator alone: set policy.generator=local, "
-            "search.granularity=turn, or policy.structured=false"
+            "search.granularity=step, or policy.structured=false"
         )
     return form.lark
 
