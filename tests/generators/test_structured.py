@@ -1,6 +1,7 @@
 """Turns held to their format: all that is well-formed can be drawn, and nothing else ends."""
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -76,7 +77,9 @@ def form(format: Format, name: str, tooled: bool = True) -> Form:
 
 
 def ids_of(chat: ChatFormat, text: str) -> list[int]:
-    """As a model writes them: its marks are tokens of their own."""
+    """As a model writes them: marks are tokens of their own, thinking that the template opens comes to an end."""
+    if "<think>" in chat.decode(chat.prompt_ids((Message("user", "go"),))):
+        text = f"so</think>{text}"
     return [*chat.tokenizer(text, add_special_tokens=False)["input_ids"], chat.stop_id]
 
 
@@ -136,6 +139,22 @@ def test_what_is_malformed_cannot(format: Format, name: str, text: str) -> None:
 def test_without_tools_a_text_makes_no_call_and_is_not_empty(text: str) -> None:
     chat, _ = talk("tools", "qwen")
     assert first_refused(form("tools", "qwen", tooled=False), chat, ids_of(chat, text)) is not None
+
+
+@pytest.mark.parametrize("marks", ["text", "tokens"])
+def test_thinking_that_the_template_opens_is_closed_first(marks: str) -> None:
+    spoken = family("deepseek")
+    if marks == "text":
+        spoken = copy.deepcopy(tokenizer())
+        spoken.chat_template = f"{spoken.chat_template}{{% if add_generation_prompt %}}<think>\n{{% endif %}}"
+    chat, grammar = ChatFormat(spoken), make_grammar("tools")
+    held = Form(chat, partial(grammar.rules, TOOLS))
+    call = grammar.write("", ToolCall("go", {"where": "south", "steps": 3}))
+    whole = ids_of(chat, call)
+    assert first_refused(held, chat, whole) is None
+    assert grammar.read(chat.decode(whole)).call == ToolCall("go", {"where": "south", "steps": 3})
+    bare = [*chat.tokenizer(call, add_special_tokens=False)["input_ids"], chat.stop_id]
+    assert first_refused(held, chat, bare) is not None  # all of that is still thought
 
 
 def test_the_later_mistrals_spelling_can_be_drawn() -> None:

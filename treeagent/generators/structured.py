@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Refused
+from treeagent.types import Message, Refused
 
 try:
     import llguidance.hf
     from llguidance import LLMatcher
 except ImportError as error:
     raise Refused(f"llguidance is missing ({error}): pip install 'treeagent[structured]'") from error
+
+_THOUGHT_ENDS = "</think>"
 
 
 class Form:
@@ -51,8 +53,11 @@ class Form:
             special = token is not None and known.is_special_token(token)  # also some that transformers calls plain
             return f"<[{token}]>" if special else json.dumps(mark)
 
+        end = spelt(_THOUGHT_ENDS)
+        opened = f"opened: /(?s:.*)/ {end}" if end.startswith("<[") else r"opened[lazy]: /(?s:.*)<\/think>/"
+        start = f"opened turn <[{chat.stop_id}]>\n{opened}" if _opens_thought(chat) else f"turn <[{chat.stop_id}]>"
         # The first line says whose dialect it is, which others might take for theirs: vLLM's xgrammar does.
-        self.lark = f"%llguidance {{}}\nstart: turn <[{chat.stop_id}]>\n{rules(spelt)}"
+        self.lark = f"%llguidance {{}}\nstart: {start}\n{rules(spelt)}"
         grammar = LLMatcher.grammar_from_lark(self.lark)
         if error := LLMatcher.validate_grammar(grammar, known):
             raise Refused(
@@ -69,6 +74,11 @@ class Form:
             matcher.consume_tokens(list(ids))
             matchers.append([matcher, *(matcher.deep_copy() for _ in range(count - 1))])
         return Followed(matchers, vocabulary)
+
+
+def _opens_thought(chat: ChatFormat) -> bool:
+    """Whether the template begins a turn with the thinking's first mark, which the turn then lacks."""
+    return chat.decode(chat.prompt_ids((Message("user", "go"),))).rstrip().endswith("<think>")
 
 
 @dataclass(frozen=True, slots=True)
