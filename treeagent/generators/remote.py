@@ -229,7 +229,6 @@ class RemoteGenerator(_Server):
 
     def _check_holds(self, temperature: float) -> None:
         """A server that does not know how to hold to a form passes over the wish."""
-
         form = " ".join(f"<[{token}]>" for token in _FORM)
 
         def drawn() -> tuple[int, ...]:

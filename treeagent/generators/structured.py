@@ -21,8 +21,6 @@ try:
 except ImportError as error:
     raise Refused(f"llguidance is missing ({error}): pip install 'treeagent[structured]'") from error
 
-_THOUGHT_ENDS = "</think>"
-
 
 class Form:
     """What a turn has to come to, its stop token included.
@@ -53,7 +51,7 @@ class Form:
             special = token is not None and known.is_special_token(token)  # also some that transformers calls plain
             return f"<[{token}]>" if special else json.dumps(mark)
 
-        end = spelt(_THOUGHT_ENDS)
+        end = spelt("</think>")
         opened = f"opened: /(?s:.*)/ {end}" if end.startswith("<[") else r"opened[lazy]: /(?s:.*)<\/think>/"
         start = f"opened turn <[{chat.stop_id}]>\n{opened}" if _opens_thought(chat) else f"turn <[{chat.stop_id}]>"
         # The first line says whose dialect it is, which others might take for theirs: vLLM's xgrammar does.
