@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from importlib import import_module
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -201,9 +202,12 @@ def learn(
 def refuse_held(config: RunConfig, methods: Sequence[Method]) -> None:
     """
     Raises:
-        Refused: a method compares the policy with log-probabilities among the tokens that a form allowed.
+        Refused: a method compares the policy with log-probabilities among the tokens that a form allowed, or what
+            holds turns to a form is not installed.
     """
     policy = config.policy
+    if policy.structured:
+        import_module("treeagent.generators.structured")  # rather now than after the warm start
     if policy.structured and policy.generator != "local" and (unfit := [each for each in methods if each != "rft"]):
         raise Refused(
             f"{unfit[0]} compares the policy with the log-probabilities of what was drawn, which policy.generator "

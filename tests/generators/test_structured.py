@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -267,6 +268,17 @@ def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refus
         adapt(replace(config, adapt=replace(config.adapt, methods=("rft", "grpo"))), run, QuietProgress())
     refuse_held(config, ["rft"])
     refuse_held(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
+
+
+def test_what_is_not_installed_is_told_before_the_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    monkeypatch.delitem(sys.modules, "treeagent.generators.structured")
+    config = settings_of()
+    with (
+        Run.create(tmp_path / "run", config, resume=False) as run,
+        pytest.raises(Refused, match=r"^llguidance is missing .* pip install 'treeagent\[structured\]'"),
+    ):
+        quickstart(config, run, QuietProgress())
 
 
 def test_thoughts_and_actions_apart_are_held_by_the_local_generator_alone(tmp_path: Path) -> None:
