@@ -38,6 +38,7 @@ WORLD = [
     "world.scratch.layers=2",
     "world.sft.max_steps=120",
     "world.sft.learning_rate=6e-3",
+    "world.hard_steps=10",
     "world.max_new_tokens=120",
     "world.held_out=0.3",
     "world.audit_steps=20",
@@ -67,6 +68,7 @@ def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
     assert fitted.returncode == 0, fitted.stderr
     facts = Run.open(run).facts("world")
     assert facts["learnt"] >= facts["rows"] > 0 and facts["held_out"] > 0
+    assert (facts["update"]["steps"], facts["hard"]["steps"]) == (120, 10)
     audited = treeagent("world", "eval", run, "--json")
     assert audited.returncode == 0, audited.stderr
     found = json.loads(audited.stdout)
@@ -178,6 +180,30 @@ def refit(run: Path, *settings: str) -> list[Experience]:
 def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
     """Or steps that are held out now would be among the examples that it is shown."""
     assert len(refit(run, "world.held_out=0.6")) == Run.open(run).facts("world")["learnt"]
+
+
+def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_path: Path) -> None:
+    settings = ["world.sft.max_steps=10", "world.hard_steps=60", "world.sft.save_every=5", "world.sft.log_every=1"]
+    weights = []
+    for name in ("whole", "killed"):
+        copy = shutil.copytree(run, tmp_path / name)
+        shutil.rmtree(copy / "checkpoints" / "world")
+        (copy / "world.toml").unlink()
+        begun = len(list(Run.open(copy).metrics()))
+        command: list[str | Path] = [TREEAGENT, "world", "fit", copy, *WORLD, *settings]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        if name == "killed":
+            with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+                while not (copy / "checkpoints" / ".world-hard" / "checkpoint-10").exists():
+                    assert process.poll() is None
+                process.kill()
+            assert not (copy / "checkpoints" / "world").exists()
+        assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+        weights.append((copy / "checkpoints" / "world" / "model.safetensors").read_bytes())
+        rows = list(Run.open(copy).metrics())[begun:]
+        steps = [row["step"] for row in rows if row["stage"] == "world-hard"]
+        assert (steps.count(1), steps[-1]) == (1, 60)  # it went on and did not begin anew
+    assert weights[0] == weights[1]
 
 
 def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_held_out(run: Path) -> None:

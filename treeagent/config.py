@@ -278,6 +278,9 @@ class WorldConfig:
     end_rows: Annotated[int, Field(gt=0)] = 1
     """Times that a step which ends an episode is among the training rows: there are few, and their rewards are what is
     hardest to tell."""
+    hard_steps: Annotated[int, Field(ge=0)] = 0
+    """Optimiser steps after each fit in which half of the rows are ends, drawn by how likely the model is to get them
+    wrong: search goes where a model errs in the agent's favour."""
     max_tokens: Annotated[int, Field(gt=0)] = 512
     """Longer training rows are left out."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 128

@@ -5,15 +5,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
+from treeagent.learners.likelihood import token_logprobs
 from treeagent.search.node import Edge, Tree
 
 Score = Callable[[Sequence[tuple[tuple[int, ...], tuple[int, ...]]]], Sequence[float]]
 """Log-probability of an action's tokens behind a prompt's, for each pair of them, in nats."""
-_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +61,4 @@ def _shares(logprobs: Sequence[float]) -> list[float]:
 
 def scorer(model: Model, temperature: float) -> Score:
     """Scores by a model's distribution at the policy's temperature, as actions were drawn from it."""
-
-    @torch.no_grad()
-    def score(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[float]:
-        found: list[float] = []
-        for start in range(0, len(pairs), _BATCH):
-            batch = pairs[start : start + _BATCH]
-            ids = pad([(*prompt, *said) for prompt, said in batch], torch.long).to(model.device)
-            mask = pad([[1] * (len(prompt) + len(said)) for prompt, said in batch], torch.long).to(model.device)
-            # Logits are dear where vocabularies are large: of the first token that is scored here, and of all after it.
-            first = min(len(prompt) for prompt, _ in batch)
-            kept = ids.shape[1] - first + 1
-            logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=kept).logits[:, :-1].float() / temperature
-            chosen = logits.log_softmax(-1).gather(-1, ids[:, first:, None])[..., 0].cpu()
-            found += [
-                chosen[row, len(prompt) - first : len(prompt) - first + len(said)].sum().item()
-                for row, (prompt, said) in enumerate(batch)
-            ]
-        return found
-
-    return score
+    return lambda pairs: [sum(logprobs) for logprobs in token_logprobs(model, pairs, temperature)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import random
 import re
 import shutil
 from collections import Counter
@@ -18,6 +19,7 @@ from treeagent.config import RunConfig, config_difference, dump_config, load_con
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.imagine import memory_path, settings_path, wording, world_model
+from treeagent.learners.likelihood import hard_rows
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
 from treeagent.progress import Progress
@@ -113,22 +115,36 @@ def _train(
     """Write the weights; returns what is worth remembering."""
     checkpoint = _initial_checkpoint(config, learnt) if last is None else load_checkpoint(last)
     settings = config.world
-    told = answer_rows(
-        learnt, ChatFormat(checkpoint.tokenizer), wording(config), memory, settings.examples, settings.end_rows
-    )
-    rows = [TokenRow(*row) for row in told if len(row.token_ids) <= settings.max_tokens]
-    sft = settings.sft if last is None else replace(settings.sft, max_steps=settings.refit_steps)
-    scratch = out.with_name(f".{out.name}")
-    with logged(run.log, progress) as on_event:
+    chat = ChatFormat(checkpoint.tokenizer)
+
+    def rows_of(found: Sequence[Experience], end_rows: int = 1) -> list[TokenRow]:
+        told = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows)
+        return [TokenRow(*row) for row in told if len(row.token_ids) <= settings.max_tokens]
+
+    def learn(rows: Sequence[TokenRow], steps: int | None, name: str, rate: float) -> dict[str, Any]:
+        sft = replace(settings.sft, max_steps=steps, learning_rate=rate)
         hooks = Hooks(
-            on_metrics=lambda metrics: on_event(Event(out.name, metrics=metrics)),
-            on_progress=lambda done, total: on_event(Event(out.name, done=done, total=total)),
-            checkpoint_dir=scratch,
+            on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
+            on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
+            checkpoint_dir=out.with_name(f".{name}"),
         )
-        result = train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks)
+        return asdict(train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks))
+
+    hard = f"{out.name}-hard"
+    rows, ends = rows_of(learnt, settings.end_rows), [one for one in learnt if one.terminated]
+    with logged(run.log, progress) as on_event:
+        steps, rate = settings.sft.max_steps if last is None else settings.refit_steps, settings.sft.learning_rate
+        facts = {"update": learn(rows, steps, out.name, rate)}
+        if settings.hard_steps and ends:
+            count = settings.hard_steps * settings.sft.batch_size * settings.sft.accumulation // 2
+            seed = derive_seed(config.seed, hard)
+            drawn = hard_rows(checkpoint.model, rows_of(ends), count, seed)
+            mixed = [*drawn, *random.Random(seed).choices(rows, k=count)]
+            facts["hard"] = learn(mixed, settings.hard_steps, hard, rate / 2)
     save_checkpoint(checkpoint, out)
-    shutil.rmtree(scratch, ignore_errors=True)
-    return {"rows": len(rows), "update": asdict(result)}
+    for name in (out.name, hard):
+        shutil.rmtree(out.with_name(f".{name}"), ignore_errors=True)
+    return {"rows": len(rows), **facts}
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claims_kept: int = 0) -> Fidelity:

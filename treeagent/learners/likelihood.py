@@ -1,0 +1,50 @@
+"""How likely a model finds tokens that are given."""
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from treeagent.learners.batches import pad
+from treeagent.learners.common import Model
+from treeagent.targets import TokenRow
+
+_BATCH = 16
+"""Rows at a time."""
+
+
+@torch.no_grad()
+def token_logprobs(
+    model: Model, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float = 1.0
+) -> list[list[float]]:
+    """Log-probabilities, in nats, of each pair's second tokens behind its first ones."""
+    model.eval()
+    found: list[list[float]] = [[] for _ in pairs]
+    order = sorted(range(len(pairs)), key=lambda place: sum(map(len, pairs[place])))
+    for start in range(0, len(order), _BATCH):
+        places = order[start : start + _BATCH]
+        batch = [pairs[place] for place in places]
+        ids = pad([(*prompt, *said) for prompt, said in batch], torch.long).to(model.device)
+        mask = pad([[1] * (len(prompt) + len(said)) for prompt, said in batch], torch.long).to(model.device)
+        # Logits are dear where vocabularies are large: of the first token that is asked for here, and of all after it.
+        first = min(len(prompt) for prompt, _ in batch)
+        kept = ids.shape[1] - first + 1
+        logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=kept).logits[:, :-1].float() / temperature
+        chosen = logits.log_softmax(-1).gather(-1, ids[:, first:, None])[..., 0].cpu()
+        for row, (place, (prompt, said)) in enumerate(zip(places, batch, strict=True)):
+            begin = len(prompt) - first
+            found[place] = chosen[row, begin : begin + len(said)].tolist()
+    return found
+
+
+def hard_rows(model: Model, rows: Sequence[TokenRow], count: int, seed: int) -> list[TokenRow]:
+    """``count`` rows drawn, with repetitions, in proportion to 1 - p, p being the probability of the least likely of
+    their tokens to imitate: from above 1/2 on, greedy decoding writes all of them.
+
+    Args:
+        rows: what is to be imitated is their end.
+    """
+    starts = [row.mask.index(True) for row in rows]
+    pairs = [(row.token_ids[:start], row.token_ids[start:]) for row, start in zip(rows, starts, strict=True)]
+    wrong = [1 - torch.tensor(min(logprobs)).exp().item() for logprobs in token_logprobs(model, pairs)]
+    return random.Random(seed).choices(rows, wrong if any(wrong) else None, k=count)
