@@ -11,6 +11,7 @@ them, a first round) is made once a seed. Runs that are there already are read, 
 """
 
 import argparse
+import asyncio
 import json
 import re
 import shutil
@@ -22,14 +23,18 @@ from pathlib import Path
 
 from learning import Learnt, arguments_of, pooled, train
 
+from treeagent.actors import environment, play_on
 from treeagent.checkpoint import load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
+from treeagent.health import finished_paths
 from treeagent.imagine import memory_path, wording
+from treeagent.jobs import read_trees
 from treeagent.learners.sft import train_sft
 from treeagent.loop import search_waves, waves
 from treeagent.progress import RichProgress
 from treeagent.run import Run
+from treeagent.search.node import path_return
 from treeagent.targets import TokenRow
 from treeagent.world import audit_world, experiences, fit, split
 from treeagent.world_model.encoder import LexicalEncoder
@@ -110,6 +115,8 @@ class Arm:
     real_steps: int
     """Of the environment after that."""
     imagined_steps: int
+    kept: float | None
+    """Share of the successes found in the first round's imagined trees that are successes in the environment."""
 
 
 def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
@@ -142,7 +149,26 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
         seeding + demonstrated,
         spent["environment_steps"] - seeding,
         spent["imagined_steps"],
+        asyncio.run(promises_kept(finished)) if any(recipe.imagined) else None,
     )
+
+
+async def promises_kept(run: Run) -> float | None:
+    """Every success of the first round's imagined trees, replayed in the environment for the table alone, uncounted;
+    None where there are none."""
+    dynamics, returned = play_on(environment(run.config), run.config, "promises"), list[float]()
+    for tree in read_trees(run.trees, [_IMAGINED]):
+        for path in finished_paths(tree):
+            if path_return(path, tree.discount) < 1:
+                continue
+            state, total = await dynamics.reset(tree.task), 0.0
+            for edge in path:
+                told = await dynamics.step(state, edge.action)
+                state, total = told.state, total + (told.reward or 0.0)
+                if told.terminated or told.truncated:
+                    break
+            returned.append(total)
+    return sum(total >= 1 for total in returned) / len(returned) if returned else None
 
 
 def trust(run: Run, shares: Sequence[float]) -> None:
@@ -223,8 +249,9 @@ def table(arms: Mapping[str, Sequence[Arm]]) -> str:
     rounds."""
     lines = [
         "| trees | greedy before | after the last round | 95 % | by seed | gain by round | ÷ real | share imagined "
-        "| env steps: seed, after | imagined steps | exact | reward right | episodes wrong | optimism |",
-        f"|{'---|' * 14}",
+        "| env steps: seed, after | imagined steps | exact | reward right | episodes wrong | optimism "
+        "| successes kept |",
+        f"|{'---|' * 15}",
     ]
     gains = {name: _gains([arm.learnt for arm in several]) for name, several in arms.items()}
     for name, several in arms.items():
@@ -242,7 +269,8 @@ def table(arms: Mapping[str, Sequence[Arm]]) -> str:
             f"{statistics.mean(arm.real_steps for arm in several):,.0f} "
             f"| {statistics.mean(arm.imagined_steps for arm in several):,.0f} "
             f"| {mean('observation_exact')} | {mean('reward_accuracy')} | {mean('wrong_episodes')} "
-            f"| {mean('optimism')} |"
+            f"| {mean('optimism')} "
+            f"| {' '.join(f'{100 * arm.kept:.0f}' for arm in several if arm.kept is not None) or '-'} |"
         )
     return "\n".join(lines)
 
