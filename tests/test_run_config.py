@@ -252,6 +252,11 @@ def test_gae_wants_the_value_of_every_state() -> None:
     assert load_config(None, [*settings, "search.estimate_all=true"]).search.estimate_all
 
 
+def test_a_world_model_on_a_server_is_neither_trained_nor_asked_how_sure_it_is() -> None:
+    told = sentence(None, "world.generator=remote", "world.model=m", "world.confidence=0.5")
+    assert "confidence is 0.5 and hard_steps 0, but generator is 'remote'" in told
+
+
 def test_no_more_demonstrations_than_the_warm_start_plays() -> None:
     told = sentence(None, "warm_start.episodes=10", "world.demonstrations=11")
     assert "world.demonstrations is 11, but warm_start.episodes is only 10" in told

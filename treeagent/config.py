@@ -287,6 +287,9 @@ class WorldConfig:
     """Longest answer."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
     """Of its answers; 0 is greedy."""
+    confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Least probability of the least likely token of an answer that ends an episode; of an end that it is less sure of
+    nobody knows what it is worth. 0 takes every answer."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the tasks that it is audited on and never learns from."""
     audit_steps: Annotated[int, Field(gt=0)] = 1000
@@ -307,6 +310,11 @@ class WorldConfig:
     def _named(self) -> Self:
         if self.generator == "remote" and self.model is None:
             raise ValueError("generator is 'remote', but no model is named: set model to the server's name for it")
+        if self.generator == "remote" and (self.confidence or self.hard_steps):
+            raise ValueError(
+                f"confidence is {self.confidence:g} and hard_steps {self.hard_steps}, but generator is 'remote': a "
+                "server is not asked how sure it is, nor trained; set both to 0"
+            )
         return self
 
 

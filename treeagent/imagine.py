@@ -86,6 +86,7 @@ def world_model(config: RunConfig, world: Path) -> Iterator[ExperienceModel]:
             max_steps=config.environment.max_steps,
             memory=memory,
             examples=settings.examples,
+            confidence=settings.confidence,
             format=config.policy.format,
             seed=derive_seed(config.seed, "world"),
         )

@@ -10,7 +10,7 @@ from shop_steps import PAGE, RESULTS, experience, shop_steps, shop_trees
 
 from treeagent.transitions import transitions
 from treeagent.types import Action, Message, Refused, State, Task, Transition, Unanswered
-from treeagent.world_model.experience import ExperienceModel
+from treeagent.world_model.experience import DOUBT, ExperienceModel
 from treeagent.world_model.fidelity import (
     Episode,
     Fidelity,
@@ -212,6 +212,17 @@ def test_a_model_that_cannot_be_read_is_not_trusted() -> None:
     assert found.overall.unreadable == ends / len(steps)
     assert found.overall.reward_error == ends / len(steps)
     assert (found.wrong_episodes, found.lambda_cap) == (1.0, 0.0)
+
+
+def test_what_the_model_doubts_counts_for_and_against_nothing() -> None:
+    steps = shop_steps(50)
+    ends = sum(one.terminated for one in steps)
+    found = audited(Oracle(steps, reward=None, error=f"{DOUBT} of this end"), steps)
+    assert found.doubted == found.to_json()["doubted"] == pytest.approx(ends / len(steps))
+    assert found.overall == Figures(len(steps) - ends, 1, 1, 1, 0, 0, 1, 0)
+    assert (found.episodes, found.lambda_cap) == (50 - ends, 0.0)  # silence earns no trust
+    with pytest.raises(Refused, match=r"not sure of one of \d+ held-out steps: lower world.confidence"):
+        audited(Oracle(steps, reward=None, error=DOUBT), [one for one in steps if one.terminated])
 
 
 def test_errors_compound_over_imagined_steps() -> None:

@@ -24,9 +24,10 @@ def fidelity_table(found: Fidelity) -> Group:
     for depth, figures in found.compounding.items():
         _add(table, f"imagined step {depth} in a row", figures)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
+    doubts = f"not sure enough of {found.doubted:.0%} of the steps, which are left out; " if found.doubted else ""
     told = (
-        f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end wrong in "
-        f"{found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
+        f"{doubts}{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end "
+        f"wrong in {found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
     )
     lines = [Text(told)]
     if found.bound is not None:

@@ -15,6 +15,8 @@ from treeagent.world_model.wording import RESET, Answer, Wording
 
 _ROUNDING = 0.01
 """Of an episode's rewards, each of which is told in three decimals."""
+DOUBT = "the world model is not sure enough"
+"""How the ``error`` of a transition begins whose answer can be read, but is not believed by the model itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class Draft:
     text: str
     error: str = ""
     """Why there is no whole text: the prompt is too long, or the answer was cut off."""
+    confidence: float = 1.0
+    """Probability of its least likely token; 1 where the writer does not tell."""
 
 
 class Writer(Protocol):
@@ -50,6 +54,8 @@ class Tally:
     """Answers wanted, those given by rule not counted."""
     unreadable: int = 0
     """Steps without a readable answer."""
+    doubted: int = 0
+    """Ends that the model itself is not sure enough of."""
     invalid: int = 0
     """Actions that were refused, by the model or as malformed."""
 
@@ -63,8 +69,10 @@ class ExperienceModel:
 
     An answer of another form, or whose reward takes the return of what was imagined so far out of range, is no
     transition: after ``attempts`` the state is a dead end (truncated, invalid, with the reason as its ``error``)
-    whose reward is unknown (None), not 0; ``tally`` counts it and a search takes it for no visit. Malformed actions
-    are refused by rule, in the words of ``EnvDynamics``.
+    whose reward is unknown (None), not 0; ``tally`` counts it and a search takes it for no visit. So is an end that
+    the model is not sure enough of: like the halt state of MOReL (Kidambi et al. 2020, definition 2), it keeps search
+    from where the model knows too little, without a word on what it is worth. Malformed actions are refused by rule, in
+    the words of ``EnvDynamics``.
 
     Args:
         writer: the model.
@@ -73,6 +81,7 @@ class ExperienceModel:
         memory: where similar steps come from.
         examples: k, how many of them a prompt shows.
         attempts: times that a step is asked for; more than one helps where the writer samples.
+        confidence: least one of an answer that ends the episode, in [0, 1].
         return_range: the least and the greatest return of an episode that can be true.
         reveal_reward: False withholds every reward, as at evaluation.
         format: of the agent's turns.
@@ -88,6 +97,7 @@ class ExperienceModel:
         memory: Retriever | None = None,
         examples: int = 0,
         attempts: int = 1,
+        confidence: float = 0.0,
         return_range: tuple[float, float] = (0.0, 1.0),
         reveal_reward: bool = True,
         format: Format = "react",
@@ -106,6 +116,7 @@ class ExperienceModel:
         self._max_steps = max_steps
         self._examples = examples
         self._attempts = attempts
+        self._confidence = confidence
         self._return_range = return_range
         self._reveal_reward = reveal_reward
         self._format: Format = format
@@ -187,13 +198,17 @@ class ExperienceModel:
                 answers[place] = self._read(draft, earned[place])
             waiting = [place for place in waiting if isinstance(answers[place], str)]
         self.tally.steps += len(places)
-        self.tally.unreadable += len(waiting)
+        doubted = sum(str(answers[place]).startswith(DOUBT) for place in waiting)
+        self.tally.doubted += doubted
+        self.tally.unreadable += len(waiting) - doubted
         return answers
 
     def _read(self, draft: Draft, earned: float) -> Answer | str:
         answer = draft.error or self.wording.read(draft.text)
         if isinstance(answer, str):
             return answer
+        if answer.terminated and draft.confidence < self._confidence:
+            return f"{DOUBT} of this end: its confidence is {draft.confidence:.2f}, not {self._confidence:g}"
         low, high = self._return_range
         returned = min(max(earned + answer.reward, low), high)
         if abs(earned + answer.reward - returned) > _ROUNDING:
@@ -204,7 +219,7 @@ class ExperienceModel:
         used = 1 + sum(message.role == "assistant" for message in state.messages)
         said = Message("assistant", action.text, action.token_ids)
         if isinstance(answer, str):
-            after = State(state.task, (*state.messages, said, Message("user", f"Unreadable: {answer}")))
+            after = State(state.task, (*state.messages, said, Message("user", f"Unanswered: {answer}")))
             return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0, error=answer)
         self.tally.invalid += answer.invalid
         messages = (*state.messages, said, Message("user", answer.observation))

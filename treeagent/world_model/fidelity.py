@@ -11,11 +11,14 @@ from functools import partial
 from typing import Any
 
 from treeagent.types import Action, Dynamics, Message, Refused, State, Task, Transition, Unanswered
+from treeagent.world_model.experience import DOUBT
 from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, answered
 
 Kind = Callable[[Experience], str]
 """The type of an action."""
+_PLAIN = ("doubted", "optimism", "wrong_episodes", "episodes", "cr", "lambda_cap")
+"""Findings that are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Prediction:
     """None where the answer was unreadable."""
     terminated: bool = False
     invalid: bool = False
+    doubted: bool = False
+    """The model is not sure enough to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,9 @@ class Fidelity:
     """An audit's findings."""
 
     overall: Figures
+    doubted: float
+    """Share of the steps that the model is not sure enough of to say what comes; no other figure counts them, or an
+    episode that comes to one."""
     determined: Figures | None
     """Of the actions that are not free, whose answers can be told; None where there are none."""
     openings: Figures | None
@@ -122,7 +130,7 @@ class Fidelity:
         """The issue's figures at the top level, tables below."""
         tables = {name: _by(getattr(self, name)) for name in ("by_kind", "by_depth", "compounding")}
         calibration = {f"{said:g}": list(found) for said, found in self.calibration.items()}
-        plain = {name: getattr(self, name) for name in ("optimism", "wrong_episodes", "episodes", "cr", "lambda_cap")}
+        plain = {name: getattr(self, name) for name in _PLAIN}
         apart = {"determined": self.determined, "openings": self.openings, "bound": self.bound}
         told = {name: None if found is None else asdict(found) for name, found in apart.items()}
         return asdict(self.overall) | told | plain | tables | {"calibration": calibration}
@@ -349,13 +357,16 @@ async def audit(
         real: of plans made in the real environment on the same tasks, whether they did.
 
     Raises:
-        Refused: there is nothing held out, or a held-out transition or task was trained on.
+        Refused: there is nothing held out, a held-out transition or task was trained on, or the model is sure of none.
     """
     everything = list(held_out)
     _check_apart(everything, trained)
     kept, opened = ([one for one in everything if one.opens is opens] for opens in (False, True))
     judge = partial(figures, free=free, kind=kind, tolerance=tolerance, reward_span=reward_span)
-    pairs = [Pair(one, said) for one, said in zip(kept, await _ask(model, kept), strict=True)]
+    asked = [Pair(one, said) for one, said in zip(kept, await _ask(model, kept), strict=True)]
+    pairs = [pair for pair in asked if not pair.said.doubted]
+    if kept and not pairs:
+        raise Refused(f"the world model is not sure of one of {len(kept)} held-out steps: lower world.confidence")
     overall, tellable = judge(pairs), [pair for pair in pairs if kind(pair.real) not in free]
 
     def table(keyed: Iterable[tuple[Any, Pair]]) -> dict[Any, Figures]:
@@ -370,17 +381,18 @@ async def audit(
     episodes = [
         _episode(chain, imagined)
         for chain, imagined in zip(played, rolled, strict=True)
-        if chain[-1].terminated or chain[-1].truncated
+        if (chain[-1].terminated or chain[-1].truncated) and not imagined[-1].said.doubted
     ]
     ratio = cr(replayed, real)
     wrong = wrong_episodes(episodes, tolerance)
     return Fidelity(
         overall=overall,
+        doubted=1 - len(pairs) / len(asked),
         determined=judge(tellable) if tellable else None,
         openings=judge(begun, free=("opening",), kind=lambda _: "opening") if begun else None,
         by_kind=table((kind(pair.real), pair) for pair in pairs),
         by_depth=table((pair.real.depth, pair) for pair in pairs),
-        compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, start=1)),
+        compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, 1) if not pair.said.doubted),
         calibration=calibration(episodes),
         optimism=optimism(episodes),
         wrong_episodes=wrong,
@@ -448,7 +460,13 @@ def _action(one: Experience) -> Action:
 
 
 def _prediction(transition: Transition) -> Prediction:
-    return Prediction(answered(transition.state.messages), transition.reward, transition.terminated, transition.invalid)
+    return Prediction(
+        answered(transition.state.messages),
+        transition.reward,
+        transition.terminated,
+        transition.invalid,
+        transition.error.startswith(DOUBT),
+    )
 
 
 async def _ask(model: Dynamics, experiences: Sequence[Experience]) -> list[Prediction]:

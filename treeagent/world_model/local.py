@@ -1,10 +1,12 @@
 """A local transformers model as a world model's writer, and its hidden states as an encoder."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from treeagent.generators.base import Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.types import Message
@@ -35,13 +37,14 @@ class LocalWriter:
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
         )
-        drafts = {place: self._draft(sample.token_ids) for place, (sample,) in zip(readable, samples, strict=True)}
+        drafts = {place: self._draft(sample) for place, (sample,) in zip(readable, samples, strict=True)}
         return [drafts.get(place, Draft("", error)) for place, error in enumerate(errors)]
 
-    def _draft(self, token_ids: tuple[int, ...]) -> Draft:
-        if token_ids[-1] != self.chat.stop_id:
-            return Draft(self.chat.decode(token_ids), f"the answer was cut off after {len(token_ids)} tokens")
-        return Draft(self.chat.decode(token_ids))
+    def _draft(self, sample: Sample) -> Draft:
+        text, count = self.chat.decode(sample.token_ids), len(sample.token_ids)
+        if sample.token_ids[-1] != self.chat.stop_id:
+            return Draft(text, f"the answer was cut off after {count} tokens")
+        return Draft(text, confidence=math.exp(min(sample.logprobs)))
 
 
 @dataclass(frozen=True, slots=True)
