@@ -212,3 +212,12 @@ def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_hel
     assert known > {one.task_id for one in learnt}
     assert not known & {one.task_id for one in held_out}
     assert Run.open(run).facts("world")["demonstrated_steps"] > 60
+
+
+def test_held_out_demonstrations_fill_up_a_small_audit(run: Path) -> None:
+    refit(run, "world.demonstrations=60", "world.audit_steps=120")
+    own = [one for one in split(load_config(run / "world.toml"), experiences(Run.open(run)))[1] if not one.opens]
+    audited = json.loads(treeagent("world", "eval", run, "--json").stdout)
+    assert len(own) < audited["steps"] <= 120
+    again = json.loads(treeagent("world", "eval", run, "--json", f"world.audit_steps={len(own)}").stdout)
+    assert again["steps"] == len(own)  # the run's own come first

@@ -148,8 +148,9 @@ def _train(
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claims_kept: int = 0) -> Fidelity:
-    """Measure a run's world model in the folder ``world`` on the steps of the tasks held out from it; written to
-    RUN/fidelity.json.
+    """Measure a run's world model in the folder ``world`` on the steps of the tasks held out from it: those of the
+    run's trees and, where they are fewer than ``world.audit_steps``, of demonstrations such as it learnt from; written
+    to RUN/fidelity.json.
 
     Args:
         claims: successes that were found in imagination and replayed in the environment.
@@ -158,11 +159,12 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
     Raises:
         RunError: there is nothing held out.
     """
-    learnt, held_out = split(config, experiences(run))
+    most, own = config.world.audit_steps, list(experiences(run))
+    missing = most - sum(not one.opens for one in split(config, iter(own))[1])
+    learnt, held_out = split(config, chain(own, _held_out_demonstrations(config, missing)))
     steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
     if not steps:
         raise RunError(f"no task of {run.path} is held out: raise world.held_out, or collect more tasks")
-    most = config.world.audit_steps
     kept = steps[:most]
     with world_model(config, world) as model:
         fidelity = asyncio.run(
@@ -182,6 +184,18 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
     return fidelity
 
 
+def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experience]:
+    """Whole episodes of held-out tasks, of ``steps`` steps or a few more as long as there are any."""
+    played = islice(demonstrations(config), config.world.demonstrations) if config.world.demonstrations else ()
+    for tree in played:
+        if steps <= 0:
+            return
+        if _is_held_out(config, tree.task.id):
+            found = list(transitions(tree, config.policy.format))
+            steps -= len(found)
+            yield from found
+
+
 def experiences(run: Run) -> Iterator[Experience]:
     """How the tasks of the run's searched trees began, and every step that the trees took for real."""
     for name in run.collections():
@@ -197,9 +211,13 @@ def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experien
     learnt: dict[str, Experience] = {}
     held_out: dict[str, Experience] = {}
     for one in found:
-        share = int.from_bytes(hashlib.blake2b(one.task_id.encode(), digest_size=4).digest()) / 2**32
-        (held_out if share < config.world.held_out else learnt).setdefault(one.digest(), one)
+        (held_out if _is_held_out(config, one.task_id) else learnt).setdefault(one.digest(), one)
     return [one for digest, one in learnt.items() if digest not in held_out], list(held_out.values())
+
+
+def _is_held_out(config: RunConfig, task_id: str) -> bool:
+    share = int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=4).digest()) / 2**32
+    return share < config.world.held_out
 
 
 def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:
