@@ -9,16 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import pytest
+from toy_doors import WORDING, BothDoors, Doors, Teller, teller_model
 
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.evaluate import Actors, EvaluateConfig, Mode, Outcome, execute, play, summarise, wilson_interval
+from treeagent.evaluate import Actors, EvaluateConfig, Mode, Outcome, execute, play, replan, summarise, wilson_interval
+from treeagent.grammar import ReAct
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.node import Budget, Edge, Tree
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Dynamics, Estimate, Message, Proposal, Refused, State, Task, Transition
+from treeagent.world_model.experience import Draft, ExperienceModel
 
 SHOP = ShopEnv(ShopOptions(products=200))
 SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
@@ -232,6 +235,61 @@ class Climber:
         assert count == 1
         self.asked += [(state.task.id, state.messages[-1].content) for state in states]
         return [Proposal((1,), (act("climb"),)) for _ in states]
+
+
+def replanned(model: Dynamics, mode: Mode = "mcts") -> tuple[Outcome, list[str], list[Tree]]:
+    """Of the doors, planned in ``model``: how it went, the doors taken, the first tree."""
+    env = Doors()
+    [goal] = env.tasks("test", 1)
+    verified = Recorder(EnvDynamics(env, max_steps=2))
+    search = SearchConfig(limits=Limits(simulations=16), candidates=2)
+    actors = Actors(BothDoors(), BothDoors(), None)
+    [outcome], trees = asyncio.run(replan(actors, model, verified, [goal], mode, EVALUATE, search, 7))
+    return outcome, [ReAct().read(text).call for text in verified.actions[goal.id]], trees  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mode", ["mcts", "beam", "best_first", "lookahead"])
+def test_a_plan_in_a_world_model_takes_no_step_of_the_environment_but_its_own(mode: Mode) -> None:
+    outcome, doors, [tree] = replanned(teller_model(Teller()), mode)
+    assert (outcome.success, doors) == (True, ["r", "r"])
+    assert (outcome.budget.environment_steps, outcome.steps) == (2, 2)
+    assert outcome.budget.imagined_steps > 2
+    assert tree.root.origin == "real"
+    assert {node.origin for node in tree.nodes() if node is not tree.root} == {"imagined"}
+
+
+def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
+    """The model believes in a prize behind ll. Behind the first door it reads that it is wrong, as would another model:
+    what follows is asked with the environment's own words."""
+    teller = Teller(prize=lambda taken: 1.0 if taken == "ll" else 0.0, sight=lambda taken: f"gold glitters at {taken}")
+    model, asked = teller_model(teller), list[str]()
+
+    @dataclass
+    class Listener:
+        async def reset(self, task: Task) -> State:
+            return await model.reset(task)
+
+        async def step(self, state: State, action: Action) -> Transition:
+            asked.append(state.messages[-1].content)
+            return await model.step(state, action)
+
+    outcome, doors, _ = replanned(Listener())
+    assert (outcome.reward, doors) == (0.0, ["l", "l"])  # the model's word chose, the environment's counts
+    assert {"gold glitters at l", "behind door l"} <= set(asked)
+    with pytest.raises(Refused, match="mode is 'greedy', which plans nothing"):
+        replanned(model, "greedy")
+
+
+def test_where_search_finds_nothing_the_policy_goes_on() -> None:
+    """A model whose every answer is babble."""
+    silent = ExperienceModel(Babbler(), WORDING, max_steps=2)
+    outcome, doors, _ = replanned(silent)
+    assert (doors, outcome.error) == (["l", "l"], "")
+
+
+class Babbler:
+    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+        return [Draft("hm") for _ in prompts]
 
 
 def test_where_a_plan_stops_the_policy_goes_on() -> None:

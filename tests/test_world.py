@@ -103,6 +103,31 @@ def test_a_world_model_is_an_environment_to_every_command(run: Path, tmp_path: P
     assert not [tree.error for tree in trees if tree.error]
 
 
+def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None:
+    """Every step of the environment is one that was executed, as its greedy twin's are."""
+    checkpoint = run / "checkpoints" / "warm"
+    settings = ["workers=1", "evaluate.tasks=3", 'evaluate.modes=["greedy","mcts"]', "search.limits.simulations=4"]
+    command: list[str | Path] = ["eval", checkpoint, "--config", CONFIG, "--out", tmp_path / "planned", *settings]
+    planned = treeagent(*command, f"evaluate.world={run}")
+    assert planned.returncode == 0, planned.stderr
+    rows = json.loads((tmp_path / "planned" / "results.json").read_text())
+    assert [(row["mode"], row["environment_steps"]) for row in rows] == [
+        (row["mode"], round(row["steps"] * 3)) for row in rows
+    ]
+    trees = list(read_as(from_record, tmp_path / "planned" / "trees"))
+    assert len(trees) == 3 and sum(tree.budget.imagined_steps for tree in trees) > 0
+    other = treeagent(
+        *command,
+        "environment.name=frozenlake",
+        "environment.options={size=4}",
+        f"evaluate.world={run}",
+        "--out",
+        tmp_path / "other",
+    )
+    assert other.returncode == 2
+    assert "is of environment 'shop', not of 'frozenlake'" in other.stderr.replace("\n", " ")
+
+
 def test_an_environment_that_cannot_be_imagined_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="environment 'imagined' wants option run: Field required"):
         make_env("imagined")

@@ -6,7 +6,7 @@ head; the plan is then executed, and only that execution is verified.
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -20,9 +20,11 @@ from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Budget, Edge, Tree
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Critic, Dynamics, Policy, Refused, Task, Value
+from treeagent.types import Action, Critic, Dynamics, Policy, Refused, State, Task, Transition, Value
 
 Mode = Literal["greedy", SearchMethod]
+Episode = tuple[Growth, list[Edge]]
+"""What is being played: its seeds and what it has cost, and the steps taken so far."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -39,6 +41,9 @@ class EvaluateConfig:
     """How a search's tree becomes actions; those of lookahead are taken already."""
     likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
     """λ of ``leaf``: ends are ranked by V + λ log π(path), in reward units a nat."""
+    world: str = ""
+    """The folder of a run whose world model is searched in place of the environment, anew after each step that the
+    environment took (model predictive control); none if empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +99,7 @@ async def play(
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
-        if mode == "lookahead":
-            plans = [most_visited_path(tree) for tree in trees]
-        else:
-            plans = [best_path(tree, config.decision, settings, config.likelihood_weight) for tree in trees]
+        plans = [_plan(mode, tree, config, settings) for tree in trees]
     outcomes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
@@ -124,17 +126,97 @@ async def execute(
 ) -> list[Outcome]:
     """Take each plan's actions, then the policy's, until the task ends or, which is an error of the outcome, a step
     fails, takes more than ``step_seconds`` or leads to a state that the policy cannot read."""
+    planned = {task.id: [edge.action for edge in plan] for task, plan in zip(tasks, plans, strict=True)}
+
+    async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
+        left = {id(growth): planned[growth.tree.task.id][len(path) :] for growth, path in wanted}
+        drawn = await _propose(policy, [one for one in wanted if not left[id(one[0])]])
+        return {growth: actions[0] for growth, actions in left.items() if actions} | drawn
+
+    return await _episodes(dynamics, tasks, seeds, choose, step_seconds)
+
+
+async def replan(
+    actors: Actors,
+    model: Dynamics,
+    verified: Dynamics,
+    tasks: Sequence[Task],
+    mode: Mode,
+    config: EvaluateConfig,
+    search: SearchConfig,
+    seed: int,
+) -> tuple[list[Outcome], list[Tree]]:
+    """Model predictive control: from where each episode really stands a tree grows in a ``model`` of the environment,
+    the first action of its best path is taken in the environment itself, on ``verified``, and so on until the end.
+    Where search finds nothing to do, the policy acts greedily.
+
+    What the model says of rewards may choose: it is its own guess.
+
+    Returns the outcomes and each task's first tree, whose root is how the task opens, in the tasks' order.
+
+    Raises:
+        Refused: ``mode`` is "greedy", which plans nothing.
+    """
+    if mode == "greedy":
+        raise Refused("mode is 'greedy', which plans nothing: name a way of searching")
+    settings = _settings(mode, config, search)
+    first: dict[str, Tree] = {}
+
+    async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
+        states = {growth.tree.task.id: end(growth, path).state for growth, path in wanted}
+        grower = make_search(actors.sampling, _Resumed(model, states), settings, actors.value, actors.critic)
+        trees = await grower.run([growth.tree.task for growth, _ in wanted], [one.next_seed() for one, _ in wanted])
+        chosen: dict[int, Action] = {}
+        for (growth, _), tree in zip(wanted, trees, strict=True):
+            growth.tree.budget.add(tree.budget)
+            first.setdefault(tree.task.id, tree)
+            if path := _plan(mode, tree, config, settings):
+                chosen[id(growth)] = path[0].action
+        return chosen | await _propose(actors.greedy, [one for one in wanted if id(one[0]) not in chosen])
+
+    seeds = [derive_seed(seed, mode, task.id) for task in tasks]
+    outcomes = await _episodes(verified, tasks, seeds, choose, search.step_seconds)
+    return outcomes, [first[task.id] for task in tasks if task.id in first]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resumed:
+    """A dynamics in which each task begins where its episode stands."""
+
+    model: Dynamics
+    states: Mapping[str, State]
+
+    async def reset(self, task: Task) -> State:
+        return self.states[task.id]
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return await self.model.step(state, action)
+
+
+def _plan(mode: SearchMethod, tree: Tree, config: EvaluateConfig, settings: SearchConfig) -> Sequence[Edge]:
+    if mode == "lookahead":
+        return most_visited_path(tree)
+    return best_path(tree, config.decision, settings, config.likelihood_weight)
+
+
+async def _episodes(
+    dynamics: Dynamics,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
+    step_seconds: float | None,
+) -> list[Outcome]:
+    """Play until each task ends or fails; ``choose`` gives the next actions by ``id`` of the growth, none where it has
+    written why to the growth's tree."""
     growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
-    runs = [(growth, list[Edge](), [edge.action for edge in plan]) for growth, plan in zip(growths, plans, strict=True)]
+    runs: list[Episode] = [(growth, []) for growth in growths]
     active = [run for run in runs if not run[0].tree.error]
     while active:
-        unplanned = [(growth, path) for growth, path, plan in active if len(path) >= len(plan)]
-        drawn = await _propose(policy, unplanned)
+        chosen = await choose(active)
         active = [run for run in active if not run[0].tree.error]
-        for growth, path, plan in active:
-            action = plan[len(path)] if len(path) < len(plan) else drawn[id(growth)]
-            path.append(Edge(action, prior=1.0))
-        await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path, _ in active))
+        for growth, path in active:
+            path.append(Edge(chosen[id(growth)], prior=1.0))
+        await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
         active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
     return [
         Outcome(
@@ -144,7 +226,7 @@ async def execute(
             growth.tree.budget,
             growth.tree.error or _unanswered(path),
         )
-        for growth, path, _ in runs
+        for growth, path in runs
     ]
 
 
@@ -153,7 +235,7 @@ def _unanswered(path: Sequence[Edge]) -> str:
     return f"nobody can tell what follows step {len(path)}" if last is not None and last.unknown else ""
 
 
-async def _propose(policy: Policy, wanted: Sequence[tuple[Growth, list[Edge]]]) -> dict[int, Action]:
+async def _propose(policy: Policy, wanted: Sequence[Episode]) -> dict[int, Action]:
     if not wanted:
         return {}
     states = [end(growth, path).state for growth, path in wanted]

@@ -4,8 +4,8 @@ counts."""
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -92,6 +92,22 @@ def world_model(config: RunConfig, world: Path) -> Iterator[ExperienceModel]:
         )
     finally:
         memory.close()
+
+
+def planner(config: RunConfig) -> AbstractContextManager[ExperienceModel]:
+    """The world model of the run ``evaluate.world``, for the agent that ``config`` describes to plan in.
+
+    Raises:
+        Refused: it is of another environment, or there is none.
+    """
+    run = Run.open(Path(config.evaluate.world))
+    settings, world = world_of(run)
+    if settings.environment.name != config.environment.name:
+        raise Refused(
+            f"evaluate.world {run.path} is of environment {settings.environment.name!r}, not of "
+            f"{config.environment.name!r}: name a run of that one"
+        )
+    return world_model(replace(settings, policy=config.policy, environment=config.environment), world)
 
 
 def _writer(config: RunConfig, world: Path) -> Writer:

@@ -23,9 +23,9 @@ from treeagent.checkpoint import (
     save_checkpoint,
 )
 from treeagent.config import Method, RunConfig
-from treeagent.evaluate import Mode, Outcome, execute, play
+from treeagent.evaluate import Mode, Outcome, execute, play, replan
 from treeagent.health import finished_paths, return_spread
-from treeagent.imagine import Imagination, call_imagined, settle, world_model
+from treeagent.imagine import Imagination, call_imagined, planner, settle, world_model
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
@@ -118,19 +118,16 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
     config = job.config
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
-    blind = in_turns(play_on(env, config, "evaluate", reveal_reward=False), config, whole.grammar)
-    outcomes, trees = asyncio.run(
-        play(
-            replace(actors, value=leaf_value(actors.value, whole, blind, config)),
-            blind,
-            in_turns(play_on(env, config, "evaluate"), config, whole.grammar),
-            tasks_at(env, job.split, job.tasks),
-            job.mode,
-            config.evaluate,
-            config.search,
-            derive_seed(config.seed, "evaluate"),
+    tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
+    verified = in_turns(play_on(env, config, "evaluate"), config, whole.grammar)
+    imagines = bool(config.evaluate.world) and job.mode != "greedy"
+    with planner(config) if imagines else nullcontext() as model:
+        blind = in_turns(model or play_on(env, config, "evaluate", reveal_reward=False), config, whole.grammar)
+        actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
+        playing = replan if imagines else play
+        outcomes, trees = asyncio.run(
+            playing(actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed)
         )
-    )
     whole.forget()
     if env.origin == "imagined":
         call_imagined(trees)
