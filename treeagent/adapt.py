@@ -19,6 +19,7 @@ from treeagent.checkpoint import load_checkpoint
 from treeagent.config import RunConfig
 from treeagent.envs.base import Env
 from treeagent.health import accuracy, alarms, imagination_alarms, return_spread, training_alarms, tree_figures
+from treeagent.imagine import planned_in
 from treeagent.improvement import change, scorer
 from treeagent.jobs import WaveJob, read_trees
 from treeagent.loop import Row, learn, measure, refuse_held, report, search_waves, waves
@@ -54,6 +55,8 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     """
     settings = config.adapt
     refuse_held(config, settings.methods)
+    if config.evaluate.world:
+        planned_in(config)
     _check_tasks(config)  # fails now rather than in the last round
     start = current = checkpoint or warm_start(config, run, progress)
     if settings.imagined_in(1):

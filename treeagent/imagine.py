@@ -98,6 +98,16 @@ def planner(config: RunConfig) -> AbstractContextManager[ExperienceModel]:
     """The world model of the run ``evaluate.world``, for the agent that ``config`` describes to plan in.
 
     Raises:
+        Refused: as ``planned_in``.
+    """
+    settings, world = planned_in(config)
+    return world_model(replace(settings, policy=config.policy, environment=config.environment), world)
+
+
+def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
+    """The settings and the folder of that world model.
+
+    Raises:
         Refused: it is of another environment, or there is none.
     """
     run = Run.open(Path(config.evaluate.world))
@@ -107,7 +117,7 @@ def planner(config: RunConfig) -> AbstractContextManager[ExperienceModel]:
             f"evaluate.world {run.path} is of environment {settings.environment.name!r}, not of "
             f"{config.environment.name!r}: name a run of that one"
         )
-    return world_model(replace(settings, policy=config.policy, environment=config.environment), world)
+    return settings, world
 
 
 def _writer(config: RunConfig, world: Path) -> Writer:

@@ -16,6 +16,7 @@ from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import Method, RunConfig, dump_config
 from treeagent.evaluate import Mode, Outcome, summarise
 from treeagent.health import return_spread
+from treeagent.imagine import planned_in
 from treeagent.jobs import TrainJob, WaveJob, evaluate_wave, read_trees, sample_value_rows, search_wave
 from treeagent.learners.value import fit_value
 from treeagent.pool import run_jobs
@@ -37,6 +38,8 @@ Row = dict[str, Any]
 def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     """A better agent and the evidence: warm start, search, one update a method, evaluation of them all."""
     refuse_held(config, config.update.methods)
+    if config.evaluate.world:
+        planned_in(config)
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
     base = fit_base(config, run, progress, warm)
