@@ -126,14 +126,15 @@ async def execute(
 ) -> list[Outcome]:
     """Take each plan's actions, then the policy's, until the task ends or, which is an error of the outcome, a step
     fails, takes more than ``step_seconds`` or leads to a state that the policy cannot read."""
-    planned = {task.id: [edge.action for edge in plan] for task, plan in zip(tasks, plans, strict=True)}
+    growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
+    planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
 
     async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
-        left = {id(growth): planned[growth.tree.task.id][len(path) :] for growth, path in wanted}
+        left = {id(growth): planned[id(growth)][len(path) :] for growth, path in wanted}
         drawn = await _propose(policy, [one for one in wanted if not left[id(one[0])]])
         return {growth: actions[0] for growth, actions in left.items() if actions} | drawn
 
-    return await _episodes(dynamics, tasks, seeds, choose, step_seconds)
+    return await _episodes(dynamics, growths, choose, step_seconds)
 
 
 async def replan(
@@ -150,7 +151,7 @@ async def replan(
     the first action of its best path is taken in the environment itself, on ``verified``, and so on until the end.
     Where search finds nothing to do, the policy acts greedily.
 
-    What the model says of rewards may choose: it is its own guess.
+    What the model says of rewards may choose: it is its own guess. Tasks are told apart by their ids.
 
     Returns the outcomes and each task's first tree, whose root is how the task opens, in the tasks' order.
 
@@ -175,7 +176,8 @@ async def replan(
         return chosen | await _propose(actors.greedy, [one for one in wanted if id(one[0]) not in chosen])
 
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
-    outcomes = await _episodes(verified, tasks, seeds, choose, search.step_seconds)
+    growths = await plant(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
+    outcomes = await _episodes(verified, growths, choose, search.step_seconds)
     return outcomes, [first[task.id] for task in tasks if task.id in first]
 
 
@@ -201,14 +203,12 @@ def _plan(mode: SearchMethod, tree: Tree, config: EvaluateConfig, settings: Sear
 
 async def _episodes(
     dynamics: Dynamics,
-    tasks: Sequence[Task],
-    seeds: Sequence[int],
+    growths: Sequence[Growth],
     choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
     step_seconds: float | None,
 ) -> list[Outcome]:
     """Play until each task ends or fails; ``choose`` gives the next actions by ``id`` of the growth, none where it has
     written why to the growth's tree."""
-    growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
     runs: list[Episode] = [(growth, []) for growth in growths]
     active = [run for run in runs if not run[0].tree.error]
     while active:

@@ -131,14 +131,14 @@ def _train(
         return asdict(train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks))
 
     hard = f"{out.name}-hard"
-    rows, ends = rows_of(learnt, settings.end_rows), [one for one in learnt if one.terminated]
+    rows = rows_of(learnt, settings.end_rows)
     with logged(run.log, progress) as on_event:
         steps, rate = settings.sft.max_steps if last is None else settings.refit_steps, settings.sft.learning_rate
         facts = {"update": learn(rows, steps, out.name, rate)}
-        if settings.hard_steps and ends:
+        if settings.hard_steps and (ends := rows_of([one for one in learnt if one.terminated])):
             count = settings.hard_steps * settings.sft.batch_size * settings.sft.accumulation // 2
             seed = derive_seed(config.seed, hard)
-            drawn = hard_rows(checkpoint.model, rows_of(ends), count, seed)
+            drawn = hard_rows(checkpoint.model, ends, count, seed)
             mixed = [*drawn, *random.Random(seed).choices(rows, k=count)]
             facts["hard"] = learn(mixed, settings.hard_steps, hard, rate / 2)
     save_checkpoint(checkpoint, out)

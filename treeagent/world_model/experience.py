@@ -70,7 +70,7 @@ class ExperienceModel:
     An answer of another form, or whose reward takes the return of what was imagined so far out of range, is no
     transition: after ``attempts`` the state is a dead end (truncated, invalid, with the reason as its ``error``)
     whose reward is unknown (None), not 0; ``tally`` counts it and a search takes it for no visit. So is an end that
-    the model is not sure enough of: like the halt state of MOReL (Kidambi et al. 2020, definition 2), it keeps search
+    the model is not sure enough of: like the halt state of MOReL (Kidambi et al. 2020), it keeps search
     from where the model knows too little, without a word on what it is worth. Malformed actions are refused by rule, in
     the words of ``EnvDynamics``.
 
