@@ -163,6 +163,18 @@ def test_an_ended_state_has_no_next_step() -> None:
         asyncio.run(model().step(replace(START, ended=True), act("click[1]")))
 
 
+def test_openings_and_steps_asked_at_once_are_one_call_of_the_writer() -> None:
+    made = model()
+
+    async def wave() -> tuple[State, State, Transition]:
+        return await asyncio.gather(made.reset(TASK), made.reset(TASK), made.step(START, act("click[1]")))
+
+    first, second, step = asyncio.run(wave())
+    assert (first, second) == (START, START) and step.state.messages[-1].content == PAGE
+    assert isinstance(made.writer, Script)
+    assert [len(prompts) for prompts in made.writer.asked] == [3]
+
+
 def test_steps_of_one_wave_are_one_call_of_the_writer() -> None:
     made = model()
 

@@ -46,6 +46,16 @@ class Retriever(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What follows an action at a place."""
+
+    place: Place
+    seed: int
+    earned: float
+    """Sum of the rewards imagined on the way there."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What a world model was asked."""
@@ -63,9 +73,9 @@ class Tally:
 class ExperienceModel:
     """Plays ``types.Dynamics`` in imagination.
 
-    Steps asked for in the same turn of the event loop, such as a wave's, are answered by one call of the writer. A step
-    depends on its state, its action and ``seed`` alone, whatever else is asked. Any state can be stepped, also one that
-    a real environment made.
+    Steps and openings asked for in the same turn of the event loop, such as a wave's, are answered by one call of the
+    writer. A step depends on its state, its action and ``seed`` alone, whatever else is asked. Any state can be
+    stepped, also one that a real environment made.
 
     An answer of another form, or whose reward takes the return of what was imagined so far out of range, is no
     transition: after ``attempts`` the state is a dead end (truncated, invalid, with the reason as its ``error``)
@@ -121,7 +131,7 @@ class ExperienceModel:
         self._reveal_reward = reveal_reward
         self._format: Format = format
         self._seed = seed
-        self._wave: tuple[list[tuple[State, Action]], asyncio.Task[list[Transition]]] | None = None
+        self._wave: tuple[list[_Question], asyncio.Task[list[Answer | str]]] | None = None
 
     async def reset(self, task: Task) -> State:
         """The imagined opening of a task.
@@ -129,8 +139,8 @@ class ExperienceModel:
         Raises:
             Unanswered: the model gave no readable answer.
         """
-        place = (Message("user", task.prompt),), RESET
-        (answer,) = await self._answers([place], [derive_seed(self._seed, task.id, task.seed, RESET)], [0.0])
+        seed = derive_seed(self._seed, task.id, task.seed, RESET)
+        answer = await self._answer(_Question(((Message("user", task.prompt),), RESET), seed, 0.0))
         if isinstance(answer, str):
             raise Unanswered(f"the opening of task {task.id!r} cannot be imagined: {answer}")
         return State(task, (Message("user", opening(task, answer.observation)),))
@@ -143,32 +153,26 @@ class ExperienceModel:
         """
         if state.ended:
             raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
+        if action.error:
+            return self._transition(state, action, _refusal(action))
+        place = self._history(state), call_text(action.call)
+        question = _Question(place, self._path_seed(state, place), _earned(state))
+        return self._transition(state, action, await self._answer(question))
+
+    async def _answer(self, question: _Question) -> Answer | str:
+        """What the model says, or why it cannot be read; all asked in one turn of the loop are asked together."""
         if self._wave is None or self._wave[1].done():
-            asked: list[tuple[State, Action]] = []
+            asked: list[_Question] = []
             self._wave = asked, asyncio.create_task(self._answer_wave(asked))
         asked, answered = self._wave
-        asked.append((state, action))
+        asked.append(question)
         place = len(asked) - 1
         # Shielded: a step that runs out of time must not take the others' answers along.
         return (await asyncio.shield(answered))[place]
 
-    async def _answer_wave(self, asked: Sequence[tuple[State, Action]]) -> list[Transition]:
-        """Runs in the loop's next turn, when all steps of this one have been asked for."""
+    async def _answer_wave(self, asked: Sequence[_Question]) -> list[Answer | str]:
         self._wave = None
-        return await self.imagine(asked)
-
-    async def imagine(self, asked: Sequence[tuple[State, Action]]) -> list[Transition]:
-        """The transitions of many steps at once."""
-        told = [place for place, (_, action) in enumerate(asked) if not action.error]
-        places = [(self._history(state), call_text(action.call)) for state, action in asked]
-        seeds = [self._path_seed(asked[place][0], places[place]) for place in told]
-        earned = [_earned(asked[place][0]) for place in told]
-        said = await self._answers([places[place] for place in told], seeds, earned)
-        answers: dict[int, Answer | str] = dict(zip(told, said, strict=True))
-        return [
-            self._transition(state, action, answers.get(place, _refusal(action)))
-            for place, (state, action) in enumerate(asked)
-        ]
+        return await self._answers(asked)
 
     def _history(self, state: State) -> tuple[Message, ...]:
         turns = (message.content for message in state.messages if message.role == "assistant")
@@ -178,10 +182,9 @@ class ExperienceModel:
         said = (message.content for message in place[0])
         return derive_seed(self._seed, state.task.id, state.task.seed, *said, place[1])
 
-    async def _answers(
-        self, places: Sequence[Place], seeds: Sequence[int], earned: Sequence[float]
-    ) -> list[Answer | str]:
+    async def _answers(self, asked: Sequence[_Question]) -> list[Answer | str]:
         """What the model says of each place, or why it cannot be read."""
+        places = [question.place for question in asked]
         near: Sequence[Sequence[Experience]] = [()] * len(places)
         if self.memory is not None and self._examples:
             near = self.memory.nearest(places, self._examples)
@@ -192,10 +195,10 @@ class ExperienceModel:
             if not waiting:
                 break
             drafts = await self.writer.write(
-                [prompts[place] for place in waiting], [derive_seed(seeds[place], attempt) for place in waiting]
+                [prompts[place] for place in waiting], [derive_seed(asked[place].seed, attempt) for place in waiting]
             )
             for place, draft in zip(waiting, drafts, strict=True):
-                answers[place] = self._read(draft, earned[place])
+                answers[place] = self._read(draft, asked[place].earned)
             waiting = [place for place in waiting if isinstance(answers[place], str)]
         self.tally.steps += len(places)
         doubted = sum(str(answers[place]).startswith(DOUBT) for place in waiting)
