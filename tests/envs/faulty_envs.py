@@ -21,7 +21,7 @@ from typing import cast
 
 from treeagent.envs import Demonstrator, Env, EnvDynamics, WorkerEnv
 from treeagent.envs.base import SnapshotKind, StepResult
-from treeagent.types import Action, Proposal, Split, State, Task, ToolCall
+from treeagent.types import Action, Proposal, Split, State, Task, ToolCall, Unanswered
 
 STAIRS = f"{__name__}:Stairs"
 DICE = f"{__name__}:Dice"
@@ -161,6 +161,8 @@ def fail(task: Task) -> StepResult:
             return (*answer[:4], {"lock": threading.Lock()})
         case "raise":
             raise KeyError("stair 2")
+        case "unanswered":
+            raise Unanswered("stair 2")
         case "chatter":
             sys.stderr.write("creak\n" * 500_000)
         case "slow":

@@ -37,7 +37,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.types import Policy, Proposal, Refused, State, Task, ToolCall
+from treeagent.types import Policy, Proposal, Refused, State, Task, ToolCall, Unanswered
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 
@@ -172,6 +172,18 @@ def test_a_fault_is_named_and_the_next_reset_starts_afresh(
     assert start(stairs, stairs_task(2))["process"] != first
     assert stairs.step("up")[0] == "stair 1"
     assert stairs.starts == 2
+
+
+def test_a_process_goes_on_after_a_step_that_nobody_can_tell(stairs: WorkerEnv) -> None:
+    process = start(stairs, stairs_task(1, "unanswered"))["process"]
+    stairs.step("up")
+    place = stairs.snapshot()
+    with pytest.raises(Unanswered, match="stair 2"):
+        stairs.step("up")
+    stairs.restore(place)
+    assert stairs.step("down")[0] == "stair 0"
+    assert start(stairs, stairs_task(2))["process"] == process
+    assert stairs.starts == 1
 
 
 @pytest.mark.parametrize(

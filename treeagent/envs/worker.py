@@ -36,7 +36,7 @@ from treeagent.envs.base import (
     checked_step,
     checked_verdict,
 )
-from treeagent.types import Origin, Refused, Split, Task, ToolCall
+from treeagent.types import Origin, Refused, Split, Task, ToolCall, Unanswered
 
 T = TypeVar("T")
 
@@ -69,7 +69,8 @@ class WorkerEnv(Env):
     Everything that an ``Env`` offers is passed on, arguments and answers pickled. Snapshots are kept as bytes in this
     process, so that they outlive the environment's; those that cannot be pickled, or are not portable, are lost with
     it. An exception out of the environment is raised here as it was there, the worker's traceback in its notes; since
-    nobody knows what it left behind, the process of its episode ends with it.
+    nobody knows what it left behind, the process of its episode ends with it. Not so for ``Unanswered``, which says
+    that nobody can tell what follows of a process that is well.
 
     The limits hold what goes wrong by mistake: this is no sandbox. POSIX only.
 
@@ -229,6 +230,8 @@ class WorkerEnv(Env):
         except EnvBroken as error:
             self._end()
             raise EnvBroken(f"{self._where(call)}: {error}") from None
+        except Unanswered:
+            raise
         except Exception:
             if method in _EPISODE or method == "make":
                 self._end()
