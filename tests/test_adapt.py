@@ -108,6 +108,20 @@ def test_a_finished_loop_resumes_to_the_same_table(run: Path) -> None:
     assert (run / "results.json").read_bytes() == before
 
 
+def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = treeagent(
+        "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1", *SMALL,
+        "adapt.rounds=1", 'adapt.methods=["dpo"]', "update.pairs.min_margin=3",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    why = "round 1 learns nothing by dpo: "
+    assert done.stderr.count(why) == 2, "at once, and after the results"
+    assert {row["policy"] for row in json.loads((out / "results.json").read_text())} == {"warm"}
+    assert [sentence.startswith(why) for sentence in Run.open(out).alarms()] == [True]
+    assert why in treeagent("show", out).stdout and why in (out / "report.html").read_text()
+
+
 @pytest.mark.slow
 def test_a_collection_ends_with_the_wave_that_reaches_its_limit(run: Path, tmp_path: Path) -> None:
     checkpoint = run / "checkpoints" / "warm"

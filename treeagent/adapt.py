@@ -301,8 +301,9 @@ def _update(
         try:
             [checkpoint] = learn(config, run, progress, [(checkpoint, method, out)], names)
         except Refused as reason:
-            progress.warn(f"round {number} learns nothing by {method}: {reason}")
-            run.finish(out.name, {"skipped": str(reason)})
+            sentence = f"round {number} learns nothing by {method}: {reason}"
+            progress.warn(sentence)
+            run.finish(out.name, {"skipped": True, "alarms": [sentence]})
     return checkpoint
 
 
@@ -359,8 +360,10 @@ def _warn(
 ) -> None:
     trained = [row for row in run.metrics() if str(row["stage"]).startswith(f"round-{number}-")]
     trusted = imagination_alarms(config.adapt.imagined_in(number), trust["lambda_cap"]) if trust else []
-    for sentence in [*alarms(course), *training_alarms(trained), *trusted]:
-        progress.warn(f"round {number}: {sentence}")
+    raised = [f"round {number}: {sentence}" for sentence in (*alarms(course), *training_alarms(trained), *trusted)]
+    for sentence in raised:
+        progress.warn(sentence)
+    run.finish(f"alarms-{number}", {"alarms": raised})
 
 
 def _stale(scores: Sequence[float]) -> int:

@@ -173,9 +173,11 @@ def train(
         from treeagent.adapt import adapt
         from treeagent.pool import kept_workers
         from treeagent.progress import RichProgress
+        from treeagent.report.show import show_alarms
 
         with kept_workers(run.config):
             _print_results(adapt(run.config, run, RichProgress(), given))
+        show_alarms(run, Console(stderr=True))
 
 
 @app.command()

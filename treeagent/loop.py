@@ -263,6 +263,7 @@ def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
         metrics=run.metrics(),
         config=dump_config(config),
         provenance={"seed": str(config.seed), **{package: version(package) for package in packages}},
+        alarms=run.alarms(),
         tree=_telling_tree(run),
     )
     return path

@@ -138,6 +138,10 @@ class Run:
             raise RunError(f"stage {stage} of {self.path} is not done (done: {done}): run it first")
         return stages[stage]
 
+    def alarms(self) -> list[str]:
+        """Sentences that a user should know of, which stages left among their facts as ``alarms``."""
+        return [sentence for facts in self.stages().values() for sentence in facts.get("alarms", ())]
+
     def log(self, stage: str, metrics: Mapping[str, float]) -> None:
         """Append a line to metrics.jsonl. ``metrics`` may give its ``step``; else steps of a stage count from 0."""
         self._require_lock()

@@ -34,6 +34,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
         metrics=METRICS,
         config=dump_config(RunConfig()),
         provenance={"seed": "0", "treeagent": "<0.1>"},
+        alarms=["round 2: plateau of 3 < 4"],
         tree=sample_tree(),
         title="shop & co",
     )
@@ -81,6 +82,7 @@ def test_everything_is_on_the_page(page: str) -> None:
     for words in ("search[red kettle]", "open(item=3)", "imagined", "untried", "invalid", "simulations = 16"):
         assert words in page
     assert "I should look first." in page and "Thank you." in page
+    assert "round 2: plateau of 3 &lt; 4" in page
     assert page.count("<svg") == 2 * 5
 
 
@@ -100,7 +102,7 @@ def test_the_page_is_the_same_every_time(tmp_path: Path) -> None:
         write_report(tmp_path / name, rows=[], metrics=METRICS[:3], config="", provenance={})
         pages.append((tmp_path / name).read_text())
     assert pages[0] == pages[1]
-    assert "Nothing has been evaluated yet." in pages[0]
+    assert "Nothing has been evaluated yet." in pages[0] and "Warnings" not in pages[0]
 
 
 def test_what_is_no_number_is_no_curve() -> None:

@@ -34,6 +34,7 @@ def write_report(
     metrics: Sequence[Mapping[str, Any]],
     config: str,
     provenance: Mapping[str, str],
+    alarms: Sequence[str] = (),
     tree: Tree | None = None,
     title: str = "treeagent",
 ) -> None:
@@ -44,12 +45,19 @@ def write_report(
         metrics: rows of metrics.jsonl.
         config: the full config, as TOML.
         provenance: what else determined the run, such as the seed and versions.
+        alarms: sentences to be warned by.
         tree: one search tree to look into.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    sections = [_results(rows), _tree(tree) if tree else "", _curves(metrics), _provenance(provenance, config)]
+    sections = [
+        _results(rows),
+        _alarms(alarms),
+        _tree(tree) if tree else "",
+        _curves(metrics),
+        _provenance(provenance, config),
+    ]
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -58,6 +66,12 @@ def write_report(
         "</main></body></html>\n"
     )
     write_atomic(path, page.encode())
+
+
+def _alarms(sentences: Sequence[str]) -> str:
+    if not sentences:
+        return ""
+    return f'<h2>Warnings</h2><ul class="card alarms">{"".join(f"<li>{escape(each)}</li>" for each in sentences)}</ul>'
 
 
 def _results(rows: Sequence[Row]) -> str:

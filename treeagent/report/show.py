@@ -96,7 +96,7 @@ def show_task(run: Run, task_id: str, console: Console, *, depth: int | None = N
 
 
 def show_run(run: Run, console: Console) -> None:
-    """Print the stages done, the trees by name and, once there are any, the results."""
+    """Print the stages done, the trees by name and, once there are any, the results and what was warned of."""
     stages = run.stages()
     console.print(Text.assemble(("run ", "dim"), (str(run.path), "bold"), f"  seed {run.config.seed}"))
     console.print(Text.assemble(("stages done ", "dim"), ", ".join(stages) or "none"))
@@ -105,6 +105,13 @@ def show_run(run: Run, console: Console) -> None:
     if run.results.exists():
         rows: Sequence[Row] = orjson.loads(run.results.read_bytes())
         console.print("", results_table(rows), sep="\n")
+    show_alarms(run, console)
+
+
+def show_alarms(run: Run, console: Console) -> None:
+    """Print what a run has warned of so far."""
+    for sentence in run.alarms():
+        console.print(Text(sentence, style="yellow"), soft_wrap=True)
 
 
 def _trees_table(run: Run) -> Table:

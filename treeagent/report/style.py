@@ -45,6 +45,7 @@ tr:last-child td { border-bottom: 0 }
   position: absolute; top: -.15rem; width: 3px; height: .75rem; margin-left: -1.5px; border-radius: 2px;
   background: var(--accent);
 }
+.alarms { margin: 0; padding: .6rem 1rem .6rem 2rem; color: var(--warn) }
 .curves { display: grid; grid-template-columns: repeat(auto-fill,minmax(min(100%,19rem),1fr)); gap: .75rem }
 .curves .card { padding: .5rem }
 svg { width: 100%; height: auto; display: block }
