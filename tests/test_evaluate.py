@@ -237,13 +237,22 @@ class Climber:
         return [Proposal((1,), (act("climb"),)) for _ in states]
 
 
+@dataclass(frozen=True)
+class RightDoor:
+    """Takes it."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        both = await BothDoors().propose(states, count, seeds)
+        return [replace(proposal, actions=proposal.actions[1:]) for proposal in both]
+
+
 def replanned(model: Dynamics, mode: Mode = "mcts") -> tuple[Outcome, list[str], list[Tree]]:
     """Of the doors, planned in ``model``: how it went, the doors taken, the first tree."""
     env = Doors()
     [goal] = env.tasks("test", 1)
     verified = Recorder(EnvDynamics(env, max_steps=2))
     search = SearchConfig(limits=Limits(simulations=16), candidates=2)
-    actors = Actors(BothDoors(), BothDoors(), None)
+    actors = Actors(BothDoors(), RightDoor(), None)
     [outcome], trees = asyncio.run(replan(actors, model, verified, [goal], mode, EVALUATE, search, 7))
     return outcome, [ReAct().read(text).call for text in verified.actions[goal.id]], trees  # type: ignore[misc]
 
@@ -284,7 +293,7 @@ def test_where_search_finds_nothing_the_policy_goes_on() -> None:
     """A model whose every answer is babble."""
     silent = ExperienceModel(Babbler(), WORDING, max_steps=2)
     outcome, doors, _ = replanned(silent)
-    assert (doors, outcome.error) == (["l", "l"], "")
+    assert (doors, outcome.reward, outcome.error) == (["r", "r"], 1.0, "")
 
 
 class Babbler:

@@ -116,7 +116,7 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     """The ended path of highest return against that of lowest, if they differ by at least ``config.min_margin``: the
     outcome-only baseline (Agent Q, equation 6). Ties go to the shorter path, then to the one found first.
 
-    A path that hit a limit has ended too; its return closes with V(s).
+    A path that hit a limit has ended too; its return closes with V(s). One whose end nobody can tell is left out.
 
     Raises:
         Refused: the trees are of several tasks, or the prompt starts anew on one of their paths.
@@ -128,7 +128,7 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
         (path_return(path, tree.discount), tree, path)
         for tree in trees
         for path, node in tree.walk()
-        if path and node.ended
+        if path and node.ended and not node.unknown
     ]
     if not ended:
         return

@@ -55,6 +55,16 @@ def test_a_truncated_leaf_counts_by_its_estimate_where_no_path_has_an_end() -> N
     assert names(best_path(tree(*cut_off), "leaf")) == "b"
 
 
+def test_a_dead_end_of_unknown_worth_is_nowhere_to_go() -> None:
+    """Nobody visits it, and nobody can say that it is better than what was tried."""
+    nobody_knows = ends("u", 0, 0.0, truncated=True)
+    assert nobody_knows.child is not None
+    nobody_knows.child.unknown, nobody_knows.reward = True, None
+    assert names(best_path(tree(edge("a", 7, 0.5), nobody_knows), "leaf")) == "a"
+    assert names(best_path(tree(ends("b", 1, -1.0), nobody_knows), "leaf")) == "b"
+    assert best_path(tree(nobody_knows), "leaf") == []
+
+
 def test_a_withheld_end_counts_by_its_estimate() -> None:
     grown = tree(ends("a", 1, 0.5), ends("b", 1, 0.0))
     last = grown.root.edges[1]

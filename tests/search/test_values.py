@@ -145,7 +145,7 @@ def test_all_rollouts_advance_together() -> None:
 
 @dataclass(frozen=True)
 class Breaks:
-    """Pays 0.25 a step; the third fails, hangs or pays what is no number, in task 1 alone."""
+    """Pays 0.25 a step; the third fails, hangs, is silent or pays what is no number, in task 1 alone."""
 
     how: str
 
@@ -159,6 +159,8 @@ class Breaks:
                 raise RuntimeError("the server is gone")
             if self.how == "hangs":
                 await asyncio.sleep(60)
+            if self.how == "is silent":
+                return Transition(after(state, action, "?"), reward=None, truncated=True, error="hm")
             reward = math.nan
         return Transition(after(state, action, "on"), reward=reward, truncated=len(calls(state)) == 3)
 
@@ -175,6 +177,15 @@ def test_an_environment_that_fails_ends_its_own_rollout(how: str, error: str) ->
     assert broken == Estimate(0.5, (1,), 2, 3, error)
     [closed] = estimate(replace(value, value=ConstantValue(0.25)), states(2)[1])
     assert (closed.value, closed.error) == (0.75, error)
+
+
+def test_a_step_that_nobody_can_tell_stops_its_rollout_where_it_stands() -> None:
+    value = RolloutValue(AllPolicy("go"), Breaks("is silent"), max_steps=9)
+    sound, stopped = estimate(value, *states(2))
+    assert sound == Estimate(1.0, (1,), 4, 4)
+    assert stopped == Estimate(0.5, (1,), 3, 3)
+    [closed] = estimate(replace(value, value=ConstantValue(0.25)), states(2)[1])
+    assert (closed.value, closed.error) == (0.75, "")
 
 
 def test_a_rollout_without_rewards_needs_a_value() -> None:

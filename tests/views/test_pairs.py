@@ -151,6 +151,16 @@ def test_of_equal_trajectories_the_shorter_makes_the_pair() -> None:
         assert (pair.chosen.text, pair.rejected.text) == ("quick 1.0", "quick 0.0")
 
 
+def test_a_dead_end_of_unknown_worth_makes_no_pair() -> None:
+    won = edge("won", (10,), 1, 1.0, node((5,), end="terminated"), 1.0)
+    unknown = edge("?", (20,), 0, 0.0, node((6,), end="truncated"))
+    assert unknown.child is not None
+    tree = Tree(Task("hand-1", "do it"), 0, node((1,), won, unknown))
+    assert names(tree, TRAJECTORY) == ["won>?"]
+    unknown.child.unknown = True
+    assert names(tree, TRAJECTORY) == []
+
+
 def test_trajectories_of_several_tasks_are_refused() -> None:
     strange = hand_tree()
     strange.task = Task("hand-2", "do that")

@@ -18,9 +18,9 @@ def best_path(
     ``visits`` follows the most visited child, ``value`` the one of highest Q, ``leaf`` goes to the ended node of
     highest G + λ log π(path) (in a deterministic dynamics the return G is already in hand; where it is withheld, V
     stands for it), to one that a limit cut off only where the task is over at none, or falls back to ``visits`` where
-    no simulation reached an end. ``gumbel`` takes what a Gumbel search under ``config`` has settled on at the root, and
-    the action of highest improved policy below it. The path may stop at a node that has not ended: the caller plays on
-    from there.
+    no simulation reached an end of known worth. ``gumbel`` takes what a Gumbel search under ``config`` has settled on
+    at the root, and the action of highest improved policy below it. The path may stop at a node that has not ended: the
+    caller plays on from there.
 
     Args:
         likelihood_weight: λ, reward units a nat. Of policies that may not stray from π by more than a bound on their
@@ -28,7 +28,7 @@ def best_path(
             a value that believes what the agent says on a path which the agent itself finds unlikely.
     """
     if decision == "leaf":
-        ends = [(list(path), node) for path, node in tree.walk() if path and node.ended]
+        ends = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
         # What V hopes for beyond a limit nobody collects.
         ended = [path for path, node in ends if node.terminated] or [path for path, _ in ends]
         if ended:

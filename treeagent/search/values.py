@@ -82,6 +82,10 @@ class RolloutValue:
             if isinstance(transition, str):
                 rollout.stopped, rollout.error = True, transition
                 continue
+            if transition.error:  # nobody can tell what follows: it stops where it stands
+                rollout.stopped = True
+                rollout.environment_steps += transition.cost
+                continue
             if transition.reward is None and self.value is None:
                 raise Refused(
                     f"a rollout of task {rollout.state.task.id!r} cannot judge itself, because rewards are withheld: "
