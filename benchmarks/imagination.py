@@ -34,7 +34,7 @@ from treeagent.learners.sft import train_sft
 from treeagent.loop import search_waves, waves
 from treeagent.progress import RichProgress
 from treeagent.run import Run
-from treeagent.search.node import path_return
+from treeagent.search.node import succeeds
 from treeagent.targets import TokenRow
 from treeagent.world import audit_world, experiences, fit, split
 from treeagent.world_model.encoder import LexicalEncoder
@@ -159,7 +159,7 @@ async def promises_kept(run: Run) -> float | None:
     dynamics, returned = play_on(environment(run.config), run.config, "promises"), list[float]()
     for tree in read_trees(run.trees, [_IMAGINED]):
         for path in finished_paths(tree):
-            if path_return(path, tree.discount) < 1:
+            if not succeeds(path):
                 continue
             state, total = await dynamics.reset(tree.task), 0.0
             for edge in path:

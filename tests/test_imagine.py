@@ -19,6 +19,7 @@ from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_mod
 
 from treeagent.advantages import AdvantageConfig, advantages
 from treeagent.envs import EnvDynamics
+from treeagent.envs.base import StepResult
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.goals import Goal, goal_of
 from treeagent.envs.shop.reward import purchase_reward
@@ -34,8 +35,8 @@ from treeagent.search.node import Edge, Tree, path_return
 from treeagent.store import digest, read_records, shards
 from treeagent.targets import TargetConfig, imitation_rows
 from treeagent.transitions import transitions
-from treeagent.types import Dynamics
-from treeagent.world import audit_world
+from treeagent.types import Dynamics, ToolCall
+from treeagent.world import audit_world, experiences
 from treeagent.world_model.fidelity import audit, lambda_cap
 
 ENDS = ["".join(doors) for doors in product("lr", repeat=2)]
@@ -125,6 +126,25 @@ def test_a_winner_that_keeps_its_word_becomes_real_and_beats_what_promised_less(
     chosen = [(pair.chosen.token_ids, pair.context_ids) for pair in preference_pairs(tree, PAIRS)]
     assert chosen == [((101,), (1,)), ((101,), (1, 101, 3))]
     assert [one.action for one in transitions(tree) if one.origin == "real"] == ["r", "r"]
+
+
+def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:
+    tree = imagine(Teller(), config=replace(SEARCH, discount=0.9))
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
+    assert accuracy(tree) == 0.5 and edges(tree)["r"].value == pytest.approx(0.9)
+
+
+class LooseLines(Doors):
+    """Ends every observation as many a program does."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        observation, *others = super().step(action)
+        return (f"{observation}\n", *others)  # type: ignore[return-value]
+
+
+def test_white_space_at_the_end_of_an_observation_is_a_part_of_it() -> None:
+    tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}\n"), LooseLines())
+    assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, TargetConfig()))) == 1
 
 
 def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
@@ -283,6 +303,9 @@ def test_variations_that_are_harder_yet_solvable_are_learned_from(run: Path) -> 
         assert tree.task.prompt.endswith("in the dark")
         assert 0 < accuracy(tree) < 0.5
     assert len(read_trees(run / "trees", ["vary-1"])) == 2
+    assert all(tree.task.id.startswith(f"{base}.") for tree, base in zip(trees, facts["bases"], strict=True))
+    dark = {one.task_id for one in experiences(Run.open(run)) if "in the dark" in one.history[0].content}
+    assert dark and not any("." in name for name in dark), "a world model learns or is spared them with their tasks"
 
 
 @pytest.mark.slow

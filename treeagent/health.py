@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from treeagent.envs.shield import FORBIDDEN
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Node, Tree, path_return, succeeds
 
 Figures = Mapping[str, float]
 _GRAM = 3
@@ -56,13 +56,13 @@ def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
 
 
 def solved(tree: Tree) -> bool:
-    """Whether a finished path returned 1."""
-    return max((path_return(path, tree.discount) for path in finished_paths(tree)), default=0.0) >= 1.0 - 1e-9
+    """Whether a finished path succeeds."""
+    return any(map(succeeds, finished_paths(tree)))
 
 
 def accuracy(tree: Tree) -> float:
-    """Share of finished paths that returned 1; 0 where none finished."""
-    return _mean([float(path_return(path, tree.discount) >= 1.0 - 1e-9) for path in finished_paths(tree)])
+    """Share of finished paths that succeed; 0 where none finished."""
+    return _mean([float(succeeds(path)) for path in finished_paths(tree)])
 
 
 def return_spread(tree: Tree) -> float:

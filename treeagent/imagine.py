@@ -16,7 +16,7 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.health import finished_paths
 from treeagent.run import Run
 from treeagent.search.growth import Growth, take_step
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Node, Tree, path_return, succeeds
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Dynamics, Refused, State, Task, Transition
 from treeagent.world_model.encoder import LexicalEncoder
@@ -178,14 +178,15 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
         promised = path_return(plan, tree.discount)
         if promised <= best + _TINY:
             break
-        returned = await _replay(growth, plan, environment, seconds)
-        if returned is None:  # nobody knows what the replayed steps are worth
+        claimed = succeeds(plan)
+        played = await _replay(growth, plan, environment, seconds)
+        if played is None:  # nobody knows what the replayed steps are worth
             tree.root.edges = []
             return
-        if promised >= 1 - _TINY:
+        if claimed:
             tree.budget.claims += 1
-            tree.budget.claims_kept += returned >= 1 - _TINY
-        best = max(best, returned)
+            tree.budget.claims_kept += succeeds(played)
+        best = max(best, path_return(played, tree.discount))
     _keep_believable(tree.root, tree.discount)
 
 
@@ -195,8 +196,10 @@ def _best_promise(tree: Tree) -> Sequence[Edge]:
     return max(promises, key=lambda path: (path_return(path, tree.discount), -len(path)), default=())
 
 
-async def _replay(growth: Growth, plan: Sequence[Edge], environment: Dynamics, seconds: float | None) -> float | None:
-    """What the plan returns in the environment; None where that failed, of which the tree keeps the reason."""
+async def _replay(
+    growth: Growth, plan: Sequence[Edge], environment: Dynamics, seconds: float | None
+) -> Sequence[Edge] | None:
+    """The plan as the environment answers it; None where that failed, of which the tree keeps the reason."""
     discount = growth.tree.discount
     known = next(place for place, edge in enumerate(plan) if _end([edge]).origin == "imagined")
     path = list(plan[:known])
@@ -219,7 +222,7 @@ async def _replay(growth: Growth, plan: Sequence[Edge], environment: Dynamics, s
     for place, edge in enumerate(path):
         returned = path_return(path[place:], discount)
         edge.value_sum = edge.visits * (max(edge.value, returned) if place < known else returned)
-    return path_return(path, discount)
+    return [*path, *rest]
 
 
 async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, seconds: float | None) -> bool:

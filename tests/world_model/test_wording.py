@@ -27,7 +27,7 @@ def test_an_answer_by_hand() -> None:
 @given(
     st.builds(
         Answer,
-        st.lists(lines).map("\n".join),
+        st.builds(str.__add__, st.lists(lines).map("\n".join), st.sampled_from(["", "\n", " ", "\n\n"])),
         st.integers(-2000, 2000).map(lambda thousandths: thousandths / 1000),
         st.booleans(),
         st.booleans(),

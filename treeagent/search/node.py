@@ -170,6 +170,11 @@ class Tree:
         yield start, edges
 
 
+def succeeds(path: Sequence[Edge]) -> bool:
+    """Whether the rewards of a path to an end of the task sum to 1, the verifier's full marks, however long it took."""
+    return path_return(path) >= 1.0 - 1e-9
+
+
 def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
     """G = Σ_t γ^t r_t along a path of expanded edges, closed by the leaf's value."""
     last = path[-1].child

@@ -11,7 +11,8 @@ from treeagent.world_model.experience import Draft
 
 @dataclass(frozen=True, slots=True)
 class RemoteWriter:
-    """Asks for answers by chat completions, so that any server that speaks the OpenAI protocol will do."""
+    """Asks for answers by chat completions, so that any server that speaks the OpenAI protocol will do. White space at
+    an answer's end, which chat models are free with, is dropped."""
 
     chat: RemoteChat
     temperature: float = 0.0
@@ -20,4 +21,4 @@ class RemoteWriter:
 
     async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
         replies = self.chat.reply(prompts, 1, seeds, max_new_tokens=self.max_new_tokens, temperature=self.temperature)
-        return [Draft("", told.reason) if isinstance(told, Failure) else Draft(told[0]) for told in replies]
+        return [Draft("", told.reason) if isinstance(told, Failure) else Draft(told[0].rstrip()) for told in replies]

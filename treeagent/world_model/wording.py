@@ -91,7 +91,7 @@ class Wording:
 
     def read(self, text: str) -> Answer | str:
         """The answer that a text spells to the letter, or the reason why it spells none."""
-        match = _ANSWER.fullmatch(text.strip())
+        match = _ANSWER.fullmatch(text.lstrip())
         if match is None:
             return f"the answer {text[:80]!r} is not of the form Why, Outcome, Observation"
         if self.reasoning and not match["why"]:
