@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from treeagent.adapt import Searched, choose_tasks, choose_variants, is_worth_learning, scaled
+from treeagent.loop import search_waves, waves
+from treeagent.progress import QuietProgress
 from treeagent.run import Run
 from treeagent.search.limits import Limits
 from treeagent.store import read_records, shard_names, shards
@@ -151,6 +153,10 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert Run.open(out).facts("collect")["waves"] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    with Run.create(out, Run.open(out).config, resume=True) as again:
+        jobs = waves(again.config, again, run / "checkpoints" / "warm", "collect-1", range(4))
+        search_waves(again.config, again, QuietProgress(), jobs, free=20)
+        assert again.facts("collect-1")["waves"] == [[0, 1, 2, 3], [20, 21, 22, 23], [24, 25, 26, 27]]
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,28 @@ def test_an_environment_that_cannot_be_imagined_is_refused(run: Path, tmp_path: 
     assert "is imagined itself: set it to 0" in again.stderr.replace("\n", " ")
 
 
+def test_an_audit_of_tasks_that_were_learnt_from_is_refused(run: Path) -> None:
+    leaky = treeagent("world", "eval", run, "world.held_out=0.7")
+    assert leaky.returncode == 2
+    said = leaky.stderr.replace("\n", " ")
+    assert "of the tasks that world.held_out 0.7 holds out" in said and "or fit it anew" in said
+
+
+def test_a_config_gives_a_fit_its_world_settings_and_the_run_all_others(run: Path, tmp_path: Path) -> None:
+    config = tmp_path / "other.toml"
+    config.write_text('[environment]\nname = "frozenlake"\n[world]\naudit_steps = 20\n')
+    for name in ("copy", "another"):
+        shutil.copytree(run, tmp_path / name)
+        (tmp_path / name / "world.toml").unlink()
+    fitted = treeagent("world", "fit", tmp_path / "copy", "--config", config, *WORLD, "world.sft.max_steps=1")
+    assert fitted.returncode == 0, fitted.stderr
+    kept, own = load_config(tmp_path / "copy" / "world.toml"), Run.open(run).config
+    assert (kept.environment, kept.warm_start, kept.seed) == (own.environment, own.warm_start, own.seed)
+    other = treeagent("world", "fit", tmp_path / "another", *WORLD, "environment.max_steps=3")
+    assert other.returncode == 2
+    assert "leave environment.* out" in other.stderr.replace("\n", " ")
+
+
 def test_another_fit_of_the_same_run_is_refused_by_the_setting_that_differs(run: Path) -> None:
     again = treeagent("world", "fit", run, *WORLD, "world.reasoning=true")
     assert again.returncode == 2

@@ -200,7 +200,8 @@ def _collect(
     real = set(places) - imagined
     # Trees of one path are what verification leaves of many, and no reason to search further tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
-    _search(config, run, progress, _jobs(config, run, checkpoint, _name(number), [*again, *new], hard, real))
+    jobs = _jobs(config, run, checkpoint, _name(number), [*again, *new], hard, real)
+    _search(config, run, progress, jobs, free=1 + max([*places, *searched]))
     jobs = _jobs(config, run, checkpoint, _imagined(number), [*again, *new], hard, imagined)
     _search(once, run, progress, [replace(job, world=_world(run, number)) for job in jobs])
     _vary(once, run, progress, checkpoint, number, varied, searched)
@@ -223,9 +224,9 @@ def _jobs(
     return jobs
 
 
-def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[WaveJob]) -> None:
+def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[WaveJob], free: int = 0) -> None:
     if jobs:
-        search_waves(config, run, progress, jobs)
+        search_waves(config, run, progress, jobs, free)
 
 
 def _what_was_searched(run: Run, number: int) -> Iterator[tuple[int, Searched]]:
@@ -281,9 +282,11 @@ def _vary(
     _search(config, run, progress, jobs)
     # A limit of the collection may have left some of them out.
     found = zip(varied, read_trees(run.trees, [name]), strict=False)
-    kept = [tree for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))]
-    write_shard(run.trees, _varied(number), 0, map(to_record, kept))
-    run.finish(_varied(number), {"variations": len(varied), "kept": len(kept)})
+    kept = [(place, tree) for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))]
+    write_shard(run.trees, _varied(number), 0, (to_record(tree) for _, tree in kept))
+    env = environment(config)
+    bases = [task.id for place, _ in kept for task in env.tasks("train", 1, place)]
+    run.finish(_varied(number), {"variations": len(varied), "kept": len(kept), "bases": bases})
 
 
 def _all_varied(number: int) -> str:

@@ -54,9 +54,9 @@ def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -
     search_waves(config, run, progress, waves(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
 
 
-def search_waves(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[WaveJob]) -> None:
+def search_waves(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[WaveJob], free: int = 0) -> None:
     """One stage of searching, named as its jobs are. Tasks of which nothing can be learned are made up for by further
-    ones, as ``collect.resample`` says."""
+    ones, as ``collect.resample`` says: those after the jobs', and from the place ``free`` on."""
     name, checkpoint = jobs[0].name, jobs[0].checkpoint
     if run.is_done(name):
         return
@@ -70,7 +70,7 @@ def search_waves(config: RunConfig, run: Run, progress: Progress, jobs: Sequence
         missing = _uninformative(jobs) if config.collect.resample else 0
         if ended or not missing:
             break
-        start = 1 + max(place for job in jobs for place in job.tasks)
+        start = max(free, *(1 + place for job in jobs for place in job.tasks))
         jobs = waves(config, run, checkpoint, name, range(start, start + missing), first=jobs[-1].index + 1)
     facts = {"tasks": sum(map(len, places)), "checkpoint": str(checkpoint), "waves": places}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))

@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,14 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     is used.
 
     Raises:
-        RunError: the trees hold no step to learn from, or a world model was fitted with other settings.
+        RunError: the trees hold no step to learn from or are of another environment than ``config``, or a world model
+            was fitted with other settings.
     """
+    if config.environment != run.config.environment:
+        raise RunError(
+            f"the trees of {run.path} are of another environment or other options of it: leave environment.* out, "
+            "which are the run's"
+        )
     out, kept = run.checkpoints / "world", settings_path(run)
     if kept.is_file():
         changed = [key for key in config_difference(load_config(kept), config) if key.startswith("world.")]
@@ -157,15 +163,21 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
         claims_kept: those that succeeded there too.
 
     Raises:
-        RunError: there is nothing held out.
+        RunError: there is nothing held out, or the model learnt from what is.
     """
     most, own = config.world.audit_steps, list(experiences(run))
     missing = most - sum(not one.opens for one in split(config, iter(own))[1])
     learnt, held_out = split(config, chain(own, _held_out_demonstrations(config, missing)))
     steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
     if not steps:
-        raise RunError(f"no task of {run.path} is held out: raise world.held_out, or collect more tasks")
+        raise RunError(f"no task of {run.path} is held out: raise world.held_out and fit anew, or collect more tasks")
     kept = steps[:most]
+    known = {one.task_id for one in kept} & {one.task_id for one in _remembered(world)}
+    if known:
+        raise RunError(
+            f"{world} learnt from {len(known)} of the tasks that world.held_out {config.world.held_out} holds out, as "
+            f"from {min(known)!r}: audit it with the share that it was fitted with, or fit it anew"
+        )
     with world_model(config, world) as model:
         fidelity = asyncio.run(
             audit(
@@ -197,12 +209,14 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
 
 
 def experiences(run: Run) -> Iterator[Experience]:
-    """How the tasks of the run's searched trees began, and every step that the trees took for real."""
+    """How the tasks of the run's searched trees began, and every step that the trees took for real. Those of a harder
+    variation go by its task's name: where that is held out, so are they."""
     for name in run.collections():
-        for tree in read_as(from_record, run.trees, name):
+        bases = run.stages().get(name, {}).get("bases", ())
+        for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
             began = [opening(tree)] if tree.root.state.messages else []
             found = chain(began, transitions(tree, run.config.policy.format))
-            yield from (one for one in found if one.origin == "real")
+            yield from (replace(one, task_id=base or one.task_id) for one in found if one.origin == "real")
 
 
 def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experience], list[Experience]]:

@@ -10,7 +10,10 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Single settings, such as world.examples=2.")
 ]
-Config = Annotated[Path | None, typer.Option("--config", metavar="FILE.toml", help="By default the run's own.")]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE.toml", help="Of its settings those of [world]; by default the run's own."),
+]
 
 
 @app.command()
@@ -21,6 +24,8 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
 
     Example: treeagent world fit runs/shop --config configs/world.toml
     """
+    from dataclasses import replace
+
     from rich.console import Console
 
     from treeagent.config import load_config
@@ -28,7 +33,8 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     from treeagent.run import Run
     from treeagent.world import fit_world
 
-    settings = load_config(config or Run.open(run_folder).path / "config.toml", overrides or ())
+    own = Run.open(run_folder).path / "config.toml"
+    settings = replace(load_config(own, overrides or ()), world=load_config(config or own, overrides or ()).world)
     with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
         written = fit_world(settings, run, RichProgress())
     Console().print(f"world model in {written}", highlight=False, markup=False)
