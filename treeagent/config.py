@@ -333,7 +333,7 @@ class RunConfig:
     """Everything that determines a run."""
 
     seed: int = 0
-    """Every random choice derives from it."""
+    """Every random choice derives from it, but for the order of rows in training, which has ``seed`` of its own."""
     workers: Annotated[int, Field(gt=0)] = 2
     """Processes; results do not depend on it."""
     engine: Literal["local", "ray"] = "local"
