@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from treeagent.loop import search_waves, waves
 from treeagent.progress import QuietProgress
 from treeagent.run import Run
 from treeagent.search.limits import Limits
-from treeagent.store import read_records, shard_names, shards
+from treeagent.store import digest, read_records, shard_names, shards
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREEAGENT = Path(sys.executable).parent / "treeagent"
@@ -108,6 +109,25 @@ def test_a_finished_loop_resumes_to_the_same_table(run: Path) -> None:
     done = treeagent("train", "--out", run, "--resume")
     assert done.returncode == 0, done.stderr
     assert (run / "results.json").read_bytes() == before
+
+
+def test_an_update_learns_from_all_rounds_of_another_run_under_settings_of_its_own(run: Path, tmp_path: Path) -> None:
+    command: list[str | Path] = ["--out", tmp_path / "dpo", "--trees", run, "update.dpo.max_steps=2"]
+    updated = treeagent("update", "dpo", run / "checkpoints" / "warm", *command)
+    assert updated.returncode == 0, updated.stderr
+    assert Run.open(tmp_path / "dpo").facts("dpo")["update"]["steps"] == 2
+    assert Run.open(tmp_path / "dpo").config.collect == Run.open(run).config.collect
+    other = treeagent("update", "dpo", run / "checkpoints" / "round-1-dpo", *command)
+    assert other.returncode == 2
+    assert "the dpo of" in other.stderr and "choose another --out" in other.stderr.replace("\n", " ")
+
+
+def test_a_lost_shard_is_searched_anew(run: Path, tmp_path: Path) -> None:
+    before = digest(read_records(run / "trees"))
+    copy = shutil.copytree(run, tmp_path / "copy")
+    shards(copy / "trees", "collect-2")[0].unlink()
+    assert treeagent("train", "--out", copy, "--resume").returncode == 0
+    assert digest(read_records(copy / "trees")) == before
 
 
 def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Path, tmp_path: Path) -> None:

@@ -105,6 +105,29 @@ def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_path_of_two_parts_is_no_name_on_the_hub_where_the_first_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert sentence("eval", "runs/typo", "--out", "run").startswith("runs/typo is no checkpoint: give a folder")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    result = treeagent("eval", tmp_path, "--out", tmp_path / "run", "workers=1", "evaluate.tasks=1")
+    said = result.stderr.splitlines()[-1]
+    assert result.exit_code == 2
+    assert said.startswith(f"{tmp_path} cannot be loaded: ") and "give the folder of a checkpoint" in said
+
+
+def test_a_world_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    said = sentence("eval", tmp_path, "--out", tmp_path / "run", "evaluate.world=nowhere")
+    assert said.startswith("nowhere holds no run") and not (tmp_path / "run").exists()
+
+
 def test_training_without_trees_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run")
@@ -150,6 +173,7 @@ def test_showing_what_is_not_there_is_one_sentence(tmp_path: Path, run: Path) ->
 def failing(error: BaseException) -> typer.Typer:
     commands = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
 
+    @commands.command("export")
     @commands.command()
     def fail() -> None:
         raise error
@@ -163,6 +187,8 @@ def failing(error: BaseException) -> typer.Typer:
 def test_an_interrupt_tells_how_to_go_on() -> None:
     result = CliRunner().invoke(failing(KeyboardInterrupt()), ["fail"])
     assert (result.exit_code, result.stderr) == (130, "interrupted; continue with --resume\n")
+    result = CliRunner().invoke(failing(KeyboardInterrupt()), ["export"])  # which knows no --resume
+    assert result.stderr == "interrupted; the same command goes on\n"
 
 
 def test_a_missing_file_is_one_sentence() -> None:

@@ -100,8 +100,9 @@ def make_run(path: Path, waves: Sequence[Sequence[Tree]]) -> Run:
     with Run.create(path, load_config(None, SETTINGS), resume=False) as run:
         for index, trees in enumerate(waves):
             write_shard(run.trees, "collect", index, map(to_record, trees))
-        run.finish("collect-1", {"checkpoint": "runs/shop/checkpoints/warm"})
-        run.finish("collect-2", {"checkpoint": str(path / "checkpoints" / "round-1-dpo")})
+        for stage, checkpoint in (("collect-1", Path("org/warm")), ("collect-2", run.checkpoints / "round-1-dpo")):
+            run.take(stage, checkpoint)
+            run.finish(stage, {})
     return Run.open(path)
 
 
@@ -337,7 +338,7 @@ def test_the_card_tells_where_the_rows_come_from(run: Run, tmp_path: Path) -> No
         "| run | run |",
         "| seed | 0 |",
         '| environment | `shop`, options `{"difficulty":2}` |',
-        "| policy | `runs/shop/checkpoints/warm`, `round-1-dpo`, sampled at temperature 0.5 |",
+        "| policy | `org/warm`, `round-1-dpo`, sampled at temperature 0.5 |",
         "| simulations | 25 |",
         "| environment steps | 20 |",
         "| generated tokens | 300 |",

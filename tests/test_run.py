@@ -85,6 +85,23 @@ def test_another_config_cannot_resume_but_other_workers_and_another_engine_can(t
         assert (run.config.workers, run.config.engine) == (7, "ray")
 
 
+def test_what_was_begun_with_one_checkpoint_is_not_gone_on_with_another(tmp_path: Path) -> None:
+    other = tmp_path / "other" / "dpo"
+    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
+        for folder in (run.checkpoints / "dpo", other):
+            folder.mkdir(parents=True)
+        run.take("evaluate-dpo-greedy", run.checkpoints / "dpo")
+        run.take("collect", Path("org/model"))
+        run.take("rft", other)
+        with pytest.raises(RunError, match=f"was begun with ./checkpoints/dpo, not with {other}: choose another --out"):
+            run.take("evaluate-dpo-greedy", other)
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    with Run.create(moved, CONFIG, resume=True) as run:
+        run.take("evaluate-dpo-greedy", moved / "checkpoints" / "dpo")
+        assert run.taken("evaluate-dpo-greedy") == moved / "checkpoints" / "dpo"
+        assert (run.taken("collect"), run.taken("rft"), run.taken("dpo")) == (Path("org/model"), other, None)
+
+
 def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [

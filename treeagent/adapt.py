@@ -19,7 +19,6 @@ from treeagent.checkpoint import load_checkpoint
 from treeagent.config import RunConfig
 from treeagent.envs.base import Env
 from treeagent.health import accuracy, alarms, imagination_alarms, return_spread, training_alarms, tree_figures
-from treeagent.imagine import planned_in
 from treeagent.improvement import change, scorer
 from treeagent.jobs import WaveJob, read_trees
 from treeagent.loop import Row, learn, measure, refuse_held, report, search_waves, waves
@@ -46,8 +45,11 @@ class Searched:
 
 
 def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None = None) -> list[Row]:
-    """Rounds of search and update, from ``checkpoint`` or from a warm start; then the first and the best policy in
-    every mode of ``evaluate.modes``, all others greedily.
+    """Rounds of search and update; then the first and the best policy in every mode of ``evaluate.modes``, all others
+    greedily.
+
+    Args:
+        checkpoint: where to start; by default where the run was begun, or else from a warm start.
 
     Raises:
         ValueError: the environment has too few training tasks for so many rounds.
@@ -55,9 +57,10 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     """
     settings = config.adapt
     refuse_held(config, settings.methods)
-    if config.evaluate.world:
-        planned_in(config)
     _check_tasks(config)  # fails now rather than in the last round
+    checkpoint = checkpoint or run.taken("start")
+    if checkpoint:
+        run.take("start", checkpoint)
     start = current = checkpoint or warm_start(config, run, progress)
     if settings.imagined_in(1):
         search_waves(config, run, progress, waves(config, run, start, _name(0), range(settings.seed_tasks)))

@@ -5,6 +5,8 @@ Of a model with an adapter the folder holds the adapter alone, in PEFT's format,
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -58,10 +60,11 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
     """A local folder or a hub name; the head is None where the checkpoint has none.
 
     Raises:
-        ValueError: the checkpoint is an adapter, and its base is not where it was or is of another architecture.
+        ValueError: there is no model of that name that can be loaded; or the checkpoint is an adapter, and its base is
+            not where it was or is of another architecture.
     """
     base, adapter = base_and_adapter(name)
-    with no_progress_bars():
+    with no_progress_bars(), _refused(base):
         whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map)
     model = whole if adapter is None else _with_saved_adapter(whole, adapter)
     head = ValueHead.load(Path(name), model.config.hidden_size) if has_head(name) else None
@@ -70,8 +73,20 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     """A checkpoint's, without its weights."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+    with _refused(name):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     return tokenizer
+
+
+@contextmanager
+def _refused(name: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise Refused(
+            f"{name} cannot be loaded: {reason}: give the folder of a checkpoint or a model's name"
+        ) from error
 
 
 def has_head(name: str | Path) -> bool:

@@ -23,7 +23,8 @@ class Commands(TyperGroup):
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
-            _tell("interrupted; continue with --resume")
+            goes_on = context.invoked_subcommand in ("export", "world")
+            _tell(f"interrupted; {'the same command goes on' if goes_on else 'continue with --resume'}")
             raise typer.Exit(130) from None
         except Exception as error:
             sentence = _sentence(error)
@@ -49,7 +50,7 @@ Config = Annotated[
     typer.Option("--config", metavar="FILE.toml", help="Settings that differ from the defaults, or a resumed run's."),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it, but for training's.")]
 Engine = Annotated[
     Literal["local", "ray"] | None,
     typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
@@ -192,20 +193,28 @@ def update(
     seed: Seed = None,
     engine: Engine = None,
     resume: Resume = True,
+    trees: Annotated[
+        Path | None, typer.Option("--trees", metavar="RUN", help="Whose trees to learn from; by default RUN's own.")
+    ] = None,
 ) -> None:
     """Update a policy from the trees of a run by one method.
 
-    Reads CHECKPOINT and RUN/trees, writes RUN/checkpoints/METHOD.
+    Reads CHECKPOINT and the trees of all rounds, writes RUN/checkpoints/METHOD. For other settings than the trees' run
+    has, take another --out and name that run by --trees; its config is then the default.
 
-    Example: treeagent update dpo runs/shop/checkpoints/base --out runs/shop
+    Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo --trees runs/shop update.dpo.max_steps=50
     """
     checkpoint_path = _checkpoint(checkpoint)
-    _require_trees(out)
+    _require_trees(trees or out)
+    if trees and not (out / "config.toml").is_file():
+        config = config or trees / "config.toml"
     with _run(config, overrides, seed, engine, out, resume) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
+        from treeagent.run import Run
 
-        [written] = loop.update(run.config, run, RichProgress(), checkpoint_path, [method])
+        source = Run.open(trees) if trees else None
+        [written] = loop.update(run.config, run, RichProgress(), checkpoint_path, [method], source)
         Console().print(f"checkpoint in {written}", highlight=False, markup=False)
 
 
@@ -267,7 +276,7 @@ def show(
 
     Reads RUN, also while it is being written; writes nothing but the graph asked for.
 
-    Example: treeagent show runs/shop shop-train-17 --depth 3
+    Example: treeagent show runs/shop shop1-1000-0-train-17 --depth 3
     """
     from treeagent.report.show import show_run, show_task
     from treeagent.run import Run
@@ -311,9 +320,13 @@ def _run(
         config = own
     chosen = [] if engine is None else [f"engine={engine}"]
     settings = load_config(config, [*(overrides or ()), *chosen], seed=seed)
-    # Before the folder exists: an environment that cannot be made must leave nothing behind.
+    # Before the folder exists: what cannot be made or found must leave nothing behind.
     env = make_env(settings.environment.name, settings.environment.options)
     ShieldedEnv(env, settings.environment.shield).close()
+    if settings.evaluate.world:
+        from treeagent.imagine import planned_in
+
+        planned_in(settings)
     with Run.create(out, settings, resume=resume) as run, tracked(run):
         yield run
 
@@ -344,7 +357,8 @@ def _checkpoint(name: str) -> Path:
 
 def _may_be_hub_name(name: str) -> bool:
     owner, slash, model = name.partition("/")
-    return bool(slash and owner.strip(".") and model and "/" not in model and "=" not in name)
+    a_path = not owner.strip(".") or Path(owner).is_dir()
+    return bool(slash and model and "/" not in model and "=" not in name and not a_path)
 
 
 def _require_trees(folder: Path) -> None:

@@ -16,7 +16,6 @@ from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import Method, RunConfig, dump_config
 from treeagent.evaluate import Mode, Outcome, summarise
 from treeagent.health import return_spread
-from treeagent.imagine import planned_in
 from treeagent.jobs import TrainJob, WaveJob, evaluate_wave, read_trees, sample_value_rows, search_wave
 from treeagent.learners.value import fit_value
 from treeagent.pool import run_jobs
@@ -38,8 +37,6 @@ Row = dict[str, Any]
 def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     """A better agent and the evidence: warm start, search, one update a method, evaluation of them all."""
     refuse_held(config, config.update.methods)
-    if config.evaluate.world:
-        planned_in(config)
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
     base = fit_base(config, run, progress, warm)
@@ -58,7 +55,8 @@ def search_waves(config: RunConfig, run: Run, progress: Progress, jobs: Sequence
     """One stage of searching, named as its jobs are. Tasks of which nothing can be learned are made up for by further
     ones, as ``collect.resample`` says: those after the jobs', and from the place ``free`` on."""
     name, checkpoint = jobs[0].name, jobs[0].checkpoint
-    if run.is_done(name):
+    run.take(name, checkpoint)
+    if run.is_done(name) and len(shards(run.trees, name)) == len(run.facts(name)["waves"]):
         return
     started = time.perf_counter()
     spent = Cost()
@@ -72,7 +70,7 @@ def search_waves(config: RunConfig, run: Run, progress: Progress, jobs: Sequence
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
         jobs = waves(config, run, checkpoint, name, range(start, start + missing), first=jobs[-1].index + 1)
-    facts = {"tasks": sum(map(len, places)), "checkpoint": str(checkpoint), "waves": places}
+    facts = {"tasks": sum(map(len, places)), "waves": places}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
@@ -172,11 +170,18 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
     return out
 
 
-def update(config: RunConfig, run: Run, progress: Progress, checkpoint: Path, methods: Sequence[Method]) -> list[Path]:
-    """One updated checkpoint a method, each from ``checkpoint`` and the same trees."""
-    return learn(
-        config, run, progress, [(checkpoint, method, run.checkpoints / method) for method in methods], [COLLECTED]
-    )
+def update(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    checkpoint: Path,
+    methods: Sequence[Method],
+    trees: Run | None = None,
+) -> list[Path]:
+    """One updated checkpoint a method, each from ``checkpoint`` and the same trees: all of the run, or of another."""
+    updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
+    source = trees or run
+    return learn(config, run, progress, updates, source.collections(), source.trees)
 
 
 def learn(
@@ -185,12 +190,15 @@ def learn(
     progress: Progress,
     updates: Sequence[tuple[Path, Method, Path]],
     names: Sequence[str],
+    trees: Path | None = None,
 ) -> list[Path]:
     """Updates side by side, each from a checkpoint by a method to a new checkpoint; ``names`` are of the shards whose
-    trees they learn from."""
+    trees they learn from, in the folder ``trees``, by default the run's."""
     refuse_held(config, [method for _, method, _ in updates])
+    for checkpoint, _, out in updates:
+        run.take(out.name, checkpoint)
     jobs = [
-        TrainJob(config, checkpoint, method, run.trees, names, out, out.with_name(f".{out.name}"))
+        TrainJob(config, checkpoint, method, trees or run.trees, names, out, out.with_name(f".{out.name}"))
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
@@ -231,6 +239,8 @@ def compare(config: RunConfig, run: Run, progress: Progress, checkpoints: Sequen
 
 def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]) -> list[Row]:
     """A row for each checkpoint and mode that is wanted; written to ``run.results``."""
+    for checkpoint, mode in wanted:
+        run.take(_evaluation(checkpoint, mode), checkpoint)
     jobs = [
         job
         for checkpoint, mode in wanted
@@ -271,7 +281,8 @@ def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
 
 def _telling_tree(run: Run) -> Tree | None:
     """The stored training tree, of the first hundred, whose edges differ most in what they led to."""
-    trees = list(islice(read_as(from_record, run.trees, COLLECTED), 100))
+    grown = (tree for name in run.collections() for tree in read_as(from_record, run.trees, name))
+    trees = list(islice(grown, 100))
 
     def spread(tree: Tree) -> float:
         values = [edge.value for node in tree.nodes() for edge in node.edges if edge.visits]

@@ -138,6 +138,43 @@ class Run:
             raise RunError(f"stage {stage} of {self.path} is not done (done: {done}): run it first")
         return stages[stage]
 
+    def take(self, purpose: str, checkpoint: Path) -> None:
+        """Remember which checkpoint something of the run is made from or of, before it is begun.
+
+        Raises:
+            RunError: it was begun with another one.
+        """
+        self._require_lock()
+        given = self._given()
+        if purpose not in given:
+            write_atomic(self._given_path, orjson.dumps(given | {purpose: self._named(checkpoint)}))
+        elif given[purpose] != self._named(checkpoint):
+            raise RunError(
+                f"the {purpose} of {self.path} was begun with {given[purpose]}, not with {checkpoint}: choose another "
+                "--out"
+            )
+
+    def taken(self, purpose: str) -> Path | None:
+        """The checkpoint that was remembered; None where there was none."""
+        name = self._given().get(purpose)
+        if name is None:
+            return None
+        return self.path / name if name.startswith("./") else Path(name)
+
+    @property
+    def _given_path(self) -> Path:
+        return self.path / "given.json"
+
+    def _given(self) -> dict[str, str]:
+        return orjson.loads(self._given_path.read_bytes()) if self._given_path.is_file() else {}
+
+    def _named(self, checkpoint: Path) -> str:
+        """By its place in the run, which can be moved, else in full; what is no folder is a name on the hub."""
+        whole, own = checkpoint.resolve(), self.path.resolve()
+        if whole.is_relative_to(own):
+            return f"./{whole.relative_to(own)}"
+        return str(whole if whole.is_dir() else checkpoint)
+
     def alarms(self) -> list[str]:
         """Sentences that a user should know of, which stages left among their facts as ``alarms``."""
         return [sentence for facts in self.stages().values() for sentence in facts.get("alarms", ())]

@@ -204,4 +204,4 @@ def _unpacked(path: Path) -> Iterator[bytes]:
 
 
 def _corrupt(path: Path, line: int, what: str) -> CorruptShard:
-    return CorruptShard(f"{path}, line {line} {what}: delete this file and continue with --resume, which makes it anew")
+    return CorruptShard(f"{path}, line {line} {what}: delete this file, and run what made it again with --resume")

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 
 import orjson
 import tomli_w
@@ -88,8 +87,8 @@ def _settings(config: RunConfig, views: Iterable[str]) -> str:
 
 def _checkpoints(run: Run) -> str:
     """Who acted in the finished searches: hub names, or folders without the way to them, which is nobody's business."""
-    paths = [Path(facts["checkpoint"]) for stage, facts in run.stages().items() if stage.split("-")[0] == COLLECTED]
-    names = [path.name if path.is_absolute() else str(path) for path in paths]
+    paths = [run.taken(stage) for stage in run.stages() if stage.split("-")[0] == COLLECTED]
+    names = [path.name if path.is_absolute() or path.is_relative_to(run.path) else str(path) for path in paths if path]
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names)) or "not recorded"
 
 
