@@ -144,6 +144,7 @@ def test_show_prints_a_runs_state(run: Path) -> None:
     result = treeagent("show", run)
     assert result.exit_code == 0
     assert "collect" in result.stdout and "100.0 %" in result.stdout and "83.5" in result.stdout
+    assert f"treeagent show {run} {TASK.id}" in result.stdout
 
 
 def test_show_prints_a_tasks_tree(run: Path) -> None:

@@ -3,6 +3,7 @@
 import difflib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -100,8 +101,11 @@ def show_run(run: Run, console: Console) -> None:
     stages = run.stages()
     console.print(Text.assemble(("run ", "dim"), (str(run.path), "bold"), f"  seed {run.config.seed}"))
     console.print(Text.assemble(("stages done ", "dim"), ", ".join(stages) or "none"))
-    if shard_names(run.trees):
+    if names := shard_names(run.trees):
         console.print("", _trees_table(run), sep="\n")
+        for record in islice(read_as(check_format, run.trees, names[0]), 1):
+            command = f"treeagent show {run.path} {record['task']['id']}"
+            console.print(Text.assemble(("one of them ", "dim"), command), soft_wrap=True)
     if run.results.exists():
         rows: Sequence[Row] = orjson.loads(run.results.read_bytes())
         console.print("", results_table(rows), sep="\n")
