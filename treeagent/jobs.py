@@ -175,19 +175,17 @@ def train_policy(job: TrainJob, emit: Emit, *, leads: bool = True) -> dict[str, 
         validate=greedy_success(checkpoint, job.config) if leads else _told_by_another,
         checkpoint_dir=job.scratch,
     )
-    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, job.config.policy.temperature
     match job.method:
         case "rft":
             imitated = [row for tree in trees for row in imitation_rows(tree, update.targets)]
             result = train_sft(model, tokenizer, imitated, update.rft, **hooks)
         case "dpo":
             pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs)]
-            dpo = replace(update.dpo, temperature=job.config.policy.temperature)
-            result = train_dpo(model, tokenizer, pairs, dpo, **hooks)
+            result = train_dpo(model, tokenizer, pairs, update.dpo, temperature=temperature, **hooks)
         case "grpo":
             scored = list(scored_rows(trees, update.advantages))
-            grpo = replace(update.grpo, temperature=job.config.policy.temperature)
-            result = train_grpo(model, tokenizer, scored, grpo, **hooks)
+            result = train_grpo(model, tokenizer, scored, update.grpo, temperature=temperature, **hooks)
     value_rows = sample_value_rows(trees, job.config, head.reward_range)
     fitted = led(model, lambda: fit_value(model, head, value_rows, update.value), leads=leads)
     weights = whole_weights(model)

@@ -80,7 +80,7 @@ def test_reference_equal_to_the_policy_gives_margin_zero_and_loss_log_two(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, temperature: float
 ) -> None:
     stored = pairs(model, 8, temperature=temperature)
-    result = train_dpo(model, tokenizer, stored, replace(SIGMOID, temperature=temperature))
+    result = train_dpo(model, tokenizer, stored, SIGMOID, temperature=temperature)
     assert result.metrics["rewards/margins"] == pytest.approx(0.0, abs=1e-5)
     assert result.metrics["loss"] == pytest.approx(math.log(2), abs=1e-6)
 

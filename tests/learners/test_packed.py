@@ -210,7 +210,10 @@ def _keep_gradient(seen: dict[str, Tensor], name: str, parameter: Tensor) -> Non
 
 
 def trained(
-    tokenizer: PreTrainedTokenizerFast, config: GRPOConfig, rows: Sequence[AdvantageRow] | None = None
+    tokenizer: PreTrainedTokenizerFast,
+    config: GRPOConfig,
+    rows: Sequence[AdvantageRow] | None = None,
+    temperature: float = 1.0,
 ) -> tuple[float, Tensor]:
     """The loss of one step, and its gradient."""
     model = make_model()
@@ -218,7 +221,8 @@ def trained(
     for name, parameter in model.named_parameters():
         keep = partial(_keep_gradient, seen, name)
         parameter.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]  # torch leaves it
-    result = train_grpo(model, tokenizer, rows or tree_rows(model), replace(config, max_steps=1, log_every=1))
+    config = replace(config, max_steps=1, log_every=1)
+    result = train_grpo(model, tokenizer, rows or tree_rows(model), config, temperature=temperature)
     return result.metrics["loss"], torch.cat([each.flatten() for each in seen.values()])
 
 
@@ -235,10 +239,9 @@ def test_every_loss_is_the_same_packed_and_not(
         beta=0.1,
         entropy=0.1,
         anchor=0.1,
-        temperature=0.7,
     )
-    loss, expected = trained(tokenizer, replace(config, packed=False))
-    packed_loss, found = trained(tokenizer, replace(config, packed=True))
+    loss, expected = trained(tokenizer, replace(config, packed=False), temperature=0.7)
+    packed_loss, found = trained(tokenizer, replace(config, packed=True), temperature=0.7)
     assert packed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
     assert (found - expected).norm() <= 2e-6 * expected.norm()
 

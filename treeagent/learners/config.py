@@ -100,8 +100,6 @@ class DPOConfig(OptimiserConfig):
     """Strength of the pull towards the behaviour policy."""
     label_smoothing: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """Chance that a pair's label is wrong, a floor under each pair's own smoothing."""
-    temperature: Positive = 1.0
-    """The sampling temperature at which the behaviour log-probabilities were stored."""
 
     @model_validator(mode="after")
     def _weights_match(self) -> Self:
@@ -136,8 +134,6 @@ class GRPOConfig(OptimiserConfig):
     """Weight of the mean negative log-likelihood of tokens with a positive advantage."""
     iterations: Count = 1
     """Optimiser steps taken on each batch (μ)."""
-    temperature: Positive = 1.0
-    """The sampling temperature at which the behaviour log-probabilities were stored."""
     max_completion_tokens: Count | None = None
     """The constant that "dr_grpo" divides by, in tokens per row; by default the longest row's completion."""
     batch_size: Annotated[int, Field(ge=2)] = 32

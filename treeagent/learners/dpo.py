@@ -27,6 +27,8 @@ def train_dpo(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[PreferencePair],
     config: DPOConfig,
+    *,
+    temperature: float = 1.0,
     **hooks: Unpack[Hooks],
 ) -> TrainResult:
     """Prefer the chosen continuations (Rafailov et al. 2023); changes ``model`` in place, keeps no reference model in
@@ -38,6 +40,7 @@ def train_dpo(
 
     Args:
         tokenizer: saved with checkpoints; nothing is tokenised.
+        temperature: at which the pairs were sampled, and their log-probabilities stored.
 
     Raises:
         ValueError: there are no pairs, a continuation comes without log-probabilities, or pairs are smoothed under a
@@ -63,9 +66,9 @@ def train_dpo(
         )
         if isinstance(model, PeftModel):
             model.delete_adapter("ref")  # the copy that TRL takes for its reference
-        if config.temperature != 1:  # TRL scores DPO at 1, where the stored log-probabilities would not match
+        if temperature != 1:  # TRL scores DPO at 1, where the stored log-probabilities would not match
             outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
-            add_fused_lm_head(base_model(model), temperature=config.temperature, outputs=outputs)
+            add_fused_lm_head(base_model(model), temperature=temperature, outputs=outputs)
         terms = zip(config.loss_type, config.loss_weights, strict=True)
         trainer.sigmoid_weight = sum(weight for name, weight in terms if name == "sigmoid")
         lengths = [

@@ -28,6 +28,8 @@ def train_grpo(
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[AdvantageRow],
     config: GRPOConfig,
+    *,
+    temperature: float = 1.0,
     **hooks: Unpack[Hooks],
 ) -> TrainResult:
     """Raise the probability of actions by their advantage (Shao et al. 2024, equation 3); changes ``model`` in place.
@@ -38,6 +40,7 @@ def train_grpo(
 
     Args:
         tokenizer: saved with checkpoints; nothing is tokenised.
+        temperature: at which the rows were sampled, and their log-probabilities stored.
 
     Raises:
         ValueError: there are no rows, none trains a token, a row starts without a prompt, or the model cannot train
@@ -69,7 +72,7 @@ def train_grpo(
                 epsilon_high=config.clip_high,
                 use_bias_correction_kl=True,
                 entropy_coef=config.entropy,
-                temperature=config.temperature,
+                temperature=temperature,
                 max_completion_length=config.max_completion_tokens or longest,
                 num_generations=config.batch_size,  # rows are not repeated; TRL only wants a divisor of the batch
                 disable_dropout=True,  # behaviour log-probabilities were taken without
