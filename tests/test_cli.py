@@ -119,7 +119,7 @@ def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:
     result = treeagent("eval", tmp_path, "--out", tmp_path / "run", "workers=1", "evaluate.tasks=1")
     said = result.stderr.splitlines()[-1]
     assert result.exit_code == 2
-    assert said.startswith(f"{tmp_path} cannot be loaded: ") and "give the folder of a checkpoint" in said
+    assert said.startswith(f"{tmp_path} cannot be loaded: ") and "give the folder of a checkpoint" in said, said
 
 
 def test_a_world_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:

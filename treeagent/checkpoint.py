@@ -82,10 +82,11 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 def _refused(name: str | Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch asserts that there is a GPU
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise Refused(
-            f"{name} cannot be loaded: {reason}: give the folder of a checkpoint or a model's name"
+            f"{name} cannot be loaded: {reason}: give the folder of a checkpoint or a model's name, and a "
+            "policy.device_map that this machine has"
         ) from error
 
 
