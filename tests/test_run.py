@@ -165,3 +165,9 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         (tmp_path / "stages.json").write_text("{")
         with pytest.raises(RunError, match=r"stages\.json is not JSON: delete it"):
             run.is_done("collect")
+        (tmp_path / "stages.json").write_text("[]")
+        with pytest.raises(RunError, match=r"stages\.json holds no stages: delete it"):
+            run.is_done("collect")
+        (tmp_path / "metrics.jsonl").write_text('{"stage": "dpo", "step": 1}\n{"stage":\n')
+        with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is not JSON: remove that line"):
+            run.metrics()

@@ -105,6 +105,8 @@ class Run:
             stages: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
         except orjson.JSONDecodeError:
             raise RunError(f"{path} is not JSON: delete it to do every stage again, or take another --out") from None
+        if not isinstance(stages, dict):
+            raise RunError(f"{path} holds no stages: delete it to do every stage again, or take another --out")
         return stages
 
     def is_done(self, stage: str) -> bool:
@@ -274,9 +276,13 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
     with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):  # another process may be in the middle of its last line
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return  # another process may be in the middle of its last line
+            try:
                 yield orjson.loads(line)
+            except orjson.JSONDecodeError:
+                raise RunError(f"{path}, line {number} is not JSON: remove that line") from None
 
 
 def _drop_torn_line(path: Path) -> None:
