@@ -92,7 +92,7 @@ def test_a_shard_cut_at_any_byte_is_named(tmp_path: Path) -> None:
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         with pytest.raises(
-            CorruptShard, match=r"line .* cut short or damaged: delete this file and continue"
+            CorruptShard, match=r"line .* cut short or damaged: delete this file, and run what made it"
         ) as caught:
             list(read_records(tmp_path))
         assert str(path) in str(caught.value)
