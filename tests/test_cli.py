@@ -174,9 +174,12 @@ def test_showing_what_is_not_there_is_one_sentence(tmp_path: Path, run: Path) ->
 def failing(error: BaseException) -> typer.Typer:
     commands = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
 
-    @commands.command("export")
     @commands.command()
     def fail() -> None:
+        raise error
+
+    @commands.command()
+    def fail_and_resume(resume: bool = False) -> None:
         raise error
 
     @commands.command()
@@ -186,10 +189,9 @@ def failing(error: BaseException) -> typer.Typer:
 
 
 def test_an_interrupt_tells_how_to_go_on() -> None:
-    result = CliRunner().invoke(failing(KeyboardInterrupt()), ["fail"])
-    assert (result.exit_code, result.stderr) == (130, "interrupted; continue with --resume\n")
-    result = CliRunner().invoke(failing(KeyboardInterrupt()), ["export"])  # which knows no --resume
-    assert result.stderr == "interrupted; the same command goes on\n"
+    for command, how in (("fail-and-resume", "continue with --resume"), ("fail", "give the same command to go on")):
+        result = CliRunner().invoke(failing(KeyboardInterrupt()), [command])
+        assert (result.exit_code, result.stderr) == (130, f"interrupted; {how}\n")
 
 
 def test_a_missing_file_is_one_sentence() -> None:

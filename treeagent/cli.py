@@ -23,8 +23,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
-            goes_on = context.invoked_subcommand in ("export", "world")
-            _tell(f"interrupted; {'the same command goes on' if goes_on else 'continue with --resume'}")
+            command = self.get_command(context, context.invoked_subcommand or "")
+            resumes = command is not None and any(each.name == "resume" for each in command.params)
+            _tell(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
             raise typer.Exit(130) from None
         except Exception as error:
             sentence = _sentence(error)
@@ -202,7 +203,7 @@ def update(
     Reads CHECKPOINT and the trees of all rounds, writes RUN/checkpoints/METHOD. For other settings than the trees' run
     has, take another --out and name that run by --trees; its config is then the default.
 
-    Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo --trees runs/shop update.dpo.max_steps=50
+    Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo50 --trees runs/shop update.dpo.max_steps=50
     """
     checkpoint_path = _checkpoint(checkpoint)
     _require_trees(trees or out)
