@@ -16,7 +16,7 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.health import finished_paths
 from treeagent.run import Run
 from treeagent.search.growth import Growth, take_step
-from treeagent.search.node import Edge, Node, Tree, path_return, succeeds
+from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return, succeeds
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Dynamics, Refused, State, Task, Transition
 from treeagent.world_model.encoder import LexicalEncoder
@@ -191,9 +191,13 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
 
 
 def _best_promise(tree: Tree) -> Sequence[Edge]:
-    """The finished path of highest return whose end is imagined, the shortest of them; empty where there is none."""
-    promises = [path for path in finished_paths(tree) if _end(path).origin == "imagined"]
-    return max(promises, key=lambda path: (path_return(path, tree.discount), -len(path)), default=())
+    """The finished path of highest return whose end is imagined, of equals the likeliest and then the shortest; empty
+    where there is none."""
+
+    def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
+        return path_return(path, tree.discount), path_logprob(path), -len(path)
+
+    return max((path for path in finished_paths(tree) if _end(path).origin == "imagined"), key=rank, default=())
 
 
 async def _replay(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,13 @@ def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
     """What search found to be good: the best finished paths (rejection-sampling fine-tuning, RFT), or the best action
     of every state from which it found a good end (expert iteration, Anthony et al. 2017, on all states of the tree).
 
-    Ties go to the shorter path, then to the one found first.
+    Ties go to the path that the policy itself finds likelier, as those of ``best_path`` do: the mode of π exp(G/λ) for a
+    small λ. Of the successes that a world model imagined it is also the one most often true. Then they go to the shorter
+    path, and to the one found first.
     """
     ended = [path for path, node in tree.walk() if path and node.terminated]
     good = [path for path in ended if path_return(path, tree.discount) >= config.min_return]
-    good.sort(key=lambda path: (-path_return(path, tree.discount), len(path)))
+    good.sort(key=lambda path: (-path_return(path, tree.discount), -path_logprob(path), len(path)))
     if config.imitate == "paths":
         good = good[: config.paths_per_tree]
     taught: set[int] = set()

@@ -10,7 +10,7 @@ from hand_trees import TASK, chain_group, edge, edges, hand_tree, leaf_paths, no
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.search.node import Node, Tree, path_return
+from treeagent.search.node import Node, Tree, path_logprob, path_return
 from treeagent.targets import (
     TargetConfig,
     TokenRow,
@@ -38,13 +38,25 @@ def test_imitation_by_hand() -> None:
     assert list(imitation_rows(hand_tree(), TargetConfig(min_return=1.1))) == []
 
 
-def test_imitation_prefers_the_shorter_of_equal_paths() -> None:
-    """A win of two steps, one of one step, another of one step; a limit of high value is no finished path."""
+def test_imitation_prefers_the_likelier_of_equal_paths() -> None:
+    """Wins of log-probability -0.06, -0.08 and -0.11; a limit of high value is no finished path."""
+    slow = edge("slow", (2,), 1, 1.0, node((3,), edge("then", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)))
+    rare = edge("rare", (11,), 1, 1.0, node((12,), end="terminated"), 1.0)
+    other = edge("other", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
+    limit = edge("limit", (1,), 1, 2.0, node((10,), value=2.0, end="truncated"))
+    tree = Tree(TASK, 0, node((1,), slow, rare, other, limit))
+    best = list(imitation_rows(tree, TargetConfig(paths_per_tree=3)))
+    assert [row.token_ids for row in best] == [(1, 2, 3, 4, 5), (1, 8, 9), (1, 11, 12)]
+
+
+def test_imitation_prefers_the_shorter_of_equally_likely_paths() -> None:
+    """And of as short ones the first; a server may have told no log-probabilities."""
     slow = edge("slow", (2,), 1, 1.0, node((3,), edge("then", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)))
     quick = edge("quick", (6,), 1, 1.0, node((7,), end="terminated"), 1.0)
     other = edge("other", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
-    limit = edge("limit", (10,), 1, 2.0, node((11,), value=2.0, end="truncated"))
-    tree = Tree(TASK, 0, node((1,), slow, quick, other, limit))
+    tree = Tree(TASK, 0, node((1,), slow, quick, other))
+    for each in edges(tree):
+        each.action = replace(each.action, logprobs=())
     best = list(imitation_rows(tree, TargetConfig(paths_per_tree=3)))
     assert [row.token_ids for row in best] == [(1, 6, 7), (1, 8, 9), (1, 2, 3, 4, 5)]
 
@@ -54,8 +66,8 @@ def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, cou
     rows = list(imitation_rows(tree, TargetConfig(min_return=least, paths_per_tree=count)))
     finished = [path for path, here in tree.walk() if path and here.terminated and path_return(path) >= least]
     assert len(rows) == min(count, len(finished))
-    ranks = sorted((-path_return(path), len(path)) for path in finished)
-    by_tokens = {tree.prompt_ids(path): (-path_return(path), len(path)) for path in finished}
+    by_tokens = {tree.prompt_ids(path): (-path_return(path), -path_logprob(path), len(path)) for path in finished}
+    ranks = sorted(by_tokens.values())
     assert [by_tokens[row.token_ids] for row in rows] == ranks[: len(rows)]
     said = {token for each in edges(tree) for token in each.action.token_ids}
     for row in rows:
@@ -64,19 +76,19 @@ def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, cou
 
 
 def test_imitation_of_states_by_hand() -> None:
-    """From the root the quick win; after the slip, from which the quick one does not start, the best way back."""
+    """From the root the likeliest win; after the slip, from which it does not start, the likeliest way back."""
     back = node((5,), edge("back", (6,), 1, 1.0, node((7,), end="terminated"), 1.0))
     far = node((8,), edge("on", (9,), 1, 1.0, node((10,), end="terminated"), 1.0))
-    lost = edge("lose", (11,), 1, 0.0, node((12,), end="terminated"), 0.0)
+    lost = edge("lose", (14,), 1, 0.0, node((12,), end="terminated"), 0.0)
     slip = node((3,), edge("err", (4,), 1, 1.0, back), edge("walk", (13,), 1, 1.0, far), lost)
-    win = edge("win", (14,), 1, 1.0, node((15,), end="terminated"), 1.0)
+    win = edge("win", (11,), 1, 1.0, node((15,), end="terminated"), 1.0)
     tree = Tree(TASK, 0, node((1,), edge("slip", (2,), 3, 1.0, slip), win))
     rows = list(imitation_rows(tree, TargetConfig(imitate="states")))
-    assert [row.token_ids for row in rows] == [(1, 14, 15), (1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 13, 8, 9, 10)]
+    assert [row.token_ids for row in rows] == [(1, 11, 15), (1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 13, 8, 9, 10)]
     assert [row.mask for row in rows] == [
         (False, True, False),
         (False, False, False, True, False, True, False),
-        (False, False, False, False, False, True, False),  # after "walk"; "err" came first of two as good
+        (False, False, False, False, False, True, False),  # after "walk"; "err" is likelier and as good
     ]
     assert [row.value_positions for row in rows] == [(0, 2), (2, 4, 6), (4, 6)]
 

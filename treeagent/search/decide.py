@@ -5,7 +5,7 @@ from typing import Literal
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import best_root_edge, improved_policy, known
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
 
 Decision = Literal["visits", "value", "leaf", "gumbel"]
 
@@ -17,8 +17,8 @@ def best_path(
 
     ``visits`` follows the most visited child, ``value`` the one of highest Q, ``leaf`` goes to the ended node of
     highest G + λ log π(path) (in a deterministic dynamics the return G is already in hand; where it is withheld, V
-    stands for it), to one that a limit cut off only where the task is over at none, or falls back to ``visits`` where
-    no simulation reached an end of known worth. ``gumbel`` takes what a Gumbel search under ``config`` has settled on
+    stands for it), of equals to the likeliest and then the nearest; to one that a limit cut off only where the task is
+    over at none; or it falls back to ``visits`` where no simulation reached an end of known worth. ``gumbel`` takes what a Gumbel search under ``config`` has settled on
     at the root, and the action of highest improved policy below it. The path may stop at a node that has not ended: the
     caller plays on from there.
 
@@ -32,7 +32,12 @@ def best_path(
         # What V hopes for beyond a limit nobody collects.
         ended = [path for path, node in ends if node.terminated] or [path for path, _ in ends]
         if ended:
-            return max(ended, key=lambda path: path_return(path, tree.discount) + likelihood_weight * _likelihood(path))
+
+            def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
+                logprob = path_logprob(path)
+                return path_return(path, tree.discount) + likelihood_weight * logprob, logprob, -len(path)
+
+            return max(ended, key=rank)
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
@@ -68,11 +73,6 @@ def _choose(tree: Tree, node: Node, decision: Decision, config: SearchConfig) ->
     most = max(edge.visits for edge in tried)
     # Search leaves a subtree in which nothing is left to find, however good it is: few visits say nothing there.
     return max((edge for edge in tried if edge.visits == most or known(edge)), key=_by_value)
-
-
-def _likelihood(path: Sequence[Edge]) -> float:
-    """log π(path), in nats, as sampled."""
-    return sum(edge.action.logprob for edge in path)
 
 
 def _by_value(edge: Edge) -> tuple[float, float, float]:

@@ -182,3 +182,8 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
     for edge in reversed(path):
         total = (edge.reward or 0.0) + (1.0 if edge.thought else discount) * total
     return total
+
+
+def path_logprob(path: Sequence[Edge]) -> float:
+    """log π of the path's actions, in nats, as sampled; 0 of one whose tokens nobody told."""
+    return sum(edge.action.logprob for edge in path)
