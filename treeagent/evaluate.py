@@ -243,7 +243,7 @@ async def _propose(policy: Policy, wanted: Sequence[Episode]) -> dict[int, Actio
     drawn: dict[int, Action] = {}
     for (growth, _), proposal in zip(wanted, proposals, strict=True):
         growth.tree.budget.proposals += 1
-        growth.tree.budget.generated_tokens += sum(len(action.token_ids) for action in proposal.actions)
+        growth.tree.budget.generated_tokens += proposal.generated_tokens
         if proposal.error:
             growth.tree.error = proposal.error
         else:

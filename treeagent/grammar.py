@@ -8,10 +8,13 @@ text to the environment as it is. Where there are tools, such text is the enviro
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
+
+import orjson
 
 from treeagent.types import Action, ToolCall
 
@@ -19,6 +22,8 @@ Format = Literal["react", "json", "tools"]
 Syntax = Literal["hermes", "llama", "mistral"]
 _THOUGHT = "Thought: "
 _ACTION = "Action: "
+_ACTION_LINE = re.compile(f"(?:^|(?<=</think>)){_ACTION.rstrip()}", re.MULTILINE)
+"""Where an action begins: a line does, or thinking in tags of its own has ended."""
 _ANY = "(?s:.*)"
 """Any text, in a regular expression."""
 _MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "llama": '{"name"', "mistral": "[TOOL_CALLS]"}
@@ -27,8 +32,8 @@ _BEGINNINGS: Mapping[Syntax, re.Pattern[str]] = {
     "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
     "mistral": re.compile(r"\[TOOL_CALLS\]"),
 }
-
-
+_MOST_NESTED = 100
+"""Depth of a call's arguments: beyond it records of trees cannot be written."""
 _BLANKS = {"whitespace_pattern": "[ \\n]?"}
 """Between the parts of a call's JSON: with more, a weak model would write blanks for ever."""
 
@@ -146,7 +151,7 @@ class ReAct:
 
     def begins_action(self, text: str) -> bool:
         """Whether a turn that has come so far is past its thought: a line starts with the mark."""
-        return f"\n{self.mark}" in f"\n{text}"
+        return _ACTION_LINE.search(text) is not None
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         return ""
@@ -168,13 +173,13 @@ class ReAct:
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The action that ``text`` spells; ``error`` is set where it holds no single call."""
-        head, found, call = text.rpartition(_ACTION)
-        thought = _thought(head)
+        *heads, call = _ACTION_LINE.split(text)
+        thought = _thought(text.removesuffix(call).removesuffix(self.mark))
         call = call.strip()
         error = ""
-        if not found:
+        if not heads:
             call, thought, error = "", text.strip(), f"there is no line that starts with {self.mark!r}"
-        elif f"\n{_ACTION}" in f"\n{head}":
+        elif len(heads) > 1:
             call, error = "", "there is more than one action"
         elif not call:
             error = f"nothing follows {self.mark!r}"
@@ -453,11 +458,30 @@ def _between(text: str, mark: str, end: str) -> object:
 
 
 def _value(text: str) -> object:
-    """JSON read strictly: a key given twice is ambiguous, and NaN is none."""
+    """JSON read strictly: a key given twice is ambiguous, NaN is none, and what no tree could keep is refused."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
+        _require_shallow(value)
+        orjson.dumps(value)
     except json.JSONDecodeError as error:
         raise ValueError(f"the call is no JSON: {error}") from error
+    except orjson.JSONEncodeError as error:  # integers beyond 64 bits, halves of surrogate pairs
+        raise ValueError(f"the call cannot be passed on: {error}") from error
+    return value
+
+
+def _require_shallow(value: object, depth: int = 0) -> None:
+    if depth > _MOST_NESTED:
+        raise ValueError(f"the call is nested more than {_MOST_NESTED} deep")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_shallow(inner, depth + 1)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is too large a number")
+    return number
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -130,7 +130,7 @@ class ChatPolicy:
         return [
             Proposal((), (), drawn.reason)
             if isinstance(drawn, Failure)
-            else Proposal((), tuple(map(self.grammar.read, drawn)))
+            else Proposal((), tuple(map(self.grammar.read, drawn.texts)), untold_tokens=drawn.generated_tokens)
             for drawn in replies
         ]
 

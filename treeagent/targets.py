@@ -35,7 +35,7 @@ class TargetConfig:
     """The best finished paths of a tree (RFT), or the best way on from every state that search reached: so the policy
     learns to leave the states into which its own errors lead, which no best path shows."""
     min_return: float = 1.0
-    """Least return of a path worth imitating."""
+    """Least return of a path worth imitating, however long it took: undiscounted."""
     paths_per_tree: Annotated[int, Field(gt=0)] = 1
     """Of "paths": how many, those of highest return."""
     policy_temperature: Annotated[float, Field(gt=0)] = 1.0
@@ -52,12 +52,12 @@ def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
     """What search found to be good: the best finished paths (rejection-sampling fine-tuning, RFT), or the best action
     of every state from which it found a good end (expert iteration, Anthony et al. 2017, on all states of the tree).
 
-    Ties go to the path that the policy itself finds likelier, as those of ``best_path`` do: the mode of π exp(G/λ) for a
-    small λ. Of the successes that a world model imagined it is also the one most often true. Then they go to the shorter
-    path, and to the one found first.
+    Ties go to the path that the policy itself finds likelier, as those of ``best_path`` do: the mode of π exp(G/λ) for
+    a small λ. Of the successes that a world model imagined it is also the one most often true. Then they go to the
+    shorter path, and to the one found first.
     """
     ended = [path for path, node in tree.walk() if path and node.terminated]
-    good = [path for path in ended if path_return(path, tree.discount) >= config.min_return]
+    good = [path for path in ended if path_return(path) >= config.min_return]
     good.sort(key=lambda path: (-path_return(path, tree.discount), -path_logprob(path), len(path)))
     if config.imitate == "paths":
         good = good[: config.paths_per_tree]
@@ -68,8 +68,8 @@ def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
         start = sum(state in taught for state in states) if config.imitate == "states" else 0
         taught.update(states)
         if start < len(path):
-            gained = path_return(path, tree.discount)
-            yield from path_rows(tree, path, [None] * start + [gained] * (len(path) + 1 - start), imitate_from=start)
+            found = [path_return(path[place:], tree.discount) for place in range(start, len(path))]
+            yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitate_from=start)
 
 
 def policy_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
@@ -107,7 +107,7 @@ def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
 
 def _is_read(node: Node) -> bool:
     """The tokens of its state are known: it was evaluated or expanded, or it ends in the policy's own tokens."""
-    return bool(node.context_ids) or node.state.messages[-1].partial
+    return bool(node.context_ids) or any(message.partial for message in node.state.messages[-1:])
 
 
 def state_return(node: Node, arrival: Edge | None, config: TargetConfig, discount: float = 1.0) -> float | None:

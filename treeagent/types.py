@@ -143,6 +143,13 @@ class Proposal:
     left_out: tuple[int, ...] = ()
     """Places in the conversation of the observations that are left out from this state on. Where there are any, the
     prompt starts anew: ``context_ids`` are all of it."""
+    untold_tokens: int = 0
+    """Tokens sampled for the actions by a server that counts them and does not tell them."""
+
+    @property
+    def generated_tokens(self) -> int:
+        """Tokens sampled for the actions, those of duplicates included."""
+        return self.untold_tokens + sum(len(action.token_ids) for action in self.actions)
 
 
 @dataclass(frozen=True, slots=True)

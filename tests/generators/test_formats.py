@@ -3,7 +3,9 @@
 import asyncio
 import json
 from dataclasses import asdict
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +20,9 @@ from treeagent.envs.frozenlake import FrozenLakeEnv
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.sql import SqlEnv
 from treeagent.grammar import Format, Grammar, JsonAction, ReAct, ToolCalls, make_grammar, openai_tools
-from treeagent.search.node import Tree
-from treeagent.types import Action, Message, ToolCall
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.types import Action, Message, State, Task, ToolCall
 
 JSON, HERMES, LLAMA, MISTRAL = JsonAction(), ToolCalls("hermes"), ToolCalls("llama"), ToolCalls("mistral")
 STRUCTURED: list[Grammar] = [JSON, HERMES, LLAMA, MISTRAL]
@@ -29,12 +32,19 @@ plain = st.text(st.characters(exclude_categories=["Cs"]))
 thoughts = plain.map(str.strip).filter(lambda text: not any(mark in text for mark in "<{[\r"))
 names = st.text("abcdefgh_.-1", min_size=1)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | plain,
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | plain,
     lambda inner: st.lists(inner) | st.dictionaries(plain, inner),
     max_leaves=4,
 )
 tool_calls = st.builds(ToolCall, names, st.dictionaries(plain, values, max_size=3))
 spoken = thoughts.filter(bool)
+
+
+BEYOND, HALF = "Integer exceeds 64-bit range", "str is not valid UTF-8: surrogates not allowed"
+
+
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth > 1 else []
 
 
 def read_call(grammar: Grammar, text: str) -> str | ToolCall:
@@ -109,6 +119,13 @@ def test_json_actions(text: str, call: str | ToolCall) -> None:
         ("<action>find a lamp</action>", "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
         ('<action>{"when": true, "when": false, "which": null, "how": {}}</action>', "a key is given twice"),
         ('<action>{"when": true, "which": "a", "how": {"x": NaN}}</action>', "NaN is no JSON"),
+        ('<action>{"when": true, "which": "a", "how": {"x": 1e999}}</action>', "1e999 is too large a number"),
+        (written(when=True, which="a", how={"x": 2**64}), f"the call cannot be passed on: {BEYOND}"),
+        (
+            '<action>{"when": true, "which": "a", "how": {"x": "\\ud83d"}}</action>',
+            f"the call cannot be passed on: {HALF}",
+        ),
+        (written(when=True, which="a", how={"x": nested(100)}), "the call is nested more than 100 deep"),
         (written(when=True, which="a"), "write a JSON object of when, which, how"),
         (written(when=True, which="a", how={}, why="?"), "write a JSON object of when, which, how"),
         (written(when="yes", which="a", how={}), "when must be true or false"),
@@ -122,6 +139,15 @@ def test_json_actions(text: str, call: str | ToolCall) -> None:
 )
 def test_malformed_json_actions(text: str, reason: str) -> None:
     assert JSON.read(text) == Action(text, "", JSON.read(text).thought, error=reason)
+
+
+def test_what_a_call_holds_can_be_kept_with_its_tree() -> None:
+    """The widest integers, a whole pair of surrogates, and nesting up to the limit."""
+    how = {"x": [2**63, -(2**63), 1e308, "\U0001f600", nested(97)]}
+    action = JSON.read(written(when=True, which="a", how=how))
+    assert action.call == ToolCall("a", how)
+    tree = Tree(Task("t", "t"), 0, Node(State(Task("t", "t"), (Message("user", "go"),)), edges=[Edge(action, 1.0)]))
+    assert from_record(orjson.loads(orjson.dumps(to_record(tree)))).root.edges[0].action == action
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def test_any_text_is_an_action(text: str) -> None:
         ("Action: b", "", "b"),
         ("  Thought:a  \n\nAction:   b c  \n", "a", "b c"),
         ("no mark\nAction: b", "no mark", "b"),
+        ("Thought: x\nAction:b", "x", "b"),
+        ("Thought: my last Action: go\nAction: b", "my last Action: go", "b"),
         ("Thought: first Action: a\nthen more\nAction: b", "first Action: a\nthen more", "b"),
     ],
 )
@@ -48,6 +50,8 @@ def test_well_formed_steps(text: str, thought: str, call: str) -> None:
         ("", "there is no line that starts with 'Action:'"),
         ("Thought: I wonder", "there is no line that starts with 'Action:'"),
         ("click[buy now]", "there is no line that starts with 'Action:'"),
+        ("I will not do Action: buy", "there is no line that starts with 'Action:'"),
+        ("Thought: my last Action: go left was wrong", "there is no line that starts with 'Action:'"),
         ("Thought: a\nAction: ", "nothing follows 'Action:'"),
         ("Thought: a\nAction:  \n ", "nothing follows 'Action:'"),
         ("Action: a\nand more", "the action is longer than one line"),
@@ -73,6 +77,7 @@ def test_malformed_steps(text: str, reason: str) -> None:
         ("Thought: my Action: b", False),
         ("Thought: a\n Action: b", False),
         ("Reaction:", False),
+        ("hm</think>Action:", True),
     ],
 )
 def test_an_action_begins_where_a_line_starts_with_its_mark(text: str, begins: bool) -> None:

@@ -26,8 +26,11 @@ from treeagent.generators.structured import Form
 from treeagent.jobs import WaveJob, evaluate_wave, read_trees, search_wave
 from treeagent.policy import ChatPolicy, LLMPolicy
 from treeagent.run import COLLECTED
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Node
-from treeagent.types import Message, Refused, State, Task
+from treeagent.types import Action, Message, Refused, State, Task, Transition
 from treeagent.value_head import ValueHead
 
 CHAT = ChatFormat(tokenizer())
@@ -253,6 +256,18 @@ def test_log_probabilities_without_the_temperature_are_refused(server: OpenAISer
     assert draw(remote(server, 1.0))  # where both are the same
 
 
+class TwoTurns:
+    """Whatever is said."""
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "a"),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        said = Message("assistant", action.text)
+        told = State(state.task, (*state.messages, said, Message("user", "b")))
+        return Transition(told, truncated=len(told.messages) > 3)
+
+
 def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> None:
     server.token_ids = False
     with pytest.raises(Refused, match=r"gives no token ids .* set policy.remote.text_only=true"):
@@ -269,7 +284,12 @@ def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> N
     for proposal in proposals:
         assert len(proposal.actions) == 3 and not proposal.error
         assert all((action.token_ids, action.logprobs) == ((), ()) for action in proposal.actions)
-    assert policy.generator.usage.generated_tokens > 0
+    counted = [proposal.generated_tokens for proposal in proposals]
+    assert all(0 < count <= 3 * 8 for count in counted)
+    assert policy.generator.usage.generated_tokens == sum(counted)
+    few = SearchConfig(method="best_of_n", limits=Limits(generated_tokens=60), leaves=1)
+    [tree] = asyncio.run(make_search(policy, TwoTurns(), few).run([Task("a", "a")], [1]))
+    assert 60 <= tree.budget.generated_tokens < 60 + 2 * 8
     server.fault = lambda body: 400
     assert [each.error[-7:] for each in asyncio.run(policy.greedy().propose(states, 1, [1, 2]))] == ["not now"] * 2
 

@@ -271,7 +271,7 @@ def test_a_thought_that_leaves_no_token_for_an_action_is_a_malformed_turn() -> N
     assert begun(thought)
     length = len(thought.token_ids)
     [[cut]] = [proposal.actions for proposal in propose(SplitPolicy(speaker.policy(0.0, length)), [state], 1)]
-    assert (cut.token_ids, cut.error) == (thought.token_ids, "there is no line that starts with 'Action:'")
+    assert (cut.token_ids, cut.error) == (thought.token_ids, "nothing follows 'Action:'")
     tight = SplitPolicy(speaker.policy(0.0, length + 1))
     [[again]] = [proposal.actions for proposal in propose(tight, [state], 1)]
     assert begun(again)

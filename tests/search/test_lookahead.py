@@ -86,6 +86,21 @@ def test_a_limit_ends_the_episode_early() -> None:
     assert statistics(tree)["aaa"] == (1, 0.3)
 
 
+@pytest.mark.parametrize("limits", [Limits(simulations=40), Limits(environment_steps=20)], ids=str)
+def test_what_nobody_can_tell_is_never_taken(limits: Limits) -> None:
+    """It counts as no return, though others are worth less; a look at it is a simulation all the same."""
+    world = Written({"b": -0.5, "bb": -0.5}, ends={"bbb": -1.0}, untold=["a", "ba", "bba"])
+    tree = grown(Lookahead(InOrder("ab"), world, SearchConfig(limits=limits, candidates=2), world))
+    assert said(most_visited_path(tree)) == "bbb"
+    assert tree.budget.simulations == 6
+    assert [edge.visits for edge in tree.root.edges] == [0, 3]
+
+
+def test_where_nothing_can_be_told_the_episode_stops() -> None:
+    tree = ahead(Written(untold=["a", "b"]), 1)
+    assert (tree.budget.simulations, most_visited_path(tree), tree.error) == (2, [], "")
+
+
 def test_nothing_is_looked_at_after_an_error() -> None:
     class Broken(Written):
         async def step(self, state: State, action: Action) -> Transition:

@@ -277,6 +277,21 @@ def test_equal_tool_calls_are_one_edge() -> None:
     assert [edge.action for edge in merged(one, two, three)] == [one, three]
 
 
+def test_the_order_of_a_calls_arguments_makes_no_other_call() -> None:
+    one = Action("a", ToolCall("open", {"item": 3, "page": {"x": 1, "y": 2}}), token_ids=(1,), logprobs=(-1.0,))
+    two = Action("b", ToolCall("open", {"page": {"y": 2, "x": 1}, "item": 3}), token_ids=(2,), logprobs=(-2.0,))
+    assert [edge.action for edge in merged(one, two)] == [one]
+    assert [edge.action for edge in merged(one, two, merge="text")] == [one, two]
+
+
+def test_without_tokens_a_candidate_is_as_likely_as_it_was_often() -> None:
+    """Drawn 3, 2 and 1 times of 6; two thoughts before one call."""
+    often, also, rare = Action("x\na", "a"), Action("y\na", "a"), Action("b", "b")
+    drawn = [often, often, rare, also, often, also]
+    assert [edge.prior for edge in merged(*drawn)] == pytest.approx([5 / 6, 1 / 6])
+    assert [edge.prior for edge in merged(*drawn, merge="text")] == pytest.approx([3 / 6, 1 / 6, 2 / 6])
+
+
 @pytest.mark.parametrize("logprob", [math.nan, -math.inf, math.inf])
 def test_a_log_probability_that_is_no_number_is_refused(logprob: float) -> None:
     with pytest.raises(ValueError, match="of action 'b' is not finite"):

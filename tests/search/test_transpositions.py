@@ -1,5 +1,6 @@
 """What a state that equals one seen before in its tree takes from it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -11,7 +12,7 @@ from treeagent.search.growth import Growth
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, State, Task, Transition
+from treeagent.types import Action, Proposal, State, Task, Transition
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,21 @@ class Grid:
         return Transition(reached if self.keyed else replace(reached, key=None))
 
 
+class Stopping(TablePolicy):
+    """Its turns end with one token, 0."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        drawn = await super().propose(states, count, seeds)
+        return [replace(each, actions=tuple(map(stopped, each.actions))) for each in drawn]
+
+
+def stopped(action: Action) -> Action:
+    return replace(action, token_ids=(*action.token_ids[:-1], 0))
+
+
 def searched(transpositions: str, world: Grid) -> Tree:
     config = SearchConfig(limits=Limits(simulations=60), transpositions=transpositions)  # type: ignore[arg-type]
-    [tree] = grow(TablePolicy({"right": 0.5, "down": 0.5}), world, config, PlaceValue())
+    [tree] = grow(Stopping({"right": 0.5, "down": 0.5}), world, config, PlaceValue())
     return tree
 
 
@@ -40,7 +53,7 @@ def test_equal_states_are_evaluated_once() -> None:
     """V depends on the place, so the tree is the same; only the estimates are fewer, one a place."""
     apart, shared = searched("off", Grid()), searched("value", Grid())
     places = {node.state.key for node in apart.nodes()}
-    assert (apart.budget.estimates, shared.budget.estimates) == (61, len(places))
+    assert (apart.budget.estimates, shared.budget.estimates) == (61, len(places))  # nothing leads back to the root
     assert len(places) < 40
     one, other = plain(apart), plain(shared)
     one["budget"], other["budget"] = {}, {}
@@ -65,37 +78,36 @@ def shared(transpositions: str, twin: Node, arrival: Node) -> bool:
 def twin() -> Node:
     """V = 0.9, and returns of 1.5 in three visits and 0.1 in one."""
     edges = [Edge(act("a"), 0.5, visits=3, value_sum=1.5), Edge(act("b"), 0.5, visits=1, value_sum=0.1)]
-    return Node(begin(task(), "here"), value=0.9, context_ids=(4, 5), edges=edges)
+    state = after(begin(task(), "elsewhere"), stopped(act("come")), "here")
+    return Node(state, value=0.9, context_ids=(4, 5), edges=edges)
 
 
 @pytest.mark.parametrize(("transpositions", "expected"), [("value", 0.9), ("statistics", 0.4)])
 def test_what_is_shared_by_hand(transpositions: str, expected: float) -> None:
     """V, or the mean of what search found: (1.5 + 0.1) / 4."""
-    arrival = Node(after(begin(task(), "there"), act("go"), "here"))
+    arrival = Node(after(begin(task(), "there"), stopped(act("go")), "here"))
     assert shared(transpositions, twin(), arrival)
     assert arrival.value == pytest.approx(expected)
     assert (arrival.context_ids, arrival.edges) == ((4, 5), [])
 
 
 def test_a_twin_not_searched_yet_shares_its_value() -> None:
-    arrival = Node(begin(task(), "here"))
+    arrival = Node(after(begin(task(), "there"), stopped(act("go")), "here"))
     assert shared("statistics", replace(twin(), edges=[]), arrival)
     assert arrival.value == 0.9
 
 
 def test_a_state_that_reads_otherwise_is_evaluated_itself() -> None:
     """The same place told in other words: its tokens are not the twin's."""
-    assert not shared("value", twin(), Node(replace(begin(task(), "here again"), key="here")))
+    reached = after(begin(task(), "there"), stopped(act("go")), "here again")
+    assert not shared("value", twin(), Node(replace(reached, key="here")))
 
 
-def test_the_root_is_a_state_seen_before() -> None:
-    """Left and right again is the cell where the walk began; its value, which the words so far would change, is that of
-    the root."""
-    config = SearchConfig(limits=Limits(simulations=12), transpositions="value")
-    [tree] = grow(AllPolicy("left", "right"), Corridor(), config, HashValue())
-    back = [node for path, node in tree.walk() if path and node.state.key == tree.root.state.key]
-    assert back
-    assert {node.value for node in back} == {HashValue.of(tree.root.state)}
+def test_a_state_behind_a_turn_that_ended_otherwise_is_evaluated_itself() -> None:
+    """Cut off at its limit of tokens, the turn is closed by the prompt, which so adds a token more; and the root adds
+    all of the prompt."""
+    assert not shared("value", twin(), Node(after(begin(task(), "there"), act("go"), "here")))
+    assert not shared("value", twin(), Node(begin(task(), "here")))
 
 
 def test_trees_share_nothing_with_each_other() -> None:

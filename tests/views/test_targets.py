@@ -72,7 +72,18 @@ def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, cou
     said = {token for each in edges(tree) for token in each.action.token_ids}
     for row in rows:
         assert {token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept} == said & {*row.token_ids}
-        assert set(row.value_targets) == {-by_tokens[row.token_ids][0]}
+        assert row.value_targets[0] == -by_tokens[row.token_ids][0]
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.5])
+def test_imitated_states_are_worth_the_return_from_there(discount: float) -> None:
+    """A quarter on the way, then 0.75: a success, however much its end is discounted."""
+    last = edge("b", (4,), 1, 0.75, node((5,), end="terminated"), 0.75)
+    tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 1.0, node((3,), last), 0.25)), discount=discount)
+    [row] = imitation_rows(tree, TargetConfig())
+    assert row.value_positions == (0, 2, 4)
+    assert row.value_targets == (0.25 + discount * 0.75, 0.75, 0.75)
+    assert row.value_targets[:2] == pytest.approx(next(iter(value_rows(tree, TargetConfig()))).value_targets[:2])
 
 
 def test_imitation_of_states_by_hand() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from treeagent.generators.base import Failure, Pause, Sample, Usage, context_refusal, lark, token_limits
 from treeagent.generators.config import RemoteConfig
@@ -40,6 +40,14 @@ _ANY = 1 << 30
 """Samples of a request."""
 _NO_CONTEXT = 1 << 40
 """Tokens, where the server does not tell its model's context."""
+
+
+class Replies(NamedTuple):
+    """What a server wrote to one conversation."""
+
+    texts: list[str]
+    generated_tokens: int
+    """For all of them, by the server's count; 0 where it keeps none."""
 
 
 class _Server:
@@ -304,16 +312,17 @@ class RemoteChat(_Server):
         *,
         max_new_tokens: int,
         temperature: float,
-    ) -> list[list[str] | Failure]:
+    ) -> list[Replies | Failure]:
         """``count`` replies to each conversation."""
         reply = partial(self._reply, count, max_new_tokens, temperature)
         return self._gather([partial(reply, *each) for each in zip(conversations, seeds, strict=True)])
 
     def _reply(
         self, count: int, max_new_tokens: int, temperature: float, conversation: Sequence[Message], seed: int
-    ) -> list[str]:
+    ) -> Replies:
         rows: list[Any] = [{"role": message.role, "content": message.content} for message in conversation]
         replies: list[str] = []
+        generated_tokens = 0
         while len(replies) < count:  # a server may give fewer at a time than it is asked for
             answer = self._client.chat.completions.create(
                 model=self.model,
@@ -326,8 +335,14 @@ class RemoteChat(_Server):
             if not answer.choices:
                 raise ValueError("no choices")
             self._count(answer.usage)
-            replies += [choice.message.content or "" for choice in answer.choices]
-        return replies[:count]
+            generated_tokens += answer.usage.completion_tokens if answer.usage is not None else 0
+            replies += [_written(choice.message.content or "") for choice in answer.choices]
+        return Replies(replies[:count], generated_tokens)
+
+
+def _written(text: str) -> str:
+    """Halves of surrogate pairs, which JSON can send and no file can hold, become question marks."""
+    return text.encode(errors="replace").decode()
 
 
 def _required(answer: Answer | Failure) -> Answer:

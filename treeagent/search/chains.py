@@ -30,7 +30,7 @@ class Chains(Waves):
                 if node is growth.tree.root:
                     growth.tree.error = proposal.error
                 continue
-            growth.tree.budget.generated_tokens += sum(len(action.token_ids) for action in proposal.actions)
+            growth.tree.budget.generated_tokens += proposal.generated_tokens
             [edge, *_] = edges_from(
                 proposal.actions, merge="text", temperature=config.prior_temperature, length_power=config.length_power
             )

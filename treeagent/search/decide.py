@@ -18,9 +18,9 @@ def best_path(
     ``visits`` follows the most visited child, ``value`` the one of highest Q, ``leaf`` goes to the ended node of
     highest G + λ log π(path) (in a deterministic dynamics the return G is already in hand; where it is withheld, V
     stands for it), of equals to the likeliest and then the nearest; to one that a limit cut off only where the task is
-    over at none; or it falls back to ``visits`` where no simulation reached an end of known worth. ``gumbel`` takes what a Gumbel search under ``config`` has settled on
-    at the root, and the action of highest improved policy below it. The path may stop at a node that has not ended: the
-    caller plays on from there.
+    over at none; or it falls back to ``visits`` where no simulation reached an end of known worth. ``gumbel`` takes
+    what a Gumbel search under ``config`` has settled on at the root, and the action of highest improved policy below
+    it. The path may stop at a node that has not ended: the caller plays on from there.
 
     Args:
         likelihood_weight: λ, reward units a nat. Of policies that may not stray from π by more than a bound on their

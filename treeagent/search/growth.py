@@ -121,7 +121,7 @@ async def draw(
             ),
             config.merge,
         )
-        growth.tree.budget.generated_tokens += sum(len(action.token_ids) for action in proposal.actions)
+        growth.tree.budget.generated_tokens += proposal.generated_tokens
     if critic is not None and config.critic_weight:
         await _ask(critic, wanted)
 

@@ -34,10 +34,10 @@ class Lookahead(Waves):
             best = max(plans, key=self.rank)
             taken = best[: len(taken) + 1]
             while self.room(growth) and max(node.edges, key=by_visits) is not taken[-1]:
-                self.back_up(growth, best)
+                self.back_up(growth, best)  # a visit each time, since nothing unknown is among the plans
 
     def _look(self, growth: Growth, candidates: Sequence[Path]) -> Generator[Request, None, list[Path]]:
-        """The best path beyond each candidate, as far as limits allow."""
+        """The best path beyond each candidate, as far as limits allow and anybody can tell."""
         plans: list[Path] = []
         for group in self.groups(growth, candidates):
             yield from self._unfold(growth, group)
@@ -46,7 +46,7 @@ class Lookahead(Waves):
             for path in group:
                 plans.append(self._best_beyond(path))
                 self.back_up(growth, plans[-1])
-        return plans
+        return [plan for plan in plans if not end(growth, plan).unknown]
 
     def _unfold(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, None]:
         """Try everything that lies within reach of ``paths`` and is not in the tree yet."""
@@ -62,4 +62,10 @@ class Lookahead(Waves):
     def _best_beyond(self, path: Path) -> Path:
         node = path[-1].child
         assert node is not None
-        return max((self._best_beyond([*path, edge]) for edge in node.edges), key=self.rank, default=path)
+        beyond = [self._best_beyond([*path, edge]) for edge in node.edges]
+        return max(beyond, key=self._told, default=path)
+
+    def _told(self, path: Path) -> tuple[bool, tuple[float, float]]:
+        """What nobody can tell comes after all that is known."""
+        leaf = path[-1].child
+        return leaf is not None and not leaf.unknown, self.rank(path)

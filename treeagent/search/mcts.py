@@ -30,7 +30,7 @@ from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_po
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import exploration_rate, first_play_value, puct_score, uct_score
 from treeagent.seeds import derive_seed
-from treeagent.types import Critic, Dynamics, Policy, Task, Value
+from treeagent.types import Critic, Dynamics, Message, Policy, Task, Value
 
 Flight = tuple[Growth, list[Edge]]
 """A simulation under way: a tree and the path from its root."""
@@ -244,7 +244,7 @@ class Search:
         """Take the value of the node's twin; only of one that reads the same, since its tokens are taken too, and adds
         them to a prompt: one that starts anew holds another history."""
         twin = growth.seen.get(node.state.key) if node.state.key is not None else None
-        if twin is None or twin.left_out or twin.state.messages[-1:] != node.state.messages[-1:]:
+        if twin is None or twin.left_out or _added(twin) != _added(node):
             return False
         node.value, node.context_ids = twin.value, twin.context_ids
         if self.config.transpositions == "statistics" and twin.visits:
@@ -262,6 +262,13 @@ class Search:
         # Where candidates are added later, only ends are exhausted.
         if self.config.skip_exhausted and self.config.widening is None:
             mark_exhausted(growth.tree.root, path)
+
+
+def _added(node: Node) -> tuple[Sequence[Message], Sequence[int]]:
+    """What decides on the tokens that a state adds: what is read, and the last token of the agent's turn before, which
+    may have ended without the stop token; at the root, which adds the whole prompt, there is none."""
+    messages = node.state.messages
+    return messages[-1:], [token for before in messages[-2:-1] for token in before.token_ids[-1:]]
 
 
 def _untried(flight: Flight) -> bool:

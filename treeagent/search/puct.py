@@ -1,6 +1,8 @@
 """Selection: which edge to follow. Formulas on one line each, as in their papers."""
 
+import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,7 +50,11 @@ def uct_score(q: float, parent_visits: int, visits: int, c: float) -> float:
 def merge_key(action: Action, by: str) -> tuple[bool, str]:
     """What makes two candidates the same: the call they make, or their whole text. A thought or a malformed text, which
     make no call, are told by their text, and are never the same as a call, even where they read like one."""
-    return bool(action.call), str(action.call) if by == "call" and action.call else action.text
+    if by != "call" or not action.call:
+        return bool(action.call), action.text
+    if isinstance(action.call, str):
+        return True, action.call
+    return True, json.dumps([action.call.name, dict(action.call.arguments)], sort_keys=True)
 
 
 def edges_from(actions: Sequence[Action], *, merge: str, temperature: float, length_power: float) -> list[Edge]:
@@ -56,7 +62,8 @@ def edges_from(actions: Sequence[Action], *, merge: str, temperature: float, len
 
     P(s,a) ∝ Σ_{duplicates} exp(log π(a|s) / |a|^length_power / temperature). Duplicates (equal ``merge_key``) are
     merged first, the likeliest kept and the mass of distinct texts summed; a text drawn twice counts once, since its
-    probability already says how often it is drawn. Order: first drawn first.
+    probability already says how often it is drawn. Where a server tells neither tokens nor probabilities, how often a
+    candidate was drawn is all that is known of it. Order: first drawn first.
 
     Raises:
         ValueError: an action's log-probability is NaN or infinite, or not one a token, or there are no actions.
@@ -78,6 +85,8 @@ def edges_from(actions: Sequence[Action], *, merge: str, temperature: float, len
         scores.setdefault(key, {})[action.text] = action.logprob / length**length_power / temperature
     top = max(score for texts in scores.values() for score in texts.values())
     mass = {key: sum(math.exp(score - top) for score in texts.values()) for key, texts in scores.items()}
+    if not any(action.token_ids for action in actions):
+        mass = {key: float(count) for key, count in Counter(merge_key(action, merge) for action in actions).items()}
     total = sum(mass.values())
     return [Edge(action=best[key], prior=mass[key] / total) for key in best]
 

@@ -71,14 +71,13 @@ class RolloutValue:
     async def _advance(self, rollouts: Sequence["_Rollout"]) -> None:
         seeds = [derive_seed(rollout.seed, rollout.steps) for rollout in rollouts]
         proposals = await self.policy.propose([rollout.state for rollout in rollouts], 1, seeds)
-        acting = [
-            (rollout, proposal.actions[0])
-            for rollout, proposal in zip(rollouts, proposals, strict=True)
-            if rollout.reads(proposal)
-        ]
+        acting: list[tuple[_Rollout, Action]] = []
+        for rollout, proposal in zip(rollouts, proposals, strict=True):
+            rollout.generated_tokens += proposal.generated_tokens
+            if rollout.reads(proposal):
+                acting.append((rollout, proposal.actions[0]))
         transitions = await asyncio.gather(*(self._step(rollout.state, action) for rollout, action in acting))
-        for (rollout, action), transition in zip(acting, transitions, strict=True):
-            rollout.generated_tokens += len(action.token_ids)
+        for (rollout, _), transition in zip(acting, transitions, strict=True):
             if isinstance(transition, str):
                 rollout.stopped, rollout.error = True, transition
                 continue

@@ -21,4 +21,6 @@ class RemoteWriter:
 
     async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
         replies = self.chat.reply(prompts, 1, seeds, max_new_tokens=self.max_new_tokens, temperature=self.temperature)
-        return [Draft("", told.reason) if isinstance(told, Failure) else Draft(told[0].rstrip()) for told in replies]
+        return [
+            Draft("", told.reason) if isinstance(told, Failure) else Draft(told.texts[0].rstrip()) for told in replies
+        ]
