@@ -289,6 +289,29 @@ def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
         replanned(model, "greedy")
 
 
+@dataclass(frozen=True)
+class Broken:
+    """Opens as another dynamics does, and fails at every step."""
+
+    inner: Dynamics
+
+    async def reset(self, task: Task) -> State:
+        return await self.inner.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        raise OSError("a stair is missing")
+
+
+def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
+    actors, tasks = Actors(Climber(), Climber(), None), [Task("free", ""), Task("other", "")]
+    outcomes, _ = asyncio.run(play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    assert [outcome.reward for outcome in outcomes] == [1.0, 1.0]
+    assert [outcome.error for outcome in outcomes] == ["planning broke off: OSError: a stair is missing"] * 2
+    assert summarise("climber", "best_of_n", outcomes, 1.0)["errors"] == 2
+    again, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]
+
+
 def test_where_search_finds_nothing_the_policy_goes_on() -> None:
     """A model whose every answer is babble."""
     silent = ExperienceModel(Babbler(), WORDING, max_steps=2)

@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,21 @@ def refuse(job: int, emit: Emit) -> None:
     raise Refused(f"{job} is too much: take less")
 
 
+class GameError(Exception):
+    """One that pickle cannot make again."""
+
+    def __init__(self, level: int, reason: str) -> None:
+        super().__init__(f"level {level}: {reason}")
+
+
+def break_the_pipe(job: str, emit: Emit) -> object:
+    if job == "two arguments":
+        raise GameError(3, "no door")
+    if job == "lock":
+        raise ValueError(threading.Lock())
+    return threading.Lock()
+
+
 def die(job: int, emit: Emit) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -66,6 +82,20 @@ def test_what_a_job_raises_is_raised_here_with_its_own_traceback() -> None:
         list(run_jobs(refuse, [9, 9], RunConfig(workers=2)))
     assert str(caught.value) == "9 is too much: take less"
     assert "in refuse" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("two arguments", "GameError: level 3: no door"),
+        ("lock", "ValueError: .*lock"),
+        ("result", "cannot pickle '_thread.lock' object"),
+    ],
+)
+def test_what_would_not_come_through_a_pipe_is_told_all_the_same(how: str, told: str) -> None:
+    with pytest.raises((RuntimeError, TypeError), match=told) as caught:
+        list(run_jobs(break_the_pipe, [how, how], RunConfig(workers=2)))
+    assert "in _serve" in caught.value.__notes__[0]
 
 
 def test_a_worker_that_dies_is_told_in_one_sentence() -> None:

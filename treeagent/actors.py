@@ -26,6 +26,7 @@ from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.seeds import derive_seed
 from treeagent.split import SplitDynamics, SplitPolicy
 from treeagent.types import Dynamics, Policy, Refused, Split, Task, Value
+from treeagent.value_head import ValueHead
 
 
 def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
@@ -205,12 +206,25 @@ def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: Sear
     )
 
 
+def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
+    """The checkpoint's, else a new one."""
+    if checkpoint.head is not None:
+        return checkpoint.head
+    seed = derive_seed(config.seed, "value_head")
+    return ValueHead(checkpoint.model.config.hidden_size, config.environment.returns, seed)
+
+
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
     """What judges leaves: the value head, rollouts of the policy, or a mixture."""
     weight = config.search.rollout_weight
     if not weight:
         return head
     rollouts = RolloutValue(
-        policy, dynamics, max_steps=config.environment.max_steps, discount=config.search.discount, value=head
+        policy,
+        dynamics,
+        max_steps=config.environment.max_steps,
+        discount=config.search.discount,
+        value=head,
+        seed=config.seed,
     )
     return rollouts if head is None or weight == 1 else MixedValue([head, rollouts], [1 - weight, weight])

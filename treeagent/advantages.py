@@ -175,7 +175,8 @@ def treerl_advantages(trees: Sequence[Tree]) -> dict[int, float]:
 def gigpo_advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:
     """A = A_E + ω A_S: GRPO's over whole episodes, and the same over the returns R_t = Σ_k γ^(k-t) r_k of all steps
     taken at equal states (GiGPO, Feng et al. 2025, equations 3 and 5 to 8). States are equal by their key; a state
-    without one equals itself alone."""
+    without one equals itself alone. An environment's keys tell how many steps are left, too, so that a place that is
+    come to at another time is another state, unlike in the paper."""
     paths, returns = _outcomes(trees)
     given = [[each] * len(path) for path, each in zip(paths, _relative(returns, config), strict=True)]
     anchors: defaultdict[str | int, list[tuple[int, int, float]]] = defaultdict(list)

@@ -86,9 +86,11 @@ def quickstart(
         from treeagent import loop
         from treeagent.pool import kept_workers
         from treeagent.progress import RichProgress
+        from treeagent.report.show import show_alarms
 
         with kept_workers(run.config):
             _print_results(loop.quickstart(run.config, run, RichProgress()))
+        show_alarms(run, Console(stderr=True))
 
 
 @app.command()
@@ -212,10 +214,12 @@ def update(
     with _run(config, overrides, seed, engine, out, resume) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
+        from treeagent.report.show import show_alarms
         from treeagent.run import Run
 
         source = Run.open(trees) if trees else None
         [written] = loop.update(run.config, run, RichProgress(), checkpoint_path, [method], source)
+        show_alarms(run, Console(stderr=True))
         Console().print(f"checkpoint in {written}", highlight=False, markup=False)
 
 

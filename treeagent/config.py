@@ -45,6 +45,9 @@ class EnvironmentConfig:
     """Passed to the environment; see its own documentation."""
     max_steps: Annotated[int, Field(gt=0)] = 10
     """Steps after which an episode is truncated."""
+    returns: tuple[float, float] = (0.0, 1.0)
+    """Least and greatest return of an episode, between which a new value head's estimates lie. A success is a return
+    of 1."""
     worker: bool = False
     """Run it in a process of its own, so that a call that hangs or crashes costs its own task only."""
     call_seconds: Annotated[float, Field(gt=0)] = 60.0
@@ -59,6 +62,13 @@ class EnvironmentConfig:
     """Calls that never reach the environment, in training or evaluation, and what they cost."""
     snapshot_bytes: Annotated[int, Field(gt=0)] = SNAPSHOT_BYTES
     """Bound of the snapshots kept to go back to; the least recently used are replayed when wanted again."""
+
+    @model_validator(mode="after")
+    def _some_range(self) -> Self:
+        low, high = self.returns
+        if not low < high:
+            raise ValueError(f"returns ({low:g}, {high:g}) is no range: give the least return first")
+        return self
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -85,7 +85,9 @@ async def play(
 ) -> tuple[list[Outcome], list[Tree]]:
     """Plan on ``blind``, execute on ``verified``, go on greedily where a plan ends before its task does.
 
-    Every mode plans as ``search`` says, apart from its method, the N of best-of-N, and noise, which is for training.
+    Every mode plans as ``search`` says, apart from its method, the N of best-of-N, and the noise on the root's priors,
+    which is for training; Gumbel noise has a setting, ``search.gumbel_scale``. Of a task whose planning broke off the
+    outcome tells why, however well it went on greedily.
 
     Returns the outcomes and the trees planned in (none for greedy), in the tasks' order.
     """
@@ -103,7 +105,12 @@ async def play(
     outcomes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
+        outcome.error = outcome.error or _broken(tree)
     return outcomes, trees
+
+
+def _broken(tree: Tree) -> str:
+    return f"planning broke off: {tree.error}" if tree.error else ""
 
 
 def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
@@ -162,6 +169,7 @@ async def replan(
         raise Refused("mode is 'greedy', which plans nothing: name a way of searching")
     settings = _settings(mode, config, search)
     first: dict[str, Tree] = {}
+    broken: dict[str, str] = {}
 
     async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
         states = {growth.tree.task.id: end(growth, path).state for growth, path in wanted}
@@ -171,6 +179,8 @@ async def replan(
         for (growth, _), tree in zip(wanted, trees, strict=True):
             growth.tree.budget.add(tree.budget)
             first.setdefault(tree.task.id, tree)
+            if tree.error:
+                broken.setdefault(tree.task.id, _broken(tree))
             if path := _plan(mode, tree, config, settings):
                 chosen[id(growth)] = path[0].action
         return chosen | await _propose(actors.greedy, [one for one in wanted if id(one[0]) not in chosen])
@@ -178,6 +188,8 @@ async def replan(
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     growths = await plant(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
     outcomes = await _episodes(verified, growths, choose, search.step_seconds)
+    for outcome in outcomes:
+        outcome.error = outcome.error or broken.get(outcome.task_id, "")
     return outcomes, [first[task.id] for task in tasks if task.id in first]
 
 

@@ -15,7 +15,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from treeagent.actors import environment, in_turns, leaf_value, load_actors, make_policy, play_on, tasks_at, variations
+from treeagent.actors import (
+    environment,
+    in_turns,
+    leaf_value,
+    load_actors,
+    make_policy,
+    play_on,
+    tasks_at,
+    value_head,
+    variations,
+)
 from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.checkpoint import (
     Checkpoint,
@@ -24,6 +34,7 @@ from treeagent.checkpoint import (
 )
 from treeagent.config import Method, RunConfig
 from treeagent.evaluate import Mode, Outcome, execute, play, replan
+from treeagent.generators.chat import ChatFormat
 from treeagent.health import finished_paths, return_spread
 from treeagent.imagine import Imagination, call_imagined, planner, settle, world_model
 from treeagent.learners.dpo import train_dpo
@@ -31,8 +42,8 @@ from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
-from treeagent.learners.value import fit_value
-from treeagent.learners.watch import Hooks
+from treeagent.learners.value import check_value_rows, fit_value
+from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.pairs import preference_pairs
 from treeagent.run import COLLECTED
 from treeagent.search.methods import make_search
@@ -43,7 +54,6 @@ from treeagent.store import read_as, write_shard
 from treeagent.targets import TokenRow, imitation_rows, value_rows
 from treeagent.telemetry import Cost, Emit, Event, Meter
 from treeagent.types import Refused, Split
-from treeagent.value_head import ValueHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +133,9 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with planner(config) if imagines else nullcontext() as model:
         blind = in_turns(model or play_on(env, config, "evaluate", reveal_reward=False), config, whole.grammar)
-        actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
+        # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
+        if actors.value is not None or imagines:
+            actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
         playing = replan if imagines else play
         outcomes, trees = asyncio.run(
             playing(actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed)
@@ -164,11 +176,14 @@ def train_policy(job: TrainJob, emit: Emit, *, leads: bool = True) -> dict[str, 
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
     update, checkpoint = job.config.update, load_checkpoint(job.checkpoint, device_map=_place(job.config))
-    head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
+    head = value_head(checkpoint, job.config)
     seed = derive_seed(job.config.seed, "lora")
     checkpoint = replace(checkpoint, model=with_adapter(checkpoint.model, update.lora, seed))
     trees = informative(read_trees(job.trees, job.names), update.keep_trees)
     refuse_foreign(trees, checkpoint, job)
+    read_ends(trees, make_policy(checkpoint, job.config).chat)
+    value_rows = sample_value_rows(trees, job.config, head.reward_range)
+    check_value_rows(head, value_rows, update.value)  # before the policy is trained, which nobody wants to do twice
     hooks = Hooks(
         on_metrics=lambda metrics: emit(Event(job.out.name, metrics=metrics)),
         on_progress=lambda done, total: emit(Event(job.out.name, done=done, total=total)),
@@ -186,14 +201,23 @@ def train_policy(job: TrainJob, emit: Emit, *, leads: bool = True) -> dict[str, 
         case "grpo":
             scored = list(scored_rows(trees, update.advantages))
             result = train_grpo(model, tokenizer, scored, update.grpo, temperature=temperature, **hooks)
-    value_rows = sample_value_rows(trees, job.config, head.reward_range)
     fitted = led(model, lambda: fit_value(model, head, value_rows, update.value), leads=leads)
     weights = whole_weights(model)
     if fitted is None:
         return {}
     save_checkpoint(Checkpoint(model, tokenizer, head), job.out, weights)
     shutil.rmtree(job.scratch, ignore_errors=True)
-    return {"update": asdict(result), "value": asdict(fitted)}
+    unmoved = [_unmoved(job, result)] if result.best_step == 0 else []
+    return {"update": asdict(result), "value": asdict(fitted), "alarms": unmoved}
+
+
+def _unmoved(job: TrainJob, result: TrainResult) -> str:
+    update = job.config.update
+    return (
+        f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
+        f"{update.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn from more "
+        f"trees, validate on more tasks (update.validation_tasks), or change update.{job.method}.learning_rate"
+    )
 
 
 def _place(config: RunConfig) -> str | None:
@@ -226,6 +250,15 @@ def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob)
                 f"the tokenizer or chat template of {job.checkpoint} writes {task} in other tokens than the policy "
                 "that searched it: update that policy, or collect trees with this one"
             )
+
+
+def read_ends(trees: Sequence[Tree], chat: ChatFormat) -> None:
+    """Write the tokens of ends that nobody judged: a search without a head reads none, but a head is to be fitted."""
+    for tree in trees:
+        for node in tree.nodes():
+            if node.terminated and not node.context_ids and not node.state.messages[-1].partial:
+                reading = chat.read(node.state.messages)
+                node.context_ids, node.left_out = chat.added_ids(reading), reading.left_out
 
 
 def _token_ids(node: Node) -> Iterator[tuple[int, ...]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from treeagent.actors import value_head
 from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import Method, RunConfig, dump_config
 from treeagent.evaluate import Mode, Outcome, summarise
@@ -28,7 +29,6 @@ from treeagent.store import read_as, shards, write_atomic
 from treeagent.telemetry import Cost, Event, logged
 from treeagent.train_job import train
 from treeagent.types import Refused
-from treeagent.value_head import ValueHead
 from treeagent.warm_start import warm_start
 
 Row = dict[str, Any]
@@ -154,7 +154,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
     if run.is_done("base"):
         return out
     checkpoint = load_checkpoint(warm, device_map=config.policy.device_map)
-    head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
+    head = value_head(checkpoint, config)
     with logged(run.log, progress) as on_event:
         fitted = fit_value(
             checkpoint.model,
@@ -178,9 +178,19 @@ def update(
     methods: Sequence[Method],
     trees: Run | None = None,
 ) -> list[Path]:
-    """One updated checkpoint a method, each from ``checkpoint`` and the same trees: all of the run, or of another."""
+    """One updated checkpoint a method, each from ``checkpoint`` and the same trees: all of the run, or of another.
+
+    Raises:
+        Refused: the other run sampled at another temperature, and a method compares the policy with how it sampled.
+    """
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
     source = trees or run
+    drawn, wanted = source.config.policy.temperature, config.policy.temperature
+    if drawn != wanted and (comparing := [method for method in methods if method != "rft"]):
+        raise Refused(
+            f"policy.temperature is {wanted:g}, but the trees of {source.path} were sampled at {drawn:g}, with whose "
+            f"log-probabilities {comparing[0]} compares the policy: set policy.temperature={drawn:g}"
+        )
     return learn(config, run, progress, updates, source.collections(), source.trees)
 
 

@@ -1,6 +1,7 @@
 """Where jobs run: here, in processes of this machine, or on Ray. Results come as they are ready."""
 
 import multiprocessing
+import pickle
 import signal
 import traceback
 from collections import deque
@@ -14,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from treeagent.config import RunConfig
+from treeagent.search.growth import describe
 from treeagent.telemetry import Emit
 from treeagent.types import WorkerLost
 
@@ -173,10 +175,23 @@ def _serve(pipe: Connection) -> None:
             work, job = pipe.recv()
             try:
                 ended = _Ended(work(job, pipe.send))
+                pickle.dumps(ended)  # here its error can be told, in the pipe it would end this process
             except Exception as error:
-                error.add_note(traceback.format_exc())  # the traceback itself stays in this process
-                ended = _Ended(error=error)
+                ended = _Ended(error=_portable(error))
             pipe.send(ended)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error with its traceback, which itself stays in this process, as a note; where it would not come through a
+    pipe, one that says as much."""
+    told = traceback.format_exc()
+    try:
+        same = type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:  # whatever a stranger's class does when it is taken apart or made again
+        same = False
+    kept = error if same else RuntimeError(describe(error))
+    kept.add_note(told)
+    return kept
 
 
 @contextmanager

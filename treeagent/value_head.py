@@ -64,7 +64,7 @@ class ValueHead(nn.Module):
         if outside.numel():
             raise Refused(
                 f"value target {outside[0].item():g} lies outside the head's reward range ({low:g}, {high:g}): "
-                "declare the range that the environment's returns have"
+                "set environment.returns to the range that the environment's returns have, for a head that is made anew"
             )
         return (targets - low) / (high - low)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from treeagent.actors import environment, make_policy, play_on
+from treeagent.actors import environment, make_policy, play_on, value_head
 from treeagent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, save_checkpoint
 from treeagent.collect import Alternatives, demonstrate, demonstrated, tokenise
 from treeagent.config import RunConfig
@@ -141,15 +141,14 @@ def _grammar(config: RunConfig) -> Grammar:
 def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Checkpoint:
     if config.policy.model is not None:
         checkpoint = load_checkpoint(config.policy.model, device_map=config.policy.device_map)
-        head = checkpoint.head or ValueHead(checkpoint.model.config.hidden_size)
+        head = value_head(checkpoint, config)
         adapted = with_adapter(checkpoint.model, config.warm_start.lora, derive_seed(config.seed, "lora"))
         return Checkpoint(adapted, checkpoint.tokenizer, head)
     texts = [text for tree in demonstrations for text in _texts(config, tree)]
     tokenizer = train_tokenizer(texts, config.policy.scratch)
     model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
-    return Checkpoint(
-        model, tokenizer, ValueHead(model.config.hidden_size, seed=derive_seed(config.seed, "value_head"))
-    )
+    begun = Checkpoint(model, tokenizer)
+    return replace(begun, head=value_head(begun, config))
 
 
 def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:

@@ -12,10 +12,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from tiny import HIDDEN, advantage_rows, make_model, pairs, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from treeagent.learners import config as config_of
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
+from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
 from treeagent.value_head import ValueHead
@@ -339,3 +341,19 @@ def test_batches_of_one_size_are_filled_up_where_several_processes_draw() -> Non
     drawn = list(batches)
     assert [len(batch) for batch in drawn] == [4, 4, 4, 4]
     assert {row for batch in drawn for row in batch} == set(range(13))
+
+
+def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:
+    """In bfloat16 most steps are less than half of a weight's last digit, and lost. What comes back is as short as what
+    was given, and a frozen base beside an adapter stays short throughout."""
+    short, long, frozen = make_model().bfloat16(), make_model().bfloat16().float(), make_model().bfloat16()
+    config = SFTConfig(max_steps=20, batch_size=4, learning_rate=1e-4, weight_decay=0.0)
+    train_sft(short, tokenizer, token_rows(10), config)
+    train_sft(long, tokenizer, token_rows(10), config)
+    assert short.dtype == torch.bfloat16
+    torch.testing.assert_close(weights(short), weights(long).bfloat16(), rtol=0, atol=0)
+    adapted, seen = with_adapter(frozen, config_of.LoraConfig(rank=2), seed=0), list[torch.dtype]()
+    train_sft(
+        adapted, tokenizer, token_rows(10), config, on_metrics=lambda row: seen.append(frozen.lm_head.weight.dtype)
+    )
+    assert set(seen) == {torch.bfloat16}

@@ -122,6 +122,8 @@ def test_other_states_and_numbers_give_other_rollouts() -> None:
     asked = [state, other_seed, begin(task("task 1"), "task 0"), begin(task("task 0"), "task 1")]
     estimate(RolloutValue(policy, Treasure(), max_steps=4, count=8), *asked)
     assert len({seed for _, seed in policy.asked}) == 4 * 8 * 4
+    estimate(RolloutValue(policy, Treasure(), max_steps=4, count=8, seed=1), *asked)
+    assert len({seed for _, seed in policy.asked}) == 2 * 4 * 8 * 4
 
 
 @dataclass

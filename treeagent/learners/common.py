@@ -109,8 +109,10 @@ def _labelled_positions_only() -> Iterator[None]:
 def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -> Iterator[ValueHead | None]:
     """Lend a model to a trainer, its value head as a submodule (one optimiser, one gradient norm) and its attention as
     configured, and undo afterwards what trainers leave behind: a patched ``forward`` (each round would wrap it once
-    more), ``use_cache`` off, dropout set to 0, gradient checkpointing, float32 in place of shared weights that came
-    shorter."""
+    more), ``use_cache`` off, dropout set to 0, gradient checkpointing, float32 in place of weights that came shorter.
+
+    Weights that are all trained are in float32 meanwhile: in bfloat16 most steps are smaller than half of a weight's
+    last digit, and would be lost."""
     modules: set[nn.Module] = {model, base_model(model)}
     forwards = [module.__dict__.get("forward") for module in modules]
     switches = [
@@ -126,6 +128,8 @@ def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -
     if head is not None:
         # A part of a head that is shared out is nothing to its owner.
         lent_head = model.value_head = copy.deepcopy(head) if sharing() else head.to(model.device)
+    if dtype.itemsize < torch.float32.itemsize and not isinstance(model, PeftModel):  # PEFT keeps adapters so itself
+        nn.Module.to(model, torch.float32)
     try:
         with _labelled_positions_only(), no_old_names():
             yield lent_head

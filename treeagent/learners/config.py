@@ -14,6 +14,8 @@ PreferenceLoss = Literal[
     "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
     "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm",
 ]  # fmt: skip
+_SMOOTHED = frozenset({"sigmoid", "exo_pair", "robust", "aot", "aot_unpaired"})
+"""The terms that honour label smoothing."""
 PolicyLoss = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 
 
@@ -107,6 +109,16 @@ class DPOConfig(OptimiserConfig):
             raise ValueError(f"loss_type {self.loss_type} needs one weight for each term, not {self.loss_weights}")
         if not self.loss_type:
             raise ValueError('loss_type is empty: name at least one term, such as "sigmoid"')
+        smoothing, smoothed = self.label_smoothing, _SMOOTHED.intersection(self.loss_type)
+        if smoothing and not smoothed:
+            raise ValueError(
+                f"label_smoothing is {smoothing:g}, which {', '.join(self.loss_type)} would ignore: leave it out, or "
+                f"name one of {', '.join(sorted(_SMOOTHED))}"
+            )
+        if "exo_pair" in smoothed and not smoothing:
+            raise ValueError("label_smoothing is 0, where exo_pair has no value: give it more than 0, such as 0.001")
+        if "robust" in smoothed and smoothing == 0.5:
+            raise ValueError("label_smoothing is 0.5, where robust has no value: give it less")
         return self
 
 

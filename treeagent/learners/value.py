@@ -129,6 +129,15 @@ def _pass(
     return total / len(order)
 
 
+def check_value_rows(head: ValueHead, rows: Sequence[TokenRow], config: ValueConfig) -> None:
+    """
+    Raises:
+        Refused: ``fit_value`` would refuse them.
+    """
+    _split([row for row in rows if row.value_positions], config)
+    head.rescale(torch.tensor([target for row in rows for target in row.value_targets]))
+
+
 def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow], list[TokenRow]]:
     """Rows to train on and rows of the tasks held out."""
     tasks = sorted({row.task_id for row in rows})

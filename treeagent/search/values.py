@@ -18,10 +18,10 @@ from treeagent.types import Action, Dynamics, Estimate, Policy, Proposal, Refuse
 class RolloutValue:
     """V(s) as the mean return of the policy played from s to the end (Agent Q, section 5.1.2), outcome rewards alone.
 
-    The draws of a rollout follow from the task and the texts of the state's messages: equal states give equal rollouts,
-    in whatever tree and batch they are asked for. A rollout that stops short of a known end, at a limit, a withheld
-    reward, a prompt too long to be read or a failing environment, is worth what it was paid so far and ``value`` of
-    where it stands. Of a failed environment the estimate's ``error`` tells, too.
+    The draws of a rollout follow from ``seed``, the task and the texts of the state's messages: equal states give
+    equal rollouts, in whatever tree and batch they are asked for. A rollout that stops short of a known end, at a
+    limit, a withheld reward, a prompt too long to be read or a failing environment, is worth what it was paid so far
+    and ``value`` of where it stands. Of a failed environment the estimate's ``error`` tells, too.
     """
 
     policy: Policy
@@ -38,6 +38,8 @@ class RolloutValue:
     """What follows a rollout that stopped short; without it, nothing."""
     step_seconds: float | None = None
     """Wall time after which a step of a dynamics that waits is given up, as in ``SearchConfig``."""
+    seed: int = 0
+    """Of the draws; the run's."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_steps", self.max_steps), ("count", self.count)):
@@ -51,7 +53,7 @@ class RolloutValue:
             Refused: the dynamics withholds its rewards and there is no ``value``.
         """
         groups = [
-            [_Rollout(state, _seed(state, number), stopped=state.ended) for number in range(self.count)]
+            [_Rollout(state, _seed(self.seed, state, number), stopped=state.ended) for number in range(self.count)]
             for state in states
         ]
         rollouts = [rollout for group in groups for rollout in group]
@@ -148,9 +150,9 @@ class _Rollout:
         self.told = transition.terminated and transition.reward is not None
 
 
-def _seed(state: State, number: int) -> int:
+def _seed(seed: int, state: State, number: int) -> int:
     texts = (message.content for message in state.messages)
-    return derive_seed("rollout", number, state.task.id, state.task.seed, *texts)
+    return derive_seed(seed, "rollout", number, state.task.id, state.task.seed, *texts)
 
 
 def _mean(rollouts: Sequence[_Rollout]) -> Estimate:
