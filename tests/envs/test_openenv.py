@@ -1,5 +1,6 @@
 """Real OpenEnv servers over WebSocket: one of ours, and one that knows nothing of us."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -7,11 +8,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from treeagent.envs import EnvCrashed, EnvTimeout, Forkable, check_env
+from treeagent.envs import EnvCrashed, EnvTimeout, Forkable, SnapshotLost, check_env
 from treeagent.envs.adapters.openenv import OpenEnvEnv, from_openenv
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.types import Refused, ToolCall
@@ -125,15 +127,49 @@ def test_the_conformance_check_passes_with_snapshots_over_the_wire(shop_server: 
     report = check_env(env, env.tasks("train", 1)[0], other=other, actions=calls)
     assert report.passed, report.violations
     assert report.branches == report.equal_branches == 24
-    fork = Forkable(env)
-    fork.reset(env.tasks("train", 1)[0])
-    mark = fork.mark()
-    fork.step("search[lamp]")
-    fork.goto(mark)
-    assert (fork.restored_snapshots, fork.replayed_steps) == (1, 0)
     env.close()
-    with pytest.raises(Refused, match="another session"):
-        other.restore(fork._snapshots.get(mark).snapshot)  # type: ignore[union-attr]
+    other.close()
+
+
+def test_snapshots_outlive_the_resets_of_a_wave_and_are_replayed_in_another_session(shop_server: str) -> None:
+    env = from_openenv(shop_server, name="shop", prompt="Buy it.")
+    fork, marks = Forkable(env), []
+    for task in env.tasks("train", 2):
+        fork.reset(task)
+        fork.step("search[lamp]")
+        marks.append(fork.mark())
+    keys = []
+    for mark in marks:
+        fork.goto(mark)
+        keys.append(env.state_key())
+    assert (fork.restored_snapshots, fork.replayed_steps) == (2, 0)
+    env.close()
+    for mark, key in zip(marks, keys, strict=True):
+        fork.goto(mark)
+        assert env.state_key() == key
+    assert (fork.restored_snapshots, fork.replayed_steps) == (2, 2)
+    env.close()
+
+
+def test_a_snapshot_that_nobody_holds_is_released_with_the_next_one(shop_server: str) -> None:
+    env, other = (from_openenv(shop_server, name="shop", prompt="Buy it.") for _ in range(2))
+    env.reset(seed=0)
+    first, second = env.snapshot(), env.snapshot()
+    twin = replace(first)  # type: ignore[type-var]
+    env.restore(twin)
+    del first
+    gc.collect()
+    third = env.snapshot()
+    with pytest.raises(SnapshotLost, match="snapshot 0 is unknown"):
+        env.restore(twin)
+    env.step("search[lamp]")
+    key = env.state_key()
+    env.restore(second)
+    assert env.state_key() != key
+    env.restore(third)
+    with pytest.raises(SnapshotLost, match="another session"):
+        other.restore(third)
+    env.close()
     other.close()
 
 

@@ -1,13 +1,23 @@
 """Any OpenEnv server as an environment, and any of ours as an OpenEnv server that can also take snapshots."""
 
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
 
 from treeagent.envs.adapters import required
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, checked_reset, checked_step, task_to_play
+from treeagent.envs.base import (
+    Env,
+    SnapshotKind,
+    SnapshotLost,
+    StepResult,
+    ToolSpec,
+    checked_reset,
+    checked_step,
+    task_to_play,
+)
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Refused, Split, Task, ToolCall
 
@@ -37,7 +47,7 @@ class OpenEnvEnv(Env):
     """An OpenEnv server, over WebSocket. Tasks are seeds: train has every third, and so have validation and test.
 
     OpenEnv has no snapshots, so episodes are replayed; a server of ``to_openenv`` takes them where its environment can,
-    and keeps them for this session alone.
+    and keeps them for this session alone, each as long as somebody here holds it.
 
     Args:
         connect: the server's address, or what makes a client of it, as ``from_docker_image`` does.
@@ -71,6 +81,8 @@ class OpenEnvEnv(Env):
         self._connect, self._name, self._prompt, self._seconds = connect, name, prompt, seconds
         self._act, self._render, self._success, self._tools = act, render, success, tools
         self._client: Any = None
+        self._released: list[int] = []
+        """Snapshots of the session that nobody holds any more; the server is told when it takes the next one."""
         self._last: tuple[Observed, float, bool] | None = None
         try:
             about = _plain(self._started().state())
@@ -124,15 +136,31 @@ class OpenEnvEnv(Env):
 
     def snapshot(self) -> object:
         last = self._here()
-        observation, _, _ = self._asked("snapshot", lambda client: client.step({"verb": "snapshot"}))
+        released = [self._released.pop() for _ in range(len(self._released))]
+        action = {"verb": "snapshot", "released": released}
+        observation, _, _ = self._asked("snapshot", lambda client: client.step(action))
         self._last = last
-        return _Place(observation["snapshot"], last, self._client)
+        place = _Place(observation["snapshot"], last, self._client)
+        # Only noted: a collection may happen in the middle of another request.
+        weakref.finalize(place, self._released.append, place.number).atexit = False
+        return place
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        if not isinstance(snapshot, _Place) or snapshot.client is not self._client:
-            raise Refused("the snapshot is of another session with the server: restore what this one gave")
+        """As ``Env.restore``.
+
+        Raises:
+            SnapshotLost: the snapshot is of another session, or the server does not have it any more.
+        """
+        if not isinstance(snapshot, _Place):
+            raise Refused(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
+        if snapshot.client is not self._client:
+            raise SnapshotLost(f"the snapshot of {self._name} is of another session with the server")
+        last = self._last
         action = {"verb": "restore", "snapshot": snapshot.number, "reseed": reseed}
-        self._asked("restore", lambda client: client.step(action))
+        observation, _, _ = self._asked("restore", lambda client: client.step(action))
+        if observation.get("tool_error"):
+            self._last = last
+            raise SnapshotLost(str(observation["tool_error"]))
         self._last = snapshot.last
 
     def state_key(self) -> str | None:
@@ -154,6 +182,7 @@ class OpenEnvEnv(Env):
             else:
                 client = self._connect()
             self._client = client.sync() if hasattr(client, "sync") else client
+            self._released = []  # what is released later of the last session goes to the list of that one
         return self._client
 
     def _here(self) -> tuple[Observed, float, bool]:
@@ -185,7 +214,7 @@ class _Misfit(Exception):
     """The server does not take the action."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class _Place:
     number: int
     last: tuple[Observed, float, bool]
@@ -202,7 +231,8 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
     ``reset(seed)`` plays training task number ``seed``, or with ``split`` and ``index`` the task there. An action is
     ``{"call": text}`` or ``{"tool": name, "arguments": {…}}``. What OpenEnv has no word for are verbs:
     ``{"verb": "snapshot"}`` is answered by a number, ``{"verb": "restore", "snapshot": number, "reseed": seed}`` goes
-    back there. Snapshots stay in the session, until the next reset.
+    back there, or is answered by a ``tool_error`` where there is no such snapshot. They stay in the session, over every
+    reset, until ``{"verb": "snapshot", "released": [number, …]}`` names them.
 
     Args:
         make: an environment; every session has its own.
@@ -222,6 +252,7 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
         "arguments": (dict[str, Any], {}),
         "snapshot": (int | None, None),
         "reseed": (int | None, None),
+        "released": (list[int], []),
     }
     observation_fields: dict[str, Any] = {
         "text": (str, ""),
@@ -255,18 +286,22 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
             options = {"task": self.env.tasks(split, 1, index)[0]} if split is not None else None
             observation, _info = checked_reset(self.env.reset(seed=seed, options=options))
             self.steps = 0
-            self.snapshots.clear()
             return told(text=observation, state_key=self.env.state_key())
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             if action.verb == "snapshot":
+                for number in action.released:
+                    self.snapshots.pop(number, None)
                 number = next(self.numbers)
                 self.snapshots[number] = self.env.snapshot()
                 return told(snapshot=number)
             if action.verb == "restore":
                 if action.snapshot not in self.snapshots:
-                    raise ValueError(f"snapshot {action.snapshot} is unknown: it is of an earlier episode or session")
-                self.env.restore(self.snapshots[action.snapshot], reseed=action.reseed)
+                    return told(tool_error=f"snapshot {action.snapshot} is unknown: it is of another session")
+                try:
+                    self.env.restore(self.snapshots[action.snapshot], reseed=action.reseed)
+                except SnapshotLost as lost:
+                    return told(tool_error=str(lost))
                 return told(state_key=self.env.state_key())
             call = ToolCall(action.tool, action.arguments) if action.tool is not None else action.call
             text, reward, terminated, truncated, info = checked_step(self.env.step(call))
