@@ -192,6 +192,47 @@ class Fated(Text):
         self.rng.setstate(state)
 
 
+class Forgetful(Quiz):
+    """Its snapshots are numbers, and a reset takes away what they stand for."""
+
+    snapshot_kind: SnapshotKind = "exact"
+    snapshot_portable = False
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.kept = list[str]()
+        return super().reset(seed=seed, options=options)
+
+    def snapshot(self) -> object:
+        self.kept.append(self.said)
+        return len(self.kept) - 1
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        self.said = self.kept[cast(int, snapshot)]
+
+
+class Absent(Quiz):
+    """Its snapshots hold all but the task, whose number its answers tell."""
+
+    snapshot_kind: SnapshotKind = "exact"
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.task = cast(Task, (options or {"task": TASK})["task"])
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return (f"{self.task.id}: thank you", *super().step(action)[1:])
+
+    def snapshot(self) -> object:
+        return self.said
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        self.said = cast(str, snapshot)
+
+
 @pytest.mark.parametrize("make", [Quiz, Text, Example])
 def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
     env = make()
@@ -212,6 +253,8 @@ def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
         (Telling, "the answer 'forty-two' stands in"),
         (Moody, "two instances answer the same episode differently"),
         (Fated, "restore with another reseed never leads elsewhere"),
+        (Forgetful, "restored after a reset to another task raises IndexError"),
+        (Absent, "restored after a reset to another task leads elsewhere"),
     ],
 )
 def test_each_broken_rule_is_named(make: Callable[[], Env], sentence: str) -> None:

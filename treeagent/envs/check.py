@@ -94,6 +94,7 @@ def check_env(
         "bad calls": check.bad_calls,
         "empty episodes": partial(check.empty_episodes, finishes),
         "forks": partial(check.forks, branches, depth, other),
+        "snapshots of several tasks": partial(check.several_tasks, depth),
         "shared state": partial(check.instances, other, depth),
         "rewards": partial(check.rewards, depth),
     }
@@ -329,6 +330,26 @@ class _Check:
         if not self.branches:
             self.skipped.append("forks: no actions to try; pass actions, or offer legal_actions or a demonstrator")
 
+    def several_tasks(self, depth: int) -> None:
+        """A search of several tasks resets all of them before it goes back to the first."""
+        if self._env.snapshot_kind != "exact":
+            return
+        others = [each for each in first_tasks(self._env, self._task.split, 2) if each.id != self._task.id]
+        self._reset()
+        place = self._env.snapshot()
+        calls, results = self._wander(depth)
+        self._reset(others[0] if others else self._task)
+        try:
+            self._env.restore(place)
+            found = "leads elsewhere" if self._play(calls) != results else ""
+        except Exception as error:  # whatever a stranger's environment raises is the finding
+            found = f"raises {error!r}"
+        if found:
+            self.violations.append(
+                f"a snapshot that is restored after a reset to another task {found}: keep snapshots over a reset, or "
+                "set snapshot_kind = 'replay'"
+            )
+
     def _reseeded(self, place: object, calls: Sequence[Call], seed: int) -> list[_Outcome]:
         self._env.restore(place, reseed=seed)
         return self._play(calls)
@@ -347,8 +368,9 @@ class _Check:
         elif theirs != results:
             self.violations.append("two instances answer the same episode differently: seed all that reset draws")
 
-    def _reset(self) -> str:
-        return checked_reset(self._env.reset(seed=self._task.seed, options={"task": self._task}))[0]
+    def _reset(self, task: Task | None = None) -> str:
+        task = task or self._task
+        return checked_reset(self._env.reset(seed=task.seed, options={"task": task}))[0]
 
     def _solved(self) -> bool:
         verdict = checked_verdict(self._env.verify())
