@@ -1,19 +1,27 @@
 """Early experience in a warm start: what it trains on, what it costs, and that no interruption changes the weights."""
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from safetensors.torch import load_file
 from torch import equal
+from toy_doors import Doors, Opener
 
+from treeagent.checkpoint import load_checkpoint
+from treeagent.collect import Alternatives, demonstrate, demonstrated
 from treeagent.config import load_config
+from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv
+from treeagent.grammar import ReAct
 from treeagent.progress import Advance, QuietProgress
 from treeagent.run import Run, RunError
-from treeagent.warm_start import warm_start
+from treeagent.types import Task
+from treeagent.warm_start import _lessons, warm_start
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 EARLY = "warm_start.early_experience."
@@ -113,5 +121,101 @@ def test_an_environment_without_a_way_back_is_refused(tmp_path: Path) -> None:
     with (
         Run.create(tmp_path / "run", config, resume=False) as run,
         pytest.raises(RunError, match=r"rows is 'both', which tries .* cannot go back to a state: set it to 'none'"),
+    ):
+        warm_start(config, run, QuietProgress())
+
+
+class Stuck(Doors):
+    """Task 1 does not reset; at task 2 the demonstrator gives up behind its first door, and at any it does so where
+    alone ``l`` was taken."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.seed = seed
+        if seed == 1:
+            raise RuntimeError("the server is busy")
+        return super().reset(seed=seed, options=options)
+
+    def snapshot(self) -> object:
+        return super().snapshot(), self.seed
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        place, self.seed = cast(tuple[object, int], snapshot)
+        super().restore(place)
+
+    def demonstrator(self, noise: float) -> "GivesUp":
+        return GivesUp(noise, self)
+
+
+@dataclass(frozen=True)
+class GivesUp(Opener):
+    env: Stuck
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        if self.env.taken == "l" or (self.env.seed == 2 and self.env.taken):
+            raise RuntimeError("I give up")
+        return super().act(rng)
+
+
+def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
+    env = Stuck()
+    player, erring = env.demonstrator(0.0), env.demonstrator(1.0)
+    dynamics = EnvDynamics(env, max_steps=3)
+    trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct()))
+    assert [tree.error for tree in trees] == [
+        "", "RuntimeError: the server is busy", "RuntimeError: I give up", "",
+    ]  # fmt: skip
+    assert [len(demonstrated(tree)) for tree in trees] == [2, 0, 1, 2]
+    assert [tree.budget.simulations for tree in trees] == [1, 0, 0, 1]
+    beside = Alternatives(player, erring, 1)
+    trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct(), alternatives=beside))
+    assert [tree.error for tree in trees] == [
+        "RuntimeError: I give up", "RuntimeError: the server is busy",
+        "RuntimeError: I give up", "RuntimeError: I give up",
+    ]  # fmt: skip
+    assert [len(demonstrated(tree)) for tree in trees] == [2, 0, 1, 2]
+
+
+def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
+    config, warm = load_config(CONFIG, SMALL), load_checkpoint(whole[0])
+    expected = {"": 1.0, "rr": None, "r": None}
+    for breaks_at, outcome in expected.items():
+        env = Doors(breaks_at=breaks_at)
+        (tree,) = demonstrate(
+            EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
+        )
+        lessons = _lessons(config, warm)(tree)
+        assert lessons.outcome == outcome
+        targets = [target for row in lessons.imitation for target in row.value_targets]
+        assert targets == ([1.0] * 3 if outcome else [])
+
+
+class Busy(ShopEnv):
+    """Every other task does not reset."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        if cast(Task, (options or {})["task"]).id.endswith(("1", "3", "5", "7", "9")):
+            raise RuntimeError("the server is busy")
+        return super().reset(seed=seed, options=options)
+
+
+class Away(ShopEnv):
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        raise RuntimeError("the server is away")
+
+
+def test_a_warm_start_goes_on_without_the_demonstrations_that_fail(tmp_path: Path) -> None:
+    named = "environment.name=test_warm_start:{}"
+    _, facts = start(tmp_path / "busy", ["warm_start.max_tokens=400", named.format("Busy"), "environment.options={}"])
+    assert (facts["demonstrations"], facts["demonstrations_failed"]) == (24, 12)
+    config = load_config(CONFIG, [*SMALL, named.format("Away"), "environment.options={}"])
+    with (
+        Run.create(tmp_path / "away", config, resume=False) as run,
+        pytest.raises(RunError, match=r"none of the first 24 demonstrations .* .RuntimeError: the server is away"),
     ):
         warm_start(config, run, QuietProgress())

@@ -76,9 +76,16 @@ async def _episode(stage: _Stage, demonstrator: Demonstrator, task: Task, seed: 
 
 async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonstrator, rng: random.Random) -> None:
     """From where the environment stands, the end of ``path``, to the episode's end."""
+    if growth.tree.error:  # it did not even reset
+        return
     while not (node := end(growth, path)).ended:
         # The environment stands where the last step left it, which is where the demonstrator must act.
-        node.edges.append(Edge(stage.turn(player, rng), prior=1.0))
+        try:
+            action = stage.turn(player, rng)
+        except Exception as failure:  # the episode boundary: a failed rollout is data
+            growth.tree.error = describe(failure)
+            return
+        node.edges.append(Edge(action, prior=1.0))
         path.append(node.edges[-1])
         await take_step(stage.dynamics, growth, path)
         if growth.tree.error:
@@ -93,14 +100,14 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
         if growth.tree.error:
             return
         node, before = end(growth, whole[:length]), forkable.replayed_steps
+        players = [alternatives.expert, *[alternatives.erring] * alternatives.count]
         try:
             stage.dynamics.stand_at(node.state)
+            growth.tree.budget.environment_steps += forkable.replayed_steps - before
+            turns = [stage.turn(player, rng) for player in players]
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return
-        growth.tree.budget.environment_steps += forkable.replayed_steps - before
-        turns = [stage.turn(alternatives.expert, rng)]
-        turns += [stage.turn(alternatives.erring, rng) for _ in range(alternatives.count)]
         for action in turns:
             if growth.tree.error or any(edge.action.call == action.call for edge in node.edges):
                 continue
@@ -125,7 +132,8 @@ def demonstrated(tree: Tree) -> tuple[Edge, ...]:
 def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
     """A demonstration with the ids that a policy reading it would see, up to where it could read no further; the tree
     given stays as it is."""
-    root = Node(tree.root.state, context_ids=chat.context_ids(tree.root.state.messages))
+    opening = tree.root.state.messages
+    root = Node(tree.root.state, context_ids=chat.context_ids(opening) if opening else ())  # none: it did not reset
     waiting = [(tree.root, root)]
     while waiting:
         node, copy = waiting.pop()

@@ -42,6 +42,11 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     with progress.track("demonstrations", settings.episodes) as advance:
         played = _advancing(demonstrations(config), advance)
         first = list(islice(played, _TOKENIZER_EPISODES))
+        if not any(map(demonstrated, first)):
+            raise RunError(
+                f"none of the first {len(first)} demonstrations of environment {config.environment.name!r} took a step "
+                f"({first[0].error}): see that its tasks start and its demonstrator acts, as treeagent envs check does"
+            )
         checkpoint = _initial_checkpoint(config, first)
         # One demonstration at a time: its rows are small, its states are not.
         told = list(map(_lessons(config, checkpoint), chain(first, played)))
@@ -76,7 +81,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         "warm_start",
         {
             "demonstrations": len(told),
-            "demonstration_success": sum(outcome >= 1.0 for outcome in outcomes) / len(told),
+            "demonstrations_failed": len(told) - len(outcomes),
+            "demonstration_success": sum(outcome >= 1.0 for outcome in outcomes) / max(len(outcomes), 1),
             "environment_steps": sum(each.environment_steps for each in told),
             "rows": len(rows),
             "world_rows": len(world),
@@ -169,7 +175,7 @@ class _Lessons:
     world: Sequence[TokenRow]
     reflections: Sequence[TokenRow]
     outcome: float | None
-    """Its return; none where there was no step."""
+    """Its return; none where there was no step, or nobody knows how it ends because the environment failed."""
     environment_steps: int
     """Of alternatives, too."""
 
@@ -182,7 +188,10 @@ def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Les
     def lessons(demonstration: Tree) -> _Lessons:
         tree = tokenise(demonstration, chat)
         path = demonstrated(tree)
-        outcome = path_return(demonstrated(demonstration)) if path else None
+        outcome, played = None, demonstrated(demonstration)
+        # Not by the tree's error: that may be an alternative's.
+        if path and (last := played[-1].child) is not None and last.ended and not last.unknown:
+            outcome = path_return(played)
         alone = tree.budget.simulations <= 1
         reflected: Iterable[TokenRow] = ()
         if wanted.wants("reflection"):
