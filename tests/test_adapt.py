@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.adapt import Searched, choose_tasks, choose_variants, is_worth_learning, scaled
+from treeagent.adapt import Searched, _update, choose_tasks, choose_variants, is_worth_learning, scaled
+from treeagent.config import load_config
 from treeagent.loop import search_waves, waves
 from treeagent.progress import QuietProgress
 from treeagent.run import Run
 from treeagent.search.limits import Limits
 from treeagent.store import digest, read_records, shard_names, shards
+from treeagent.types import Refused
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREEAGENT = Path(sys.executable).parent / "treeagent"
@@ -142,6 +144,15 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
     assert {row["policy"] for row in json.loads((out / "results.json").read_text())} == {"warm"}
     assert [sentence.startswith(why) for sentence in Run.open(out).alarms()] == [True]
     assert why in treeagent("show", out).stdout and why in (out / "report.html").read_text()
+
+
+def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> None:
+    """The update stays undone, so that the run goes on with it once the file is mended."""
+    config = load_config(CONFIG, ["update.processes=2", "update.accelerate_config=nowhere.yaml"])
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        with pytest.raises(Refused, match=r"nowhere.yaml is no file: make it by accelerate config"):
+            _update(config, begun, QuietProgress(), tmp_path / "warm", 1, ["collect-1"])
+        assert not begun.stages()
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.record import from_record, to_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_shard
-from treeagent.types import Refused
+from treeagent.types import NothingToLearn, Refused
 from treeagent.warm_start import warm_start
 from treeagent.world import audit_world, fit
 from treeagent.world_model.fidelity import improvement_bound
@@ -299,14 +299,18 @@ def _all_varied(number: int) -> str:
 def _update(
     config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, names: Sequence[str]
 ) -> Path:
-    """The round's updates, one on the other's weights. One that finds nothing to learn leaves the policy as it is."""
+    """The round's updates, one on the other's weights. One that finds nothing to learn leaves the policy as it is.
+
+    Raises:
+        Refused: the settings are wrong; the update is not done, and is made once they are mended.
+    """
     for method in config.adapt.methods:
         out = run.checkpoints / f"round-{number}-{method}"
         if "skipped" in run.stages().get(out.name, {}):
             continue
         try:
             [checkpoint] = learn(config, run, progress, [(checkpoint, method, out)], names)
-        except Refused as reason:
+        except NothingToLearn as reason:
             sentence = f"round {number} learns nothing by {method}: {reason}"
             progress.warn(sentence)
             run.finish(out.name, {"skipped": True, "alarms": [sentence]})

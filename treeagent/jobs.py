@@ -172,7 +172,8 @@ def train_policy(job: TrainJob, emit: Emit, *, leads: bool = True) -> dict[str, 
     return.
 
     Raises:
-        Refused: the trees are another model's, or teach nothing.
+        NothingToLearn: the trees teach nothing.
+        Refused: the trees are another model's, or a setting does not fit.
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
     update, checkpoint = job.config.update, load_checkpoint(job.checkpoint, device_map=_place(job.config))

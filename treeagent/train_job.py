@@ -31,7 +31,7 @@ from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
 from treeagent.telemetry import Emit, Event
-from treeagent.types import Refused
+from treeagent.types import NothingToLearn, Refused
 
 _JOB, _TOLD = "job.pickle", "told.jsonl"
 _LOG = "processes.log"
@@ -57,8 +57,8 @@ _ZERO_STAGES = (0, 1, 2)
 """In which every process has all weights."""
 _WAIT = timedelta(minutes=30)
 """For the slowest process, as transformers waits."""
-_EXPECTED = {"refused": Refused, "diverged": TrainingDiverged}
-"""By the name under which a process tells them, what an update may end with."""
+_EXPECTED = {"nothing": NothingToLearn, "refused": Refused, "diverged": TrainingDiverged}
+"""By the name under which a process tells them, what an update may end with; the first that fits."""
 
 
 class LaunchError(RuntimeError):

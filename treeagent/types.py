@@ -17,6 +17,10 @@ class Refused(ValueError):
     """A value that cannot be used: one sentence names it and the fix, and the command line prints no more."""
 
 
+class NothingToLearn(Refused):
+    """Trees that an update can learn nothing from: no pairs, no advantages, too few rows. Other trees may do."""
+
+
 class Unanswered(RuntimeError):
     """Nobody can tell what follows a step, as where a world model's answer cannot be read: to a search a dead end of
     unknown worth, not the end of its tree."""

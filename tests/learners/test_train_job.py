@@ -23,7 +23,7 @@ from treeagent.learners.config import GRPOConfig
 from treeagent.run import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.train_job import train
-from treeagent.types import Action, Message, Refused, State, Task
+from treeagent.types import Action, Message, NothingToLearn, Refused, State, Task
 
 CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
 SCRATCH = ScratchConfig(vocabulary=300, width=16, heads=2, layers=1)
@@ -202,5 +202,5 @@ def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(run: Path, 
 def test_what_several_processes_refuse_is_one_sentence(run: Path, tmp_path: Path) -> None:
     config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
     nothing = replace(job(config, tmp_path), checkpoint=run / "checkpoints" / "base")
-    with pytest.raises(Refused, match="none of the 0 advantage rows"):
+    with pytest.raises(NothingToLearn, match="none of the 0 advantage rows"):
         train(nothing, lambda event: None)

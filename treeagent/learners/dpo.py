@@ -19,7 +19,7 @@ from treeagent.learners.common import Learner, Model, base_model, fit, lent, out
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.pairs import PreferencePair
-from treeagent.types import Refused
+from treeagent.types import NothingToLearn, Refused
 
 
 def train_dpo(
@@ -94,7 +94,7 @@ def _without_reference() -> Iterator[None]:
 
 def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
     if not pairs:
-        raise Refused(
+        raise NothingToLearn(
             "no preference pairs (treeagent.pairs): collect more trees, or ask for fewer visits or a smaller margin"
         )
     for pair in pairs:

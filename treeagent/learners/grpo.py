@@ -20,7 +20,7 @@ from treeagent.learners.common import Learner, Model, fit, lent, output_folder, 
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.types import Refused
+from treeagent.types import NothingToLearn, Refused
 
 
 def train_grpo(
@@ -50,7 +50,7 @@ def train_grpo(
     given = len(rows)
     rows = [row for row in rows if any(row.mask)]
     if not rows:
-        raise Refused(
+        raise NothingToLearn(
             f"none of the {given} advantage rows (treeagent.advantages) trains a token: collect more trees, or ask "
             "for fewer visits, since siblings that were all visited too little carry no advantage"
         )

@@ -18,7 +18,7 @@ from treeagent.learners.config import SFTConfig
 from treeagent.learners.sharding import sharing, whole
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.targets import TokenRow
-from treeagent.types import Refused
+from treeagent.types import NothingToLearn, Refused
 from treeagent.value_head import ValueHead
 
 _IGNORED = -100
@@ -51,7 +51,7 @@ def train_sft(
     given = len(rows)
     rows = [row for row in rows if any(row.mask[1:]) or (head is not None and row.value_positions)]
     if not rows:
-        raise Refused(
+        raise NothingToLearn(
             f"none of the {given} token rows (treeagent.targets) has a token to imitate or a value to learn: "
             "collect more trees, or keep more of their paths"
         )

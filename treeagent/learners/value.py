@@ -15,7 +15,7 @@ from treeagent.learners.common import Model, last_hidden_states
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_weights
 from treeagent.targets import TokenRow
-from treeagent.types import Refused
+from treeagent.types import NothingToLearn
 from treeagent.value_head import ValueHead
 
 _SUCCESS = 0.999
@@ -142,7 +142,7 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
     """Rows to train on and rows of the tasks held out."""
     tasks = sorted({row.task_id for row in rows})
     if len(tasks) < 2:
-        raise Refused(
+        raise NothingToLearn(
             f"the token rows (treeagent.targets) carry value targets of {len(tasks)} task(s), and fitting needs two or "
             "more, one of them held out: collect trees of more tasks"
         )
