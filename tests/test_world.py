@@ -1,24 +1,35 @@
 """``treeagent world`` on the trees of a small run."""
 
+import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from toy_doors import BothDoors, Doors, Teller, served
 
 from treeagent.config import RunConfig, WorldConfig, dump_config, load_config
-from treeagent.envs import make_env
+from treeagent.envs import EnvDynamics, make_env
+from treeagent.progress import QuietProgress
 from treeagent.run import Run, RunError
-from treeagent.search.record import from_record
-from treeagent.store import read_as
-from treeagent.types import Message, Refused
-from treeagent.world import experiences, kinds, split
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.store import read_as, write_shard
+from treeagent.types import Message, Refused, Split, Task
+from treeagent.world import audit_world, experiences, fit, kinds, split
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
+from treeagent.world_model.wording import Answer
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREEAGENT = Path(sys.executable).parent / "treeagent"
@@ -195,6 +206,79 @@ def test_a_step_that_tasks_of_both_sides_share_is_held_out() -> None:
     learnt, held_out = split(RunConfig(world=WorldConfig(held_out=0.3)), iter([*same, *own]))
     assert [one.observation for one in held_out].count("a room") == 1
     assert {one.observation for one in learnt} == set(names) - {one.observation for one in held_out}
+
+
+def test_a_step_that_was_learnt_before_stays_learnt_whoever_shares_it() -> None:
+    config = RunConfig(world=WorldConfig(held_out=0.3))
+    here, there = (Message("user", "win"),), (Message("user", "lose"),)
+    names = [f"game {number}" for number in range(20)]
+    begun = [Experience(name, here, "look", "a room") for name in names]
+    _, [one] = split(config, begun)  # held out, as long as none has learnt it
+    [before] = split(config, [each for each in begun if split(config, [each])[0]])[0]
+    own = Experience(one.task_id, there, "look", "a hall")
+    assert split(config, [one, own], [before]) == ([before], [own])
+
+
+class OneGame(Doors):
+    """All tasks are told in the same words, so that they share every step."""
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [replace(task, prompt="find the prize") for task in super().tasks(split, count, start)]
+
+
+def searched(env: Doors, places: Iterable[int]) -> list[Tree]:
+    tasks = [task for place in places for task in env.tasks("train", 1, place)]
+    search = Search(BothDoors(), EnvDynamics(env, max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
+    return asyncio.run(search.run(tasks, range(len(tasks))))
+
+
+def told(*settings: str) -> RunConfig:
+    """Of a world model on a server, which has memory only."""
+    others = ["environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=2"]
+    world = ["world.generator=remote", "world.model=teller", "world.reasoning=false", "world.held_out=0.4"]
+    return load_config(CONFIG, [*others, *world, *settings])
+
+
+def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path) -> None:
+    """Each tree has six steps, of which three fit twice and not a third time and a half."""
+
+    @dataclass
+    class Listener(Teller):
+        heard: set[int] = field(default_factory=set[int])
+
+        def answer(self, prompt: str) -> Answer:
+            if not prompt.rstrip().endswith("Action: reset"):
+                self.heard.add(int(re.findall(r"prize (\d+)", prompt)[-1]))
+            return super().answer(prompt)
+
+    with served(listener := Listener()) as url:
+        config = told("world.audit_steps=20", f"world.remote.url={url}")
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            for number in (2, 10):  # by name the tenth comes first
+                trees = searched(Doors(), range(20 * number, 20 * number + 20))
+                write_shard(run.trees, f"collect-{number}", 0, map(to_record, trees))
+                listener.heard.clear()
+                assert audit_world(config, run, run.checkpoints / "world").overall.steps == 18
+                assert len(listener.heard) == 3
+                assert all(20 * number <= place < 20 * number + 20 for place in listener.heard)
+
+
+def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> None:
+    config, env = told(), OneGame()
+    places = {True: list[int](), False: list[int]()}
+    for place, task in enumerate(env.tasks("train", 20)):
+        alone = Experience(task.id, (Message("user", "win"),), "look", "a room")
+        places[bool(split(config, [alone])[1])].append(place)
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        write_shard(run.trees, "collect-1", 0, map(to_record, searched(env, places[False][:2])))
+        first = fit(config, run, QuietProgress(), run.checkpoints / "world-1")
+        assert run.facts("world-1")["learnt"] == 7  # six steps and how the game opens
+        write_shard(run.trees, "collect-2", 0, map(to_record, searched(env, places[True][:2])))
+        second = fit(config, run, QuietProgress(), run.checkpoints / "world-2", first)
+        assert (run.facts("world-2")["learnt"], run.facts("world-2")["held_out"]) == (7, 0)
+        for world in (first, second):
+            with pytest.raises(RunError, match="is held out: raise world"):
+                audit_world(config, run, world)
 
 
 def test_a_common_call_is_a_kind_of_its_own() -> None:

@@ -6,9 +6,9 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,11 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     if run.is_done(out.name):
         return out
     if last is None:
-        played = list(islice(demonstrations(config), config.world.demonstrations))
-        others: Iterator[Experience] = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
+        played, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
     else:  # the last one has them in its memory
-        played, others = [], _remembered(last)
-    learnt, held_out = split(config, chain(experiences(run), others))
+        played, known = [], list(_remembered(last))
+    others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
+    learnt, held_out = split(config, chain(experiences(run), others), known)
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
     path = memory_path(out)
@@ -154,9 +154,10 @@ def _train(
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claims_kept: int = 0) -> Fidelity:
-    """Measure a run's world model in the folder ``world`` on the steps of the tasks held out from it: those of the
-    run's trees and, where they are fewer than ``world.audit_steps``, of demonstrations such as it learnt from; written
-    to RUN/fidelity.json.
+    """Measure a run's world model in the folder ``world`` on the steps of the tasks held out from it, but for those
+    that it learnt as another task's: of whole trees, the newest first, since it is to answer the policy of today, and
+    where these hold fewer than ``world.audit_steps``, of demonstrations such as it learnt from; written to
+    RUN/fidelity.json.
 
     Args:
         claims: successes that were found in imagination and replayed in the environment.
@@ -165,19 +166,19 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
     Raises:
         RunError: there is nothing held out, or the model learnt from what is.
     """
-    most, own = config.world.audit_steps, list(experiences(run))
-    missing = most - sum(not one.opens for one in split(config, iter(own))[1])
-    learnt, held_out = split(config, chain(own, _held_out_demonstrations(config, missing)))
+    most, own, known = config.world.audit_steps, list(_newest_first(run)), list(_remembered(world))
+    leaked = {one.task_id for one in known if _is_held_out(config, one.task_id)}
+    if leaked:
+        raise RunError(
+            f"{world} learnt from {len(leaked)} of the tasks that world.held_out {config.world.held_out} holds out, as "
+            f"from {min(leaked)!r}: audit it with the share that it was fitted with, or fit it anew"
+        )
+    missing = most - sum(not one.opens for one in split(config, own, known)[1])
+    learnt, held_out = split(config, chain(own, _held_out_demonstrations(config, missing)), known)
     steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
     if not steps:
         raise RunError(f"no task of {run.path} is held out: raise world.held_out and fit anew, or collect more tasks")
-    kept = steps[:most]
-    known = {one.task_id for one in kept} & {one.task_id for one in _remembered(world)}
-    if known:
-        raise RunError(
-            f"{world} learnt from {len(known)} of the tasks that world.held_out {config.world.held_out} holds out, as "
-            f"from {min(known)!r}: audit it with the share that it was fitted with, or fit it anew"
-        )
+    kept = _whole_trees(steps, most)
     with world_model(config, world) as model:
         fidelity = asyncio.run(
             audit(
@@ -196,6 +197,18 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
     return fidelity
 
 
+def _whole_trees(steps: Iterable[Experience], most: int) -> list[Experience]:
+    """The steps of the first trees, as many as fit ``most`` steps together, and of one in any case: an episode that is
+    cut short has no return to compare."""
+    kept: list[Experience] = []
+    for _, tree in groupby(steps, key=lambda one: one.task_id):
+        found = list(tree)
+        if kept and len(kept) + len(found) > most:
+            break
+        kept += found
+    return kept
+
+
 def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experience]:
     """Whole episodes of held-out tasks, of ``steps`` steps or a few more as long as there are any."""
     played = islice(demonstrations(config), config.world.demonstrations) if config.world.demonstrations else ()
@@ -211,7 +224,21 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
 def experiences(run: Run) -> Iterator[Experience]:
     """How the tasks of the run's searched trees began, and every step that the trees took for real. Those of a harder
     variation go by its task's name: where that is held out, so are they."""
-    for name in run.collections():
+    return _told(run, run.collections())
+
+
+def _newest_first(run: Run) -> Iterator[Experience]:
+    """Those of the last round's trees first; each tree in one piece."""
+
+    def number(name: str) -> int:
+        found = re.search(r"\d+", name)
+        return int(found[0]) if found else 0
+
+    return _told(run, sorted(run.collections(), key=number, reverse=True))
+
+
+def _told(run: Run, names: Iterable[str]) -> Iterator[Experience]:
+    for name in names:
         bases = run.stages().get(name, {}).get("bases", ())
         for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
             began = [opening(tree)] if tree.root.state.messages else []
@@ -219,13 +246,18 @@ def experiences(run: Run) -> Iterator[Experience]:
             yield from (replace(one, task_id=base or one.task_id) for one in found if one.origin == "real")
 
 
-def split(config: RunConfig, found: Iterator[Experience]) -> tuple[list[Experience], list[Experience]]:
+def split(
+    config: RunConfig, found: Iterable[Experience], known: Iterable[Experience] = ()
+) -> tuple[list[Experience], list[Experience]]:
     """What is learnt and what is held out, whole tasks apart; which are, their names decide. Each step once; one that
-    tasks of both sides share is held out."""
+    tasks of both sides share is held out, but for what is ``known``, which an earlier fit has learnt for good."""
+    before = {one.digest(): one for one in known}
     learnt: dict[str, Experience] = {}
     held_out: dict[str, Experience] = {}
     for one in found:
-        (held_out if _is_held_out(config, one.task_id) else learnt).setdefault(one.digest(), one)
+        if (digest := one.digest()) not in before:
+            (held_out if _is_held_out(config, one.task_id) else learnt).setdefault(digest, one)
+    learnt |= before
     return [one for digest, one in learnt.items() if digest not in held_out], list(held_out.values())
 
 
