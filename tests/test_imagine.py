@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from treeagent.transitions import transitions
 from treeagent.types import Dynamics, ToolCall
 from treeagent.world import audit_world, experiences
 from treeagent.world_model.fidelity import audit, lambda_cap
+from treeagent.world_model.wording import Answer
 
 ENDS = ["".join(doors) for doors in product("lr", repeat=2)]
 SEARCH = SearchConfig(limits=Limits(simulations=20), candidates=2)
@@ -174,6 +176,42 @@ def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_t
     assert (found.child.origin, found.child.edges, found.child.context_ids) == ("real", [], ())
     assert found.value == path_return([found]) == 1.0  # what the plan returned from there
     assert not list(imitation_rows(tree, TargetConfig()))  # nobody drew its second step behind this answer
+
+
+class Counter(Doors):
+    """``l`` buys at once, for nothing; behind ``r`` it pays."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        self.taken += str(action)
+        ends = action == "l"
+        return ("sold" if ends else "red"), 0.8 if self.taken == "rl" else 0.0, ends, False, {}
+
+
+class Flatterer(Teller):
+    """Sees another colour than the real one, so that no replay of ``rl`` comes to an end in the tree."""
+
+    def answer(self, prompt: str) -> Answer:
+        taken = re.findall(r"Action: (\w)", prompt)
+        return (
+            Answer("sold", {"rl": 1.0, "l": 0.6}["".join(taken)], terminated=True) if "l" in taken else Answer("blue")
+        )
+
+
+def test_an_end_that_nobody_replayed_is_neither_imitated_nor_the_better_of_two_paths() -> None:
+    """The replayed action, worth 0.8, has no end in the tree: that of its sibling, said to be 0.6, is the only one."""
+    tree = imagine(Flatterer(), Counter())
+    assert origins(tree) == {"l": "imagined", "r": "real"}
+    assert {name: edge.value for name, edge in edges(tree).items()} == pytest.approx({"l": 0.6, "r": 0.8})
+    assert not list(imitation_rows(tree, TargetConfig(min_return=0.5)))
+    assert not list(imitation_rows(tree, TargetConfig(min_return=0.5, imitate="states")))
+    better = imagine(Teller(), replay := Doors())
+    assert replay.steps == 2 and len(list(imitation_rows(better, TargetConfig(min_return=0.0, paths_per_tree=9)))) == 1
+    wild = imagine(Flatterer(), Counter(), steps=0)  # taken at its word, all of it
+    assert len(list(imitation_rows(wild, TargetConfig(min_return=0.5, paths_per_tree=9)))) == 2
+    trajectories = PairConfig(min_margin=0.1, rule="trajectory")
+    worst = imagine(Teller(), Doors())
+    assert [pair.chosen.token_ids for pair in preference_pairs([tree, worst], trajectories)] == [(101, 3, 101)]
+    assert not list(preference_pairs([tree, imagine(Teller(optimist), Doors(dict.fromkeys(ENDS, 0.0)))], trajectories))
 
 
 def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:

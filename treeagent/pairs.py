@@ -116,7 +116,8 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     """The ended path of highest return against that of lowest, if they differ by at least ``config.min_margin``: the
     outcome-only baseline (Agent Q, equation 6). Ties go to the shorter path, then to the one found first.
 
-    A path that hit a limit has ended too; its return closes with V(s). One whose end nobody can tell is left out.
+    A path that hit a limit has ended too; its return closes with V(s). One whose end nobody can tell is left out. Where
+    imagined paths were replayed, of which the real root tells, one whose end is still imagined is not preferred.
 
     Raises:
         Refused: the trees are of several tasks, or the prompt starts anew on one of their paths.
@@ -138,7 +139,10 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
                 f"old observations are left out on a path of task {tree.task.id}, so that no one prompt stands before "
                 "its actions: compare siblings (update.pairs.rule), or collect trees with policy.context='refuse'"
             )
-    high, tree, best = max(ended, key=lambda end: (end[0], -len(end[2])))
+    believed = [one for one in ended if one[1].root.origin == "imagined" or _origin(one[2][-1:]) == "real"]
+    if not believed:
+        return
+    high, tree, best = max(believed, key=lambda end: (end[0], -len(end[2])))
     prompt = tree.root.context_ids
     # An older tree of the task may have another prompt, and both paths must follow the same one.
     rivals = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]
