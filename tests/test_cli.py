@@ -84,6 +84,28 @@ def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> Non
     assert not out.exists()
 
 
+FEW = ("warm_start.tasks=33", "collect.tasks=33", "update.validation_tasks=33", "evaluate.tasks=33")
+"""All that each split of the example environment holds."""
+
+
+@pytest.mark.parametrize(
+    ("command", "too_many", "said"),
+    [
+        ("quickstart", "warm_start.tasks=34", "warm_start.tasks: 34 tasks of the train split"),
+        ("quickstart", "collect.tasks=34", "collect.tasks: 34 tasks of the train split"),
+        ("quickstart", "update.validation_tasks=34", "update.validation_tasks: 34 tasks of the validation split"),
+        ("quickstart", "evaluate.tasks=34", "evaluate.tasks: 34 tasks of the test split"),
+        ("train", "adapt.rounds=2", "adapt.rounds of collect.tasks and adapt.seed_tasks: 66 tasks of the train split"),
+        ("train", "evaluate.tasks=34", "evaluate.tasks: 34 tasks of the test split"),
+    ],
+)
+def test_too_few_tasks_are_told_before_anything_is_done(tmp_path: Path, command: str, too_many: str, said: str) -> None:
+    settings = ("environment.name=treeagent.envs.example:Example", *FEW, "adapt.rounds=1", too_many)
+    told = sentence(command, "--out", tmp_path / "run", *settings)
+    assert told.startswith(f"{said} are wanted, but environment") and told.endswith("holds 33 tasks): lower it")
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
     assert sentence("quickstart", "--out", run).startswith(f"{run} is not empty: pass --resume")
     assert "(seed changed)" in sentence("quickstart", "--out", run, "--resume", "--seed", "5")

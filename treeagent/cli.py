@@ -13,7 +13,13 @@ from typer.core import TyperGroup
 from treeagent import envs_cli, world_cli
 
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+    from treeagent.config import RunConfig
+    from treeagent.envs.base import Env
     from treeagent.run import Run
+    from treeagent.types import Split
+
+Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
+"""What takes tasks of the environment, by the section that says how many."""
 
 
 class Commands(TyperGroup):
@@ -82,7 +88,7 @@ def quickstart(
 
     Example: treeagent quickstart --out runs/shop search.limits.simulations=32
     """
-    with _run(config, overrides, seed, engine, out, resume) as run:
+    with _run(config, overrides, seed, engine, out, resume, ["warm_start", "collect", "update", "evaluate"]) as run:
         from treeagent import loop
         from treeagent.pool import kept_workers
         from treeagent.progress import RichProgress
@@ -110,7 +116,7 @@ def collect(
     Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
     """
     checkpoint_path = _checkpoint(checkpoint)
-    with _run(config, overrides, seed, engine, out, resume) as run:
+    with _run(config, overrides, seed, engine, out, resume, ["collect"]) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
 
@@ -173,7 +179,10 @@ def train(
     Example: treeagent train --config configs/quickstart.toml --out runs/adapt adapt.rounds=3
     """
     given, settings = _checkpoint_and_overrides(checkpoint, overrides)
-    with _run(config, settings, seed, engine, out, resume) as run:
+    uses: list[Use] = ["adapt", "update", "evaluate"]
+    if given is None and not resume:  # where a resumed run began, its folder tells
+        uses.insert(0, "warm_start")
+    with _run(config, settings, seed, engine, out, resume, uses) as run:
         from treeagent.adapt import adapt
         from treeagent.pool import kept_workers
         from treeagent.progress import RichProgress
@@ -211,7 +220,7 @@ def update(
     _require_trees(trees or out)
     if trees and not (out / "config.toml").is_file():
         config = config or trees / "config.toml"
-    with _run(config, overrides, seed, engine, out, resume) as run:
+    with _run(config, overrides, seed, engine, out, resume, ["update"]) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
         from treeagent.report.show import show_alarms
@@ -259,7 +268,7 @@ def evaluate(
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """
     checkpoint_path = _checkpoint(checkpoint)
-    with _run(config, overrides, seed, engine, out, resume) as run:
+    with _run(config, overrides, seed, engine, out, resume, ["evaluate"]) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
 
@@ -313,6 +322,7 @@ def _run(
     engine: str | None,
     out: Path,
     resume: bool,
+    uses: Sequence[Use],
 ) -> "Iterator[Run]":
     from treeagent.config import load_config
     from treeagent.envs import make_env
@@ -326,14 +336,41 @@ def _run(
     chosen = [] if engine is None else [f"engine={engine}"]
     settings = load_config(config, [*(overrides or ()), *chosen], seed=seed)
     # Before the folder exists: what cannot be made or found must leave nothing behind.
-    env = make_env(settings.environment.name, settings.environment.options)
-    ShieldedEnv(env, settings.environment.shield).close()
+    env = ShieldedEnv(make_env(settings.environment.name, settings.environment.options), settings.environment.shield)
+    try:
+        _require_tasks(settings, env, uses)
+    finally:
+        env.close()
     if settings.evaluate.world:
         from treeagent.imagine import planned_in
 
         planned_in(settings)
     with Run.create(out, settings, resume=resume) as run, tracked(run):
         yield run
+
+
+def _require_tasks(config: "RunConfig", env: "Env", uses: Sequence[Use]) -> None:
+    """Asks for the last task that each use wants: a split that is too small would tell only after hours of work."""
+    from treeagent.run import RunError
+
+    warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
+    seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
+    wanted: dict[Use, tuple[Split, str, int]] = {
+        "warm_start": ("train", "warm_start.tasks", min(warm.tasks, warm.episodes)),
+        "collect": ("train", "collect.tasks", per_round),
+        "adapt": ("train", "adapt.rounds of collect.tasks and adapt.seed_tasks", adapt.rounds * per_round + seeding),
+        "update": ("validation", "update.validation_tasks", config.update.validation_tasks),
+        "evaluate": ("test", "evaluate.tasks", config.evaluate.tasks),
+    }
+    for use in uses:
+        split, key, count = wanted[use]
+        try:
+            env.tasks(split, 1, count - 1)
+        except ValueError as error:
+            raise RunError(
+                f"{key}: {count} tasks of the {split} split are wanted, but environment {config.environment.name!r} "
+                f"has fewer ({error}): lower it"
+            ) from error
 
 
 def _checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
