@@ -116,6 +116,11 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
         ("policy.context_tokens=100", "policy: context_tokens is set, but context is 'refuse': set context='drop' too"),
         ("update.pairs.critic_weight=0.5", "the config: update.pairs.critic_weight is set, but no critic is asked"),
         ("environment.options.x=[1]", "environment.options.x is [1], but must be a valid integer or a valid number or"),
+        ("search.value_range=[]", "search.value_range is [], but must have 2 values: correct it"),
+        ("search.value_range=[1]", "search.value_range is [1], but must have 2 values: correct it"),
+        ('search.value_range=["x"]', 'search.value_range.0 is "x", but must be a valid number: correct it'),
+        ("search.value_range=[[1]]", "search.value_range.0 is [1], but must be a valid number: correct it"),
+        ("search.widening=[1, 0.5, 2]", "search.widening is [1, 0.5, 2], but must have 2 values: correct it"),
         ("search.c_init=nan", "search.c_init is nan, but must be a finite number"),
         ("environment.options.day=2024-01-31", "environment.options.day is the date 2024-01-31"),
         ("search.limits.simulations", "override 'search.limits.simulations' is not of the form key=value"),
@@ -136,6 +141,14 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value_and_the_fix(overrid
         ),
         ("serch.simulations=3", "serch is no setting: did you mean search? the config knows seed, "),
         ("simulations=3", "simulations is no setting: did you mean search.limits.simulations? the config knows seed, "),
+        (
+            "update.lora.rnk=16",
+            "update.lora.rnk is no setting: did you mean update.lora.rank? section [update.lora] knows rank, ",
+        ),
+        (
+            "collect.limits.simulation=3",
+            "collect.limits.simulation is no setting: did you mean collect.limits.simulations? section ",
+        ),
         ("search.zzz=3", "search.zzz is no setting: section [search] knows limits, candidates, "),
     ],
 )

@@ -6,10 +6,10 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -528,8 +528,11 @@ def _sentence(problems: list[ErrorDetails], settings: dict[str, Any]) -> str:
     key = ".".join(keys) or "the config"
     if problems[0]["type"] == "value_error":  # a section's own check of settings that belong together
         return f"{key}: {problems[0]['msg'].removeprefix('Value error, ')}"
-    same = [problem["msg"] for problem in problems if _locate(settings, problem["loc"])[0] == keys]
-    wants = [message.removeprefix("Input should be ").replace("an object", "a section") for message in same]
+    same = [problem for problem in problems if _locate(settings, problem["loc"])[0] == keys]
+    if isinstance(value, list) and same[-1]["type"] in ("missing", "too_long"):  # a pair that is none
+        length = same[-1]["ctx"]["max_length"] if "ctx" in same[-1] else int(same[-1]["loc"][-1]) + 1
+        return f"{key} is {json.dumps(value, default=str)}, but must have {length} values: correct it"
+    wants = [each["msg"].removeprefix("Input should be ").replace("an object", "a section") for each in same]
     unquoted = isinstance(value, str) and not isinstance(_toml_value(value), str)
     fix = "write it without quotes" if unquoted else "correct it"
     return f"{key} is {json.dumps(value, default=str)}, but must be {' or '.join(dict.fromkeys(wants))}: {fix}"
@@ -540,7 +543,8 @@ def _locate(settings: Any, location: Sequence[int | str]) -> tuple[list[str], An
     keys: list[str] = []
     for part in location:
         member = isinstance(settings, dict) and part in settings
-        if not member and not (isinstance(settings, list) and isinstance(part, int)):
+        item = isinstance(settings, list) and isinstance(part, int) and part < len(settings)
+        if not member and not item:
             break
         settings = settings[part]
         keys.append(str(part))
@@ -548,9 +552,10 @@ def _locate(settings: Any, location: Sequence[int | str]) -> tuple[list[str], An
 
 
 def _unknown_key(parts: list[str]) -> str:
-    section: Any = RunConfig()
+    section: Any = RunConfig
     for part in parts[:-1]:
-        section = getattr(section, part)
+        kind = next(field.type for field in fields(section) if field.name == part)
+        section = next(each for each in (kind, *get_args(kind)) if is_dataclass(each))  # one may be optional
     known = [field.name for field in fields(section)]
     every = flat_settings(RunConfig())
     where = ".".join(parts[:-1])
