@@ -136,6 +136,15 @@ def test_a_path_of_two_parts_is_no_name_on_the_hub_where_the_first_is_a_folder(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_world_that_does_not_go_with_its_run_is_one_sentence(tmp_path: Path) -> None:
+    out, file = tmp_path / "run", tmp_path / "world.toml"
+    Run.create(out, load_config(None, ["warm_start.episodes=40"]), resume=False).close()
+    file.write_text("world.demonstrations = 10000\n")
+    said = sentence("world", "fit", out, "--config", file)
+    assert said.startswith(f"[world] of {file} does not go with the other settings of {out / 'config.toml'}: ")
+    assert said.endswith("warm_start.episodes is only 40: lower the first, or raise the second")
+
+
 def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     result = treeagent("eval", tmp_path, "--out", tmp_path / "run", "workers=1", "evaluate.tasks=1")

@@ -26,15 +26,21 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     """
     from dataclasses import replace
 
+    from pydantic import ValidationError
     from rich.console import Console
 
-    from treeagent.config import load_config
+    from treeagent.config import ConfigError, load_config
     from treeagent.progress import RichProgress
     from treeagent.run import Run
     from treeagent.world import fit_world
 
     own = Run.open(run_folder).path / "config.toml"
-    settings = replace(load_config(own, overrides or ()), world=load_config(config or own, overrides or ()).world)
+    world = load_config(config or own, overrides or ()).world
+    try:
+        settings = replace(load_config(own, overrides or ()), world=world)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"[world] of {config} does not go with the other settings of {own}: {reason}") from None
     with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
         written = fit_world(settings, run, RichProgress())
     Console().print(f"world model in {written}", highlight=False, markup=False)
