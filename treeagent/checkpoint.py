@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -82,7 +83,8 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 def _refused(name: str | Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch asserts that there is a GPU
+    # torch asserts that there is a GPU; SafetensorError is none of the others
+    except (OSError, ValueError, RuntimeError, AssertionError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise Refused(
             f"{name} cannot be loaded: {reason}: give the folder of a checkpoint or a model's name, and a "
@@ -134,7 +136,8 @@ def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[s
 
 def _base(folder: Path) -> str:
     """Where the base of an adapter is: a folder or a hub name."""
-    base = str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path)
+    with _refused(folder):
+        base = str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path)
     path = Path(os.path.normpath(folder / base)) if base.startswith("..") else Path(base)
     if path.is_dir():
         return str(path)
@@ -150,7 +153,8 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     config = PeftConfig.from_pretrained(str(folder))
     config.inference_mode = False  # it is to be trained on
     config.base_model_name_or_path = None  # PEFT would warn that it is another than the model's
-    saved = load_file(folder / "adapter_model.safetensors")
+    with _refused(folder):
+        saved = load_file(folder / "adapter_model.safetensors")
     try:
         with no_old_names():
             adapted = get_peft_model(model, config)

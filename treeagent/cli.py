@@ -384,6 +384,8 @@ def _checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] |
 
 
 def _checkpoint(name: str) -> Path:
+    from safetensors import SafetensorError, safe_open
+
     from treeagent.run import RunError
 
     path = Path(name)
@@ -392,6 +394,12 @@ def _checkpoint(name: str) -> Path:
             raise RunError(
                 f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
             )
+        for file in sorted(path.glob("*.safetensors")):
+            try:
+                with safe_open(file, "numpy"):  # reads what the file should hold, no weights
+                    pass
+            except SafetensorError as error:
+                raise RunError(f"{file} is damaged or cut short ({error}): restore it, or make it again") from error
     elif path.exists() or not _may_be_hub_name(name):
         raise RunError(f"{name} is no checkpoint: give a folder with a config.json, or a hub name such as org/model")
     return path

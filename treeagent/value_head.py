@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -91,17 +92,23 @@ class ValueHead(nn.Module):
             hidden_size: width of the policy that the head is to sit on; checked if given.
 
         Raises:
-            ValueError: the head was made for another width.
+            Refused: the head was made for another width, or its files are damaged.
             FileNotFoundError: the checkpoint holds no value head.
         """
         folder = checkpoint / FOLDER
-        facts = json.loads((folder / "config.json").read_text())
-        if hidden_size is not None and facts["hidden_size"] != hidden_size:
+        try:
+            facts = json.loads((folder / "config.json").read_text())
+            (low, high), width = facts["reward_range"], facts["hidden_size"]
+            head = cls(width, (low, high))
+            head.load_state_dict(load_file(folder / "model.safetensors"))
+        except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise Refused(
-                f"the value head in {folder} reads hidden states of size {facts['hidden_size']}, "
-                f"but the policy's have size {hidden_size}: load it with the policy it was trained on"
+                f"the value head in {folder} is damaged ({type(error).__name__}): delete {folder} to go without one, "
+                "or restore it"
+            ) from error
+        if hidden_size not in (None, width):
+            raise Refused(
+                f"the value head in {folder} reads hidden states of size {width}, but the policy's have size "
+                f"{hidden_size}: load it with the policy it was trained on"
             )
-        low, high = facts["reward_range"]
-        head = cls(facts["hidden_size"], (low, high))
-        head.load_state_dict(load_file(folder / "model.safetensors"))
         return head

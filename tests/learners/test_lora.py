@@ -256,6 +256,21 @@ def test_a_base_that_is_gone_is_refused_by_both_names(run: Path) -> None:
         load_checkpoint(run / "checkpoints" / "dpo")
 
 
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("base/model.safetensors", "base"),
+        ("dpo/adapter_model.safetensors", "dpo"),
+        ("dpo/adapter_config.json", "dpo"),
+    ],
+)
+def test_a_file_that_is_cut_short_is_refused_by_its_folder(run: Path, file: str, named: str) -> None:
+    cut = run / "checkpoints" / file
+    cut.write_bytes(cut.read_bytes()[:-9])
+    with pytest.raises(Refused, match=f"checkpoints/{named} cannot be loaded: .*: give the folder of a checkpoint"):
+        load_checkpoint(run / "checkpoints" / "dpo")
+
+
 @pytest.mark.parametrize("change", [{"num_hidden_layers": 3}, {"num_hidden_layers": 1}, {"intermediate_size": 48}])
 def test_a_base_of_another_architecture_is_refused(run: Path, change: dict[str, int]) -> None:
     config = LlamaConfig.from_pretrained(run / "checkpoints" / "base")

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from treeagent.types import Refused
 from treeagent.value_head import ValueHead
 
 
@@ -50,6 +51,29 @@ def test_save_and_load_give_the_same_head(tmp_path: Path) -> None:
     assert loaded.reward_range == (-1.0, 3.0)
     assert torch.equal(loaded.value(states), head.value(states))
     assert [path.name for path in tmp_path.iterdir()] == ["value_head"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", b"{"),
+        ("config.json", b"[]"),
+        ("config.json", b"{}"),
+        ("config.json", b'{"hidden_size": 8, "reward_range": 1}'),
+        ("config.json", b'{"hidden_size": "8", "reward_range": [0, 1]}'),
+        ("config.json", b"\xff"),
+        ("model.safetensors", b""),
+        ("model.safetensors", b"\x08" * 20),
+    ],
+)
+def test_a_damaged_head_is_refused_by_its_folder(tmp_path: Path, file: str, content: bytes) -> None:
+    ValueHead(8).save(tmp_path)
+    folder = tmp_path / "value_head"
+    (folder / file).write_bytes(content)
+    with pytest.raises(
+        Refused, match=rf"{folder} is damaged \(\w+\): delete {folder} to go without one, or restore it"
+    ):
+        ValueHead.load(tmp_path)
 
 
 def test_another_width_is_refused(tmp_path: Path) -> None:
