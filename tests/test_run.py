@@ -162,12 +162,33 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         run.finish("collect", {})
         with pytest.raises(RunError, match=r"stage dpo of .* is not done \(done: collect\): run it first"):
             run.facts("dpo")
-        (tmp_path / "stages.json").write_text("{")
-        with pytest.raises(RunError, match=r"stages\.json is not JSON: delete it"):
-            run.is_done("collect")
-        (tmp_path / "stages.json").write_text("[]")
-        with pytest.raises(RunError, match=r"stages\.json holds no stages: delete it"):
-            run.is_done("collect")
-        (tmp_path / "metrics.jsonl").write_text('{"stage": "dpo", "step": 1}\n{"stage":\n')
-        with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is not JSON: remove that line"):
-            run.metrics()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("stages.json", "{", "stages.json is not JSON: delete it"),
+        ("stages.json", "[]", "stages.json holds no stages: delete it"),
+        ("stages.json", '{"collect": 3}', "stages.json holds no stages: delete it"),
+        ("given.json", "{", "given.json does not name a checkpoint for each purpose: delete it"),
+        ("given.json", '{"collect": 3}', "given.json does not name a checkpoint for each purpose: delete it"),
+        (
+            "metrics.jsonl",
+            '{"stage": "dpo", "step": 1}\n{"stage":\n',
+            "metrics.jsonl, line 2 is not JSON: remove that line",
+        ),
+        ("metrics.jsonl", "[]\n", "metrics.jsonl, line 1 has no stage and step: remove that line"),
+        ("metrics.jsonl", '{"stage": "dpo"}\n', "metrics.jsonl, line 1 has no stage and step: remove that line"),
+        ("metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 has no stage and step: remove that line"),
+        ("results.json", "{", "results.json holds no results: delete it"),
+        ("results.json", "{}", "results.json holds no results: delete it"),
+        ("results.json", "[1]", "results.json holds no results: delete it"),
+        ("results.json", '[{"policy": "dpo", "mode": "mcts"}]', "results.json holds no results: delete it"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, content: str, said: str) -> None:
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        (tmp_path / name).write_text(content)
+        with pytest.raises(RunError) as caught:
+            (run.stages(), run.taken("collect"), run.metrics(), run.result_rows())
+    assert f"{tmp_path}/{said}" in str(caught.value)

@@ -96,6 +96,15 @@ class Run:
         """The rows of the last evaluation, as a JSON array."""
         return self.path / "results.json"
 
+    def result_rows(self) -> list[dict[str, Any]]:
+        """Those rows; none before an evaluation is finished."""
+        if not self.results.exists():
+            return []
+        rows = _parsed(self.results)
+        if not isinstance(rows, list) or not all(map(_is_result, rows)):
+            raise RunError(f"{self.results} holds no results: delete it, or give the command that wrote it again")
+        return rows
+
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""
         path = self.path / "stages.json"
@@ -105,7 +114,7 @@ class Run:
             stages: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
         except orjson.JSONDecodeError:
             raise RunError(f"{path} is not JSON: delete it to do every stage again, or take another --out") from None
-        if not isinstance(stages, dict):
+        if not isinstance(stages, dict) or not all(isinstance(facts, dict) for facts in stages.values()):
             raise RunError(f"{path} holds no stages: delete it to do every stage again, or take another --out")
         return stages
 
@@ -168,7 +177,16 @@ class Run:
         return self.path / "given.json"
 
     def _given(self) -> dict[str, str]:
-        return orjson.loads(self._given_path.read_bytes()) if self._given_path.is_file() else {}
+        path = self._given_path
+        if not path.is_file():
+            return {}
+        given = _parsed(path)
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
+            raise RunError(
+                f"{path} does not name a checkpoint for each purpose: delete it if the checkpoints given now are "
+                "those the run was begun with, or choose another --out"
+            )
+        return given
 
     def _named(self, checkpoint: Path) -> str:
         """By its place in the run, which can be moved, else in full; what is no folder is a name on the hub."""
@@ -204,7 +222,7 @@ class Run:
         """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one a step: what was logged of a step at several
         times is joined, and what a resumed stage logged again counts once, as it was logged last."""
         rows: dict[tuple[str, int], dict[str, Any]] = {}
-        for row in _json_lines(self.path / "metrics.jsonl"):
+        for row in _metric_rows(self.path / "metrics.jsonl"):
             rows.setdefault((row["stage"], row["step"]), {}).update(row)
         return list(rows.values())
 
@@ -272,7 +290,7 @@ def _unwritable(path: Path, error: OSError) -> RunError:
     return RunError(f"cannot write {path}: {error.strerror}: choose another --out, or make this one writable")
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _metric_rows(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -280,9 +298,27 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return  # another process may be in the middle of its last line
             try:
-                yield orjson.loads(line)
+                row = orjson.loads(line)
             except orjson.JSONDecodeError:
                 raise RunError(f"{path}, line {number} is not JSON: remove that line") from None
+            if not isinstance(row, dict) or not (
+                isinstance(row.get("stage"), str) and isinstance(row.get("step"), int)
+            ):
+                raise RunError(f"{path}, line {number} has no stage and step: remove that line")
+            yield row
+
+
+def _parsed(path: Path) -> Any:
+    """A file's JSON; None where it holds something else."""
+    try:
+        return orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _is_result(row: Any) -> bool:
+    wanted = {"policy": str, "mode": str, "success": int | float, "tasks": int}
+    return isinstance(row, dict) and all(isinstance(row.get(key), kind) for key, kind in wanted.items())
 
 
 def _drop_torn_line(path: Path) -> None:

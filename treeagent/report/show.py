@@ -2,17 +2,15 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branch
 
-from treeagent.report.describe import Row, call_text, marks, observation, statistics
+from treeagent.report.describe import call_text, marks, observation, statistics
 from treeagent.report.table import narrow_table, results_table
 from treeagent.run import Run, RunError
 from treeagent.search.decide import most_visited_path
@@ -106,8 +104,7 @@ def show_run(run: Run, console: Console) -> None:
         for record in islice(read_as(check_format, run.trees, names[0]), 1):
             command = f"treeagent show {run.path} {record['task']['id']}"
             console.print(Text.assemble(("one of them ", "dim"), command), soft_wrap=True)
-    if run.results.exists():
-        rows: Sequence[Row] = orjson.loads(run.results.read_bytes())
+    if rows := run.result_rows():
         console.print("", results_table(rows), sep="\n")
     show_alarms(run, console)
 
