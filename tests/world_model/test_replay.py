@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -131,6 +132,7 @@ def test_like_texts_are_nearer_than_others() -> None:
 
 def test_an_empty_buffer_is_refused(open_buffer: OpenBuffer) -> None:
     buffer = open_buffer()
+    buffer.add([])
     with pytest.raises(Refused, match=r"b\.sqlite is empty: add real transitions"):
         buffer.nearest([(experience("search[a]").history, "search[a]")], 2)
 
@@ -183,3 +185,43 @@ def test_what_was_added_survives_a_kill(open_buffer: OpenBuffer, tmp_path: Path)
     assert after.nearest([(experience("click[1]").history, "click[1]")], 1)[0][0].action == "click[1]"
     reader.close()
     writer.close()
+
+
+def test_what_only_reads_makes_no_file(open_buffer: OpenBuffer, tmp_path: Path) -> None:
+    """Or an audit would find nothing learnt that it holds out."""
+    buffer = open_buffer()
+    with pytest.raises(Refused, match=r"b\.sqlite does not exist: restore it, or fit the world model anew"):
+        list(buffer.experiences())
+    assert not list(tmp_path.iterdir())
+    assert buffer.add([experience("search[a]")]) == len(open_buffer()) == 1
+
+
+@pytest.mark.parametrize("content", [b"no database" * 200, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_file_is_refused(open_buffer: OpenBuffer, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "b.sqlite").write_bytes(content)
+    with pytest.raises(Refused, match=r"b\.sqlite cannot be used \(.*\): restore it, or fit the world model anew"):
+        open_buffer()
+
+
+def read_as_nobody(path: Path, told: Connection) -> None:
+    if os.geteuid() == 0:  # root writes everywhere
+        os.setuid(65534)
+    told.send([one.action for one in ReplayBuffer(path, LexicalEncoder()).experiences()])
+
+
+def test_a_file_in_a_folder_that_nobody_can_write_is_read() -> None:
+    with TemporaryDirectory() as name:  # tmp_path lies below a folder that only its owner may enter
+        folder = Path(name)
+        memory = ReplayBuffer(folder / "b.sqlite", LexicalEncoder())
+        memory.add([experience("search[a]")])
+        memory.close()
+        folder.chmod(0o555)
+        reader, writer = SPAWN.Pipe(duplex=False)
+        process = SPAWN.Process(target=read_as_nobody, args=(folder / "b.sqlite", writer))
+        process.start()
+        process.join()
+        assert reader.poll() and reader.recv() == ["search[a]"]
+        assert [path.name for path in folder.iterdir()] == ["b.sqlite"]
+        folder.chmod(0o755)
+        reader.close()
+        writer.close()

@@ -4,8 +4,10 @@ SQLite keeps rows and vectors (crash-safe, shared by processes, larger than memo
 ``benchmarks/retrieval.py`` sets it beside embedded vector stores.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -43,30 +45,54 @@ class ReplayBuffer:
     at a time.
 
     Args:
-        path: the database's file, made if there is none.
+        path: the database's file, made by the first ``add``: what only reads never takes an empty one for what is lost.
         encoder: embeds texts; always the same one for the same file.
         memory_bytes: vectors kept in memory; what exceeds them is read from disk at each call of ``nearest``.
 
     Raises:
-        Refused: the file's vectors are of another length than the encoder's.
+        Refused: the file is damaged, or its vectors are of another length than the encoder's; to read, later: it is not
+            there.
     """
 
     def __init__(self, path: Path, encoder: Encoder, *, memory_bytes: int = 2**29) -> None:
         self.path = path
         self._encoder = encoder
         self._dimension = embed(encoder, [((), "")]).shape[1]
-        # Threads: an environment in imagination is asked from one of its own.
-        self._database = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.executescript(_SCHEMA)
+        self._connection: sqlite3.Connection | None = None
         self._most_rows = memory_bytes // (4 * self._dimension)
-        self._check_dimension()
+        if path.exists():
+            self._connect()
         self._ids = np.zeros(0, np.int64)
         self._vectors = np.zeros((0, self._dimension), np.float32)
         self._held = 0
 
-    def _check_dimension(self) -> None:
-        row = self._database.execute("SELECT length(vector) FROM experience LIMIT 1").fetchone()
+    @property
+    def _database(self) -> sqlite3.Connection:
+        if self._connection is None:
+            if not self.path.exists():
+                raise Refused(f"the replay buffer {self.path} does not exist: restore it, or fit the world model anew")
+            self._connect()
+        assert self._connection is not None
+        return self._connection
+
+    def _connect(self) -> None:
+        # Threads: an environment in imagination is asked from one of its own.
+        connect = partial(sqlite3.connect, timeout=60, isolation_level=None, check_same_thread=False)
+        try:
+            if all(os.access(each, os.W_OK) for each in (self.path.parent, self.path) if each.exists()):
+                self._connection = connect(self.path)
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.executescript(_SCHEMA)
+            else:
+                # To read along with a writer takes files beside; where there are none, there is no writer.
+                alone = not self.path.with_name(f"{self.path.name}-wal").exists()
+                place = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+                self._connection = connect(place, uri=True)
+            row = self._connection.execute("SELECT length(vector) FROM experience LIMIT 1").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise Refused(
+                f"the replay buffer {self.path} cannot be used ({error}): restore it, or fit the world model anew"
+            ) from error
         if row is not None and row[0] != 2 * self._dimension:
             raise Refused(
                 f"the replay buffer {self.path} holds vectors of length {row[0] // 2}, but the encoder makes them of "
@@ -78,6 +104,8 @@ class ReplayBuffer:
 
     def add(self, experiences: Iterable[Experience]) -> int:
         """Keep those that are new; returns how many they are."""
+        if self._connection is None:
+            self._connect()
         before, waiting = len(self), iter(experiences)
         while batch := list(islice(waiting, _BATCH)):
             self._add({one.digest(): one for one in batch})
@@ -167,7 +195,8 @@ class ReplayBuffer:
         return {place: _unpacked(record) for place, record in found}
 
     def close(self) -> None:
-        self._database.close()
+        if self._connection is not None:
+            self._connection.close()
 
 
 def embed(encoder: Encoder, places: Sequence[Place]) -> Vectors:
