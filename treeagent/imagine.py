@@ -75,8 +75,9 @@ def wording(config: RunConfig) -> Wording:
 
 
 @contextmanager
-def world_model(config: RunConfig, world: Path) -> Iterator[ExperienceModel]:
-    """The world model in the folder ``world`` as a dynamics, its memory open."""
+def world_model(config: RunConfig, world: Path, *, calls_alone: bool = False) -> Iterator[ExperienceModel]:
+    """The world model in the folder ``world`` as a dynamics, its memory open; for an agent whose turns are of
+    ``policy.format``, or come as their calls alone."""
     settings, writer = config.world, _writer(config, world)
     memory = ReplayBuffer(memory_path(world), LexicalEncoder())
     try:
@@ -87,7 +88,7 @@ def world_model(config: RunConfig, world: Path) -> Iterator[ExperienceModel]:
             memory=memory,
             examples=settings.examples,
             confidence=settings.confidence,
-            format=config.policy.format,
+            format=None if calls_alone else config.policy.format,
             seed=derive_seed(config.seed, "world"),
         )
     finally:

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ConfigDict
@@ -45,10 +44,8 @@ class WorldEnv(ImaginedEnv):
         self._real = make_env(config.environment.name, config.environment.options)
         if self._real.origin == "imagined":
             raise Refused(f"the environment of {options.run} is imagined itself: give the run of a real one")
-        # Calls come without their turns, which then are those of the default format.
-        config = replace(config, policy=replace(config.policy, format="react"))
         self._opened = ExitStack()
-        super().__init__(self._opened.enter_context(world_model(config, world)))
+        super().__init__(self._opened.enter_context(world_model(config, world, calls_alone=True)))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None

@@ -17,7 +17,7 @@ from treeagent.types import Action, Message, Proposal, Refused, State, Task, Tra
 from treeagent.world_model.environment import ImaginedEnv
 from treeagent.world_model.experience import Draft, ExperienceModel
 from treeagent.world_model.transition import Experience, Place, answered
-from treeagent.world_model.wording import Wording
+from treeagent.world_model.wording import Answer, Wording
 
 TASK = Task("t", "find a red lamp under $10")
 START = State(TASK, (Message("user", f"{TASK.prompt}\nsearch page"),))
@@ -316,6 +316,26 @@ def test_imagination_is_an_environment() -> None:
     assert env.tasks("train", 1) == [TASK]
     with pytest.raises(Refused, match="there are 0 test tasks from number 0 on, not 1"):
         env.tasks("test", 1)
+    env.close()
+
+
+def test_a_call_stands_in_imaginations_history_as_it_was_made() -> None:
+    """Whatever it looks like: several lines, a turn's beginning, both."""
+    prompts, plain = list[str](), Wording(reasoning=False)
+
+    class Noting:
+        async def write(self, asked: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+            prompts.extend(prompt[-1].content for prompt in asked)
+            return [Draft(plain.write(Answer("ok"))) for _ in asked]
+
+    env = ImaginedEnv(ExperienceModel(Noting(), plain, max_steps=9, format=None))
+    for call in ("test[def f(xs):\n return 1]", "Action: comics", "say[a\nAction: b]"):
+        env.reset(options={"task": TASK})
+        env.step(call)
+        env.step("next[]")
+        assert f"Action: {call}\nok\n" in prompts[-1]
+        assert prompts[-1].endswith("Action: next[]")
+    env.close()
     env.close()
 
 

@@ -13,7 +13,7 @@ from treeagent.world_model.transition import answered, call_text
 
 
 class ImaginedEnv:
-    """``envs.base.Env`` played by a dynamics, such as an ``ExperienceModel``.
+    """``envs.base.Env`` played by a dynamics, such as an ``ExperienceModel`` of ``format=None``.
 
     The model runs in a thread and an event loop of this object's own, so that it can be stepped from within another
     loop. There is no verifier: the reward is the model's word.
@@ -31,6 +31,7 @@ class ImaginedEnv:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="imagination")
         self._runner = asyncio.Runner()
         self._state: State | None = None
+        self._closed = False
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -61,7 +62,8 @@ class ImaginedEnv:
         return observation, transition.reward, transition.terminated, transition.truncated, info
 
     async def _step(self, state: State, action: str | ToolCall) -> Transition:
-        return await self._dynamics.step(state, Action(f"Action: {call_text(action)}", action))
+        # Not in a turn of some format, where a call of several lines, or one that looks like a turn, reads otherwise.
+        return await self._dynamics.step(state, Action(call_text(action), action))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         """Those of a split among the tasks given."""
@@ -97,8 +99,11 @@ class ImaginedEnv:
         return ()
 
     def close(self) -> None:
-        self._thread.submit(self._runner.close).result()
-        self._thread.shutdown()
+        """Free the thread; once is enough, and more does no harm."""
+        if not self._closed:
+            self._closed = True
+            self._thread.submit(self._runner.close).result()
+            self._thread.shutdown()
 
     def _here(self) -> State:
         if self._state is None:

@@ -94,7 +94,7 @@ class ExperienceModel:
         confidence: least one of an answer that ends the episode, in [0, 1].
         return_range: the least and the greatest return of an episode that can be true.
         reveal_reward: False withholds every reward, as at evaluation.
-        format: of the agent's turns.
+        format: of the agent's turns; None where a turn is its call alone, as an ``ImaginedEnv``'s is.
         seed: of the model's draws.
     """
 
@@ -110,7 +110,7 @@ class ExperienceModel:
         confidence: float = 0.0,
         return_range: tuple[float, float] = (0.0, 1.0),
         reveal_reward: bool = True,
-        format: Format = "react",
+        format: Format | None = "react",
         seed: int = 0,
     ) -> None:
         if max_steps < 1 or attempts < 1 or examples < 0:
@@ -129,7 +129,7 @@ class ExperienceModel:
         self._confidence = confidence
         self._return_range = return_range
         self._reveal_reward = reveal_reward
-        self._format: Format = format
+        self._format = format
         self._seed = seed
         self._wave: tuple[list[_Question], asyncio.Task[list[Answer | str]]] | None = None
 
@@ -176,7 +176,8 @@ class ExperienceModel:
 
     def _history(self, state: State) -> tuple[Message, ...]:
         turns = (message.content for message in state.messages if message.role == "assistant")
-        return played(state.task, state.messages, written_in(self._format, turns))
+        grammar = written_in(self._format, turns) if self._format is not None else None
+        return played(state.task, state.messages, grammar)
 
     def _path_seed(self, state: State, place: Place) -> int:
         said = (message.content for message in place[0])

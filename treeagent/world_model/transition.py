@@ -82,12 +82,12 @@ def _hash(*parts: object) -> str:
     return blake2b(orjson.dumps(parts), digest_size=16).hexdigest()
 
 
-def played(task: Task, messages: Sequence[Message], grammar: Grammar) -> tuple[Message, ...]:
+def played(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> tuple[Message, ...]:
     """A conversation as the world takes part in it: the task by itself, then observations, and of each turn the call
     alone, without token ids.
 
     What the agent thinks does not touch the world, so it must not talk a world model into success either. A malformed
-    turn stays as it is.
+    turn stays as it is, and so does every one where there is no grammar.
     """
     first, *others = messages
     opening = Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))
@@ -98,7 +98,9 @@ def played(task: Task, messages: Sequence[Message], grammar: Grammar) -> tuple[M
     return (Message("user", task.prompt), opening, *told)
 
 
-def _called(text: str, grammar: Grammar) -> str:
+def _called(text: str, grammar: Grammar | None) -> str:
+    if grammar is None:
+        return text
     action = grammar.read(text)
     return text if action.error else call_text(action.call)
 
