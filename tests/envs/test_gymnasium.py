@@ -54,6 +54,23 @@ class Rebuilt(gymnasium.utils.EzPickle, Corridor):  # type: ignore[name-defined,
     """Pickles as its arguments: a copy stands at the start again."""
 
 
+class Closing(Corridor):
+    """A game that ends with its first step, and that does not start again once it was closed."""
+
+    closed = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        if self.closed:
+            raise RuntimeError("reset after close")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return 1, 1.0, True, False, {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class Unpicklable(Corridor):
     def __init__(self) -> None:
         self.open = (number for number in range(3))
@@ -63,6 +80,15 @@ def corridor(game: Any) -> GymnasiumEnv:
     return from_gymnasium(
         game, prompt="Go right.", render=lambda _, place: f"at {place}", actions={"right": 1, "left": -1}
     )
+
+
+def test_trying_whether_copies_play_on_does_not_close_the_game() -> None:
+    game = Closing()
+    env = corridor(game)
+    assert env.snapshot_kind == "exact"
+    assert env.reset(seed=0) == ("at 0", {})
+    env.close()
+    assert game.closed
 
 
 @pytest.mark.parametrize("options", [{}, {"slippery": True}, {"size": 8}])

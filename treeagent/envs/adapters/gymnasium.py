@@ -176,7 +176,8 @@ class GymnasiumEnv(Env):
                 return False
             if not self.legal_actions():
                 self.reset(options={"task": task})
-        self.close()
+        # Not closed: after a reset it is the game that was made, which may be one for all tasks, and no copy of it.
+        self._at = None
         return True
 
 
