@@ -30,14 +30,33 @@ from treeagent.value_head import ValueHead
 
 
 def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
-    """The tasks at ``places`` of a split, neighbours fetched together."""
+    """The tasks at ``places`` of a split, neighbours fetched together.
+
+    Raises:
+        Refused: the split holds fewer.
+    """
     tasks: list[Task] = []
     while len(tasks) < len(places):
         start = len(tasks)
         stop = start + 1
         while stop < len(places) and places[stop] == places[stop - 1] + 1:
             stop += 1
-        tasks += env.tasks(split, stop - start, places[start])
+        tasks += _tasks(env, split, stop - start, places[start])
+    return tasks
+
+
+def _tasks(env: Env, split: Split, count: int, start: int) -> Sequence[Task]:
+    wanted = f"tasks {start} to {start + count - 1} of split {split!r}"
+    try:
+        tasks = env.tasks(split, count, start)
+    except Refused:  # it has its own sentence
+        raise
+    except ValueError as error:
+        raise Refused(f"the environment does not give {wanted} ({error}): set fewer") from error
+    if len(tasks) != count:
+        raise Refused(
+            f"the environment gave {len(tasks)} where {wanted} were asked for: set fewer, or mend its tasks()"
+        )
     return tasks
 
 

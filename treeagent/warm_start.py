@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from treeagent.actors import environment, make_policy, play_on, value_head
+from treeagent.actors import environment, make_policy, play_on, tasks_at, value_head
 from treeagent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, save_checkpoint
 from treeagent.collect import Alternatives, demonstrate, demonstrated, tokenise
 from treeagent.config import RunConfig
@@ -25,7 +25,6 @@ from treeagent.search.node import Tree, path_return
 from treeagent.seeds import derive_seed
 from treeagent.targets import TokenRow, path_rows
 from treeagent.telemetry import Event, logged
-from treeagent.types import Task
 from treeagent.value_head import ValueHead
 
 _TOKENIZER_EPISODES = 1500
@@ -116,7 +115,7 @@ def demonstrations(config: RunConfig) -> Iterator[Tree]:
     dynamics, grammar = play_on(env, config, "demonstrate"), _grammar(config)
     for start in range(0, settings.episodes, settings.tasks):
         count = min(settings.tasks, settings.episodes - start)
-        tasks: Sequence[Task] = env.tasks("train", count)
+        tasks = tasks_at(env, "train", range(count))
         seed, here = derive_seed(config.seed, "demonstrate", start), max(branched - start, 0)
         yield from demonstrate(
             dynamics, demonstrator, tasks[:here], seed=seed, grammar=grammar, alternatives=alternatives

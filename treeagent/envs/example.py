@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult
-from treeagent.types import Split, Task, ToolCall
+from treeagent.types import Refused, Split, Task, ToolCall
 
 BUCKET: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 
@@ -17,7 +17,10 @@ class Example(Env):
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if start + count > 33:
-            raise ValueError(f"split {split!r} holds 33 tasks")
+            raise Refused(
+                f"split {split!r} holds 33 tasks, not {start + count}: set warm_start.tasks, collect.tasks, "
+                "update.validation_tasks and evaluate.tasks to 33 or fewer"
+            )
         # No number is in two splits; what the agent must not read goes into data.
         numbers = [3 * index + BUCKET[split] + 1 for index in range(start, start + count)]
         return [
