@@ -1,6 +1,7 @@
 """Tool environments: the contract, the forks that search needs, and the environments that ship."""
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -83,6 +84,8 @@ def imported(name: str, what: str) -> Any:
         Refused: there is no such module, or it has no such name.
     """
     module_name, _, attribute = name.partition(":")
+    if module_name.startswith("."):
+        raise Refused(f"{what} {name!r} cannot be imported: give the module's whole name, without a dot before it")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where a console script, unlike python -m, does not look
     try:
@@ -97,7 +100,7 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
     A class with an ``options_type`` is built from one value of that type, any other from keyword arguments.
 
     Raises:
-        ValueError: no such environment, or options that it does not take.
+        Refused: no such environment, options that it does not take, or what is made is no environment.
     """
     made: Callable[..., Env] = env_class(name)
     settings = dict(options or {})
@@ -111,5 +114,18 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         what = f"wants option {where}" if first["type"] == "missing" else f"refuses option {where}={first['input']!r}"
         raise Refused(f"environment {name!r} {what}: {first['msg']}{known}") from error
     except TypeError as error:
-        raise Refused(f"environment {name!r} refuses options {settings!r}: {error}") from error
+        why = "it takes no options" if settings and _takes_nothing(made, error) else error
+        raise Refused(f"environment {name!r} refuses options {settings!r}: {why}") from error
+    wanted = (member for member in vars(Env) if not member.startswith("_"))
+    lacking = [member for member in wanted if not hasattr(env, member)]
+    if lacking:
+        raise Refused(
+            f"{name!r} is no environment: it lacks {', '.join(lacking)}; name a subclass of treeagent.envs.Env, or a "
+            "function that returns one"
+        )
     return env
+
+
+def _takes_nothing(made: Callable[..., Env], error: TypeError) -> bool:
+    # A class without a constructor of its own says so in words alone.
+    return "takes no arguments" in str(error) or not inspect.signature(made).parameters
