@@ -80,8 +80,15 @@ def test_shards_are_found_by_name_in_order(tmp_path: Path) -> None:
     assert shards(tmp_path / "nowhere") == [] == list(read_records(tmp_path / "nowhere"))
 
 
+@pytest.mark.parametrize("name", ["evaluate-my model-mcts", "lr=1e-4", "step@5-00001", "v1+dpo", "ü-greedy"])
+def test_a_folder_s_name_serves_as_a_shard_s(tmp_path: Path, name: str) -> None:
+    write_shard(tmp_path, name, 3, [{"n": 1}])
+    assert shard_names(tmp_path) == [name]
+    assert list(read_records(tmp_path, name)) == [{"n": 1}] and len(shards(tmp_path, name, 3)) == 1
+
+
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
-    for name in ("../up", "", ".hidden"):
+    for name in ("../up", "", ".hidden", "a/b"):
         with pytest.raises(ValueError, match="is no shard name"):
             write_shard(tmp_path, name, 0, [])
 

@@ -19,7 +19,8 @@ from treeagent.types import Refused
 
 Record = Mapping[str, Any]
 Read = TypeVar("Read")
-_SHARD = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)-(?P<index>\d{5,})\.jsonl\.zst")
+_SHARD = re.compile(r"(?P<name>[^./][^/]*)-(?P<index>\d{5,})\.jsonl\.zst")
+"""A name may be that of a checkpoint's folder, which its user chose."""
 _CHUNK = 1 << 14
 """Compressed bytes read at once; small, since text may unpack to a hundred times as much."""
 
@@ -42,7 +43,7 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
     """
     file_name = f"{name}-{index:05d}.jsonl.zst"
     if not _SHARD.fullmatch(file_name):
-        raise ValueError(f"{name!r} is no shard name: use letters, digits, dots and dashes")
+        raise ValueError(f"{name!r} is no shard name: begin it with no dot, and leave slashes out")
     path = folder / file_name
     with replacing(path) as file:
         compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
