@@ -116,6 +116,19 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
         ("policy.context_tokens=100", "policy: context_tokens is set, but context is 'refuse': set context='drop' too"),
         ("update.pairs.critic_weight=0.5", "the config: update.pairs.critic_weight is set, but no critic is asked"),
         ("environment.options.x=[1]", "environment.options.x is [1], but must be a valid integer or a valid number or"),
+        ("evaluate.modes=[]", 'evaluate: modes is empty: name at least one, such as "greedy"'),
+        ('evaluate.modes=["mcts", "mcts"]', "evaluate: modes ['mcts', 'mcts'] names one twice: name each once"),
+        ("update.methods=[]", 'update: methods is empty: name at least one of "rft", "dpo", "grpo"'),
+        ('update.methods=["dpo", "dpo"]', "update: methods ['dpo', 'dpo'] names one twice: name each once"),
+        ("adapt.methods=[]", 'adapt: methods is empty: name at least one of "rft", "dpo", "grpo"'),
+        ('adapt.methods=["dpo", "dpo"]', "adapt: methods ['dpo', 'dpo'] names one twice: name each once"),
+        ("update.dpo.seed=-1", "update.dpo.seed is -1, but must be greater than or equal to 0: correct it"),
+        ("update.rft.seed=4294967296", "update.rft.seed is 4294967296, but must be less than 4294967296: correct it"),
+        ("update.value.seed=-1", "update.value.seed is -1, but must be greater than or equal to 0: correct it"),
+        (
+            "workers=99999999999999999999999",
+            "workers is 99999999999999999999999, but must be less than or equal to 1024",
+        ),
         ("search.value_range=[]", "search.value_range is [], but must have 2 values: correct it"),
         ("search.value_range=[1]", "search.value_range is [1], but must have 2 values: correct it"),
         ('search.value_range=["x"]', 'search.value_range.0 is "x", but must be a valid number: correct it'),
@@ -193,7 +206,7 @@ configs = st.builds(
     environment=st.builds(EnvironmentConfig, name=st.text(), options=options),
     search=st.builds(SearchConfig, c_init=st.floats(0, 1e9), merge=st.sampled_from(["text", "call"])),
     collect=st.builds(CollectConfig, tasks=st.integers(1, 10**6)),
-    evaluate=st.builds(EvaluateConfig, modes=st.lists(st.sampled_from(["greedy", "mcts"])).map(tuple)),
+    evaluate=st.builds(EvaluateConfig, modes=st.permutations(["greedy", "mcts"]).map(tuple)),
 )
 
 

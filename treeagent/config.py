@@ -35,6 +35,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 
+def _check_methods(methods: Sequence[Method]) -> None:
+    if not methods:
+        raise ValueError('methods is empty: name at least one of "rft", "dpo", "grpo"')
+    if len(set(methods)) < len(methods):  # a checkpoint goes by its method
+        raise ValueError(f"methods {list(methods)} names one twice: name each once")
+
+
 @dataclass(frozen=True, config=_STRICT)
 class EnvironmentConfig:
     """Which environment, and how an episode of it is bounded."""
@@ -223,6 +230,11 @@ class UpdateConfig:
     """A file of ``accelerate config`` by which they are started, where plain data-parallel training is not wanted;
     configs/models/fsdp.yaml shares the weights out."""
 
+    @model_validator(mode="after")
+    def _some_method(self) -> Self:
+        _check_methods(self.methods)
+        return self
+
 
 @dataclass(frozen=True, config=_STRICT)
 class AdaptConfig:
@@ -252,8 +264,7 @@ class AdaptConfig:
 
     @model_validator(mode="after")
     def _some_method(self) -> Self:
-        if not self.methods:
-            raise ValueError('methods is empty: name at least one of "rft", "dpo", "grpo"')
+        _check_methods(self.methods)
         if isinstance(self.imagined, tuple) and len(self.imagined) != self.rounds:
             raise ValueError(f"imagined names {len(self.imagined)} shares for {self.rounds} rounds: give one a round")
         return self
@@ -344,7 +355,7 @@ class RunConfig:
 
     seed: int = 0
     """Every random choice derives from it, but for the order of rows in training, which has ``seed`` of its own."""
-    workers: Annotated[int, Field(gt=0)] = 2
+    workers: Annotated[int, Field(gt=0, le=1024)] = 2
     """Processes; results do not depend on it."""
     engine: Literal["local", "ray"] = "local"
     """Where the workers run: on this machine, or as actors of a Ray cluster; results do not depend on it."""

@@ -8,9 +8,9 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.config import SearchConfig, SearchMethod
@@ -44,6 +44,14 @@ class EvaluateConfig:
     world: str = ""
     """The folder of a run whose world model is searched in place of the environment, anew after each step that the
     environment took (model predictive control); none if empty."""
+
+    @model_validator(mode="after")
+    def _some_mode(self) -> Self:
+        if not self.modes:
+            raise ValueError('modes is empty: name at least one, such as "greedy"')
+        if len(set(self.modes)) < len(self.modes):
+            raise ValueError(f"modes {list(self.modes)} names one twice: name each once")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,10 +168,11 @@ def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Searched by a warm start; nothing is learned from the trees yet."""
+    """Searched by a warm start; next to nothing is learned from the trees yet."""
     out = tmp_path_factory.mktemp("train_job") / "run"
     small = ["warm_start.episodes=200", "warm_start.sft.max_steps=20", "collect.tasks=8", "evaluate.tasks=2"]
-    done = treeagent("quickstart", "--config", CONFIG, "--out", out, "workers=1", "update.methods=[]", *small)
+    small += ['update.methods=["rft"]', "update.rft.max_steps=1"]
+    done = treeagent("quickstart", "--config", CONFIG, "--out", out, "workers=1", *small)
     assert done.returncode == 0, done.stderr
     return out
 

@@ -9,6 +9,8 @@ _STRICT = ConfigDict(extra="forbid")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""NumPy, which training seeds too, takes no other."""
 
 PreferenceLoss = Literal[
     "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
@@ -74,7 +76,7 @@ class OptimiserConfig:
     """Validations in a row without a new best before training stops; 0 never stops."""
     save_every: Count = 100
     """Steps between checkpoints, where a folder for them is given."""
-    seed: int = 0
+    seed: Seed = 0
     """Orders the rows, and seeds dropout."""
 
 
@@ -191,5 +193,5 @@ class ValueConfig:
     """Share of tasks kept for early stopping and for the reported numbers."""
     patience: Count = 5
     """Epochs in a row without a lower held-out loss before training stops."""
-    seed: int = 0
+    seed: Seed = 0
     """Splits the tasks and orders the positions."""
