@@ -106,6 +106,11 @@ def test_too_few_tasks_are_told_before_anything_is_done(tmp_path: Path, command:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_tracker_that_is_not_installed_leaves_no_folder(tmp_path: Path) -> None:
+    said = sentence("quickstart", "--out", tmp_path / "run", 'trackers=["wandb"]')
+    assert said.startswith("trackers names 'wandb', which is not installed") and not (tmp_path / "run").exists()
+
+
 def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
     assert sentence("quickstart", "--out", run).startswith(f"{run} is not empty: pass --resume")
     assert "(seed changed)" in sentence("quickstart", "--out", run, "--resume", "--seed", "5")

@@ -328,7 +328,7 @@ def _run(
     from treeagent.envs import make_env
     from treeagent.envs.shield import ShieldedEnv
     from treeagent.run import Run
-    from treeagent.tracking import tracked
+    from treeagent.tracking import require_trackers, tracked
 
     own = out / "config.toml"
     if config is None and resume and own.is_file():
@@ -336,6 +336,7 @@ def _run(
     chosen = [] if engine is None else [f"engine={engine}"]
     settings = load_config(config, [*(overrides or ()), *chosen], seed=seed)
     # Before the folder exists: what cannot be made or found must leave nothing behind.
+    require_trackers(settings)
     env = ShieldedEnv(make_env(settings.environment.name, settings.environment.options), settings.environment.shield)
     try:
         _require_tasks(settings, env, uses)

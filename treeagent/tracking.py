@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
-from treeagent.config import Tracker, flat_settings
+from treeagent.config import RunConfig, Tracker, flat_settings
 from treeagent.run import Run, RunError
 
 
@@ -15,6 +16,7 @@ def tracked(run: Run) -> Iterator[None]:
     Raises:
         RunError: a tracker's package is not installed.
     """
+    require_trackers(run.config)
     opened = {name: _open(name, run) for name in run.config.trackers}
 
     def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -35,6 +37,19 @@ def tracked(run: Run) -> Iterator[None]:
             tracker.finish()
 
 
+def require_trackers(config: RunConfig) -> None:
+    """
+    Raises:
+        RunError: the package of a tracker is not installed.
+    """
+    for name in config.trackers:
+        found = find_spec(name)
+        if found is None or found.origin is None:  # wandb leaves a folder of its name, which Python takes for a package
+            raise RunError(
+                f"trackers names {name!r}, which is not installed: pip install 'treeagent[{name}]', or leave it out"
+            )
+
+
 def _open(name: Tracker, run: Run) -> Any:
     from accelerate import tracking  # imports torch: not before it is asked for
 
@@ -44,12 +59,7 @@ def _open(name: Tracker, run: Run) -> Any:
         "wandb": lambda: tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow"),
     }
     tracker = makers[name]()
-    try:
-        tracker.start()
-    except ModuleNotFoundError:
-        raise RunError(
-            f"trackers names {name!r}, which is not installed: pip install 'treeagent[{name}]', or leave it out"
-        ) from None
+    tracker.start()
     settings = {key: value for key, value in flat_settings(run.config).items() if isinstance(value, str | int | float)}
     if name != "tensorboard":  # which would open a second run for them; RUN/config.toml has them all
         tracker.store_init_configuration(settings)
