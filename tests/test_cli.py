@@ -58,7 +58,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_help_comes_fast_and_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from treeagent.cli import main; sys.argv = ['treeagent', '--help']\n"
+        "import sys; from treeagent.__main__ import main; sys.argv = ['treeagent', '--help']\n"
         "try: main()\n"
         "except SystemExit: print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
     )
@@ -241,6 +241,25 @@ def test_an_interrupt_tells_how_to_go_on() -> None:
 def test_a_missing_file_is_one_sentence() -> None:
     result = CliRunner().invoke(failing(FileNotFoundError(2, "No such file or directory", "a.toml")), ["fail"])
     assert (result.exit_code, result.stderr) == (2, "a.toml does not exist: check the path\n")
+
+
+def test_an_interrupt_while_the_command_line_is_imported_prints_nothing() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'treeagent.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from treeagent.__main__ import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_the_package_is_a_command_too() -> None:
+    command = [sys.executable, "-m", "treeagent", "show", "nowhere"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and result.stderr.startswith("nowhere holds no run: ")
 
 
 @pytest.mark.parametrize("error", [ValueError("foreign"), RuntimeError("a bug"), KeyError("x")])

@@ -310,7 +310,7 @@ def show(
 
 
 def main() -> None:
-    """The console script. Exits with 2 on what the user can mend, with 130 when interrupted."""
+    """Exits with 2 on what the user can mend, with 130 when interrupted."""
     app()
 
 
