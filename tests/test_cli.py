@@ -243,6 +243,19 @@ def test_a_missing_file_is_one_sentence() -> None:
     assert (result.exit_code, result.stderr) == (2, "a.toml does not exist: check the path\n")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "a.json"), "cannot read or write a.json: Permission denied"),
+        (IsADirectoryError(21, "Is a directory", "a.json"), "cannot read or write a.json: Is a directory"),
+        (OSError(28, "No space left on device", "a.json"), "cannot read or write a.json: No space left on device"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence(error: OSError, said: str) -> None:
+    result = CliRunner().invoke(failing(error), ["fail"])
+    assert (result.exit_code, result.stderr) == (2, f"{said}: check the path and its permissions\n")
+
+
 def test_an_interrupt_while_the_command_line_is_imported_prints_nothing() -> None:
     code = (
         "import sys\n"

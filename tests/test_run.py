@@ -64,7 +64,7 @@ def test_a_file_is_no_run(tmp_path: Path) -> None:
 
 def test_an_unwritable_folder_is_named() -> None:
     assert refused(Path("/proc/treeagent"), resume=False) == (
-        "cannot write /proc/treeagent: No such file or directory: choose another --out, or make this one writable"
+        "cannot write /proc/treeagent: No such file or directory: choose another --out"
     )
 
 

@@ -429,6 +429,8 @@ def _print_results(rows: Sequence[dict[str, Any]]) -> None:
 def _sentence(error: Exception) -> str | None:
     if isinstance(error, FileNotFoundError):
         return f"{error.filename} does not exist: check the path" if error.filename else str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"cannot read or write {error.filename}: {error.strerror}: check the path and its permissions"
     # Our own exception classes are all of this kind: a sentence that names the value and the fix.
     return str(error) if type(error).__module__.startswith("treeagent.") else None
 

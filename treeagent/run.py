@@ -287,7 +287,8 @@ def _lock(path: Path) -> int:
 
 
 def _unwritable(path: Path, error: OSError) -> RunError:
-    return RunError(f"cannot write {path}: {error.strerror}: choose another --out, or make this one writable")
+    fix = "" if isinstance(error, FileNotFoundError) else ", or make this one writable"  # as /proc, where none is made
+    return RunError(f"cannot write {path}: {error.strerror}: choose another --out{fix}")
 
 
 def _metric_rows(path: Path) -> Iterator[dict[str, Any]]:
