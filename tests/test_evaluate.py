@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
@@ -246,12 +247,14 @@ class RightDoor:
         return [replace(proposal, actions=proposal.actions[1:]) for proposal in both]
 
 
-def replanned(model: Dynamics, mode: Mode = "mcts") -> tuple[Outcome, list[str], list[Tree]]:
+def replanned(
+    model: Dynamics, mode: Mode = "mcts", step_seconds: float | None = None
+) -> tuple[Outcome, list[str], list[Tree]]:
     """Of the doors, planned in ``model``: how it went, the doors taken, the first tree."""
     env = Doors()
     [goal] = env.tasks("test", 1)
     verified = Recorder(EnvDynamics(env, max_steps=2))
-    search = SearchConfig(limits=Limits(simulations=16), candidates=2)
+    search = SearchConfig(limits=Limits(simulations=16), candidates=2, step_seconds=step_seconds)
     actors = Actors(BothDoors(), RightDoor(), None)
     [outcome], trees = asyncio.run(replan(actors, model, verified, [goal], mode, EVALUATE, search, 7))
     return outcome, [ReAct().read(text).call for text in verified.actions[goal.id]], trees  # type: ignore[misc]
@@ -310,6 +313,19 @@ def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
     assert summarise("climber", "best_of_n", outcomes, 1.0)["errors"] == 2
     again, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
     assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]
+
+
+def test_a_slow_model_is_waited_for() -> None:
+    """Its writer holds the event loop up for longer than a step of the environment may take."""
+
+    @dataclass
+    class Slow(Teller):
+        async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+            time.sleep(0.03)
+            return await super().write(prompts, seeds)
+
+    outcome, doors, [tree] = replanned(teller_model(Slow()), step_seconds=0.02)
+    assert (outcome.success, doors, tree.error) == (True, ["r", "r"], "")
 
 
 def test_where_search_finds_nothing_the_policy_goes_on() -> None:

@@ -8,8 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_model
 
 from treeagent.advantages import AdvantageConfig, advantages
+from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import StepResult
 from treeagent.envs.shop import ShopEnv, ShopOptions
@@ -26,8 +28,9 @@ from treeagent.envs.shop.goals import Goal, goal_of
 from treeagent.envs.shop.reward import purchase_reward
 from treeagent.health import accuracy, finished_paths
 from treeagent.imagine import Imagination, settle
-from treeagent.jobs import read_trees
+from treeagent.jobs import WaveJob, read_trees, search_wave
 from treeagent.pairs import PairConfig, preference_pairs
+from treeagent.progress import QuietProgress
 from treeagent.run import Run
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -35,8 +38,10 @@ from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Tree, path_return
 from treeagent.store import digest, read_records, shards
 from treeagent.targets import TargetConfig, imitation_rows
+from treeagent.telemetry import Cost
 from treeagent.transitions import transitions
 from treeagent.types import Dynamics, ToolCall
+from treeagent.warm_start import warm_start
 from treeagent.world import audit_world, experiences
 from treeagent.world_model.fidelity import audit, lambda_cap
 from treeagent.world_model.wording import Answer
@@ -218,6 +223,36 @@ def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
     tree = imagine(Teller(), Doors(breaks_at="rr"))
     assert tree.error == "RuntimeError: the door is stuck"
     assert not edges(tree) and tree.budget.claims == 0
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that has seen doors being opened."""
+    config = load_config(CONFIG, settings("http://nowhere"))
+    with Run.create(tmp_path_factory.mktemp("policy") / "run", config, resume=False) as run:
+        return warm_start(config, run, QuietProgress())
+
+
+def wave(teller: Teller, policy: Path, folder: Path, *changes: str) -> tuple[Cost, list[Tree]]:
+    """Two trees that a policy grows in the model of ``teller``, and what they cost."""
+    with served(teller) as url:
+        config = load_config(CONFIG, [*settings(url), *changes])
+        job = WaveJob(config, policy, "collect-1-imagined", 0, [0, 1], folder, world=folder / "world-1")
+        return search_wave(job, lambda event: None), read_trees(folder, [job.name])
+
+
+def test_a_slow_model_is_waited_for_however_short_a_step_may_be(policy: Path, tmp_path: Path) -> None:
+    """A wave is answered at once, and each step of it would be late."""
+
+    @dataclass
+    class Slow(Teller):
+        def answer(self, prompt: str) -> Answer:
+            time.sleep(0.05)
+            return super().answer(prompt)
+
+    _, trees = wave(Slow(), policy, tmp_path, "search.step_seconds=0.02", "world.verify_steps=0")
+    assert [tree.error for tree in trees] == ["", ""]
+    assert all(tree.budget.imagined_steps > 0 for tree in trees)
 
 
 def test_a_limit_of_environment_steps_holds_in_imagination_unless_another_is_set() -> None:

@@ -175,7 +175,7 @@ async def replan(
     """
     if mode == "greedy":
         raise Refused("mode is 'greedy', which plans nothing: name a way of searching")
-    settings = _settings(mode, config, search)
+    settings = replace(_settings(mode, config, search), step_seconds=None)  # which is the environment's
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
 

@@ -110,7 +110,9 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
     with world_model(config, job.world) if job.world is not None else nullcontext() as model:
         stepped = turns if model is None else in_turns(Imagination(dynamics, model), config, whole.grammar)
         value = leaf_value(actors.value, whole, stepped, config)
-        search = make_search(actors.sampling, stepped, config.search, value, actors.critic)
+        # A model's whole wave is answered at once, which no step of it must be given up for.
+        patient = config.search if model is None else replace(config.search, step_seconds=None)
+        search = make_search(actors.sampling, stepped, patient, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_wave))
     if job.world is not None:
         asyncio.run(settle(trees, turns, config.world.verify_steps, config.search.step_seconds))
