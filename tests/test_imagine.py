@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_model
 
+from treeagent.adapt import Searched, _what_was_searched
 from treeagent.advantages import AdvantageConfig, advantages
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
@@ -26,7 +27,7 @@ from treeagent.envs.base import StepResult
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.goals import Goal, goal_of
 from treeagent.envs.shop.reward import purchase_reward
-from treeagent.health import accuracy, finished_paths
+from treeagent.health import accuracy, finished_paths, return_spread, tree_figures
 from treeagent.imagine import Imagination, settle
 from treeagent.jobs import WaveJob, read_trees, search_wave
 from treeagent.pairs import PairConfig, preference_pairs
@@ -36,7 +37,8 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Tree, path_return
-from treeagent.store import digest, read_records, shards
+from treeagent.search.record import to_record
+from treeagent.store import digest, read_records, shards, write_shard
 from treeagent.targets import TargetConfig, imitation_rows
 from treeagent.telemetry import Cost
 from treeagent.transitions import transitions
@@ -255,6 +257,20 @@ def test_a_slow_model_is_waited_for_however_short_a_step_may_be(policy: Path, tm
     assert all(tree.budget.imagined_steps > 0 for tree in trees)
 
 
+def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_path: Path) -> None:
+    env = Doors()
+    real = search(EnvDynamics(env, max_steps=2), count=2)
+    imagined = search(Imagination(EnvDynamics(env, max_steps=2), teller_model(Teller(prize=optimist))), count=2)
+    seen, believed = (Searched(return_spread(trees[0]), accuracy(trees[0])) for trees in (real, imagined))
+    assert (seen.accuracy, believed.accuracy) == (0.25, 1.0)
+    with Run.create(tmp_path / "run", load_config(CONFIG), resume=False) as run:
+        for name, places, trees in (("collect-0", [0, 1], real), ("collect-1-imagined", [1, 2], imagined)):
+            write_shard(run.trees, name, 0, map(to_record, trees))
+            run.finish(name, {"waves": [places]})
+        assert _what_was_searched(run, 1) == ({0: seen, 1: seen}, {0: seen, 1: seen})
+        assert _what_was_searched(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
+
+
 def test_a_limit_of_environment_steps_holds_in_imagination_unless_another_is_set() -> None:
     def steps(limits: Limits) -> int:
         return imagine(Teller(), steps=0, config=SearchConfig(limits=limits, candidates=2)).budget.imagined_steps
@@ -348,6 +364,9 @@ def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
         assert imagined["environment_steps"] <= 3 * 2  # a replay of the two steps of each winner
         assert imagined["claims"] == imagined["claims_kept"] > 0
         assert (row["imagined"], row["cr"]) == (0.5, 1.0)
+        for kind, name in (("", f"collect-{number}"), ("imagined/", f"collect-{number}-imagined")):
+            told = tree_figures(read_trees(run / "trees", [name]))
+            assert {figure: row[f"{kind}{figure}"] for figure in told} == told
         assert row["bound_reward"] == row["bound_transition"] == 0.0 < row["bound_drift"]  # the model tells the truth
         assert row["bound"] == pytest.approx(row["bound_gain"] - row["bound_drift"])
     assert rows[1]["imagined_steps"] == sum(stages[f"collect-{number}-imagined"]["imagined_steps"] for number in (1, 2))

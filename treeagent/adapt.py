@@ -73,9 +73,11 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
             name for earlier in range(number, max(number - settings.replay, 0) - 1, -1) for name in _parts(run, earlier)
         ]
         updated = _update(config, run, progress, current, number, names)
-        figures = tree_figures(read_trees(run.trees, names[:1])) | _score(run, updated)
+        figures = tree_figures(read_trees(run.trees, [_name(number)])) | _score(run, updated)
         course.append(figures)
-        imagined = _kept(run, number) | _bound(config, run, updated, number, trust)
+        believed = tree_figures(read_trees(run.trees, [_imagined(number)]))
+        imagined = {f"imagined/{name}": figure for name, figure in believed.items()}
+        imagined |= _kept(run, number) | _bound(config, run, updated, number, trust)
         run.log("adapt", {"step": number, **figures, **_spent(run, number), **trust, **imagined})
         _warn(config, run, progress, course, number, trust)
         current = updated
@@ -192,11 +194,9 @@ def _world(run: Run, number: int) -> Path:
 def _collect(
     config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, trust: Mapping[str, float]
 ) -> None:
-    searched: dict[int, Searched] = {}
-    for earlier in range(number):
-        searched.update(_what_was_searched(run, earlier))
+    searched, told = _what_was_searched(run, number)
     varied = _variants(config, searched, number)
-    new, again, hard = choose_tasks(searched, config.collect.tasks - len(varied), config.adapt.curriculum)
+    new, again, hard = choose_tasks(told, config.collect.tasks - len(varied), config.adapt.curriculum)
     places = [*again, *new, *hard]
     draw = random.Random(derive_seed(config.seed, _imagined(number)))
     imagined = set(draw.sample(places, int(trust.get("imagined", 0.0) * len(places))))
@@ -204,7 +204,7 @@ def _collect(
     # Trees of one path are what verification leaves of many, and no reason to search further tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
     jobs = _jobs(config, run, checkpoint, _name(number), [*again, *new], hard, real)
-    _search(config, run, progress, jobs, free=1 + max([*places, *searched]))
+    _search(config, run, progress, jobs, free=1 + max([*places, *told]))
     jobs = _jobs(config, run, checkpoint, _imagined(number), [*again, *new], hard, imagined)
     _search(once, run, progress, [replace(job, world=_world(run, number)) for job in jobs])
     _vary(once, run, progress, checkpoint, number, varied, searched)
@@ -232,12 +232,21 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Wave
         search_waves(config, run, progress, jobs, free)
 
 
-def _what_was_searched(run: Run, number: int) -> Iterator[tuple[int, Searched]]:
-    """By place in the training split, what a round's trees show of each task."""
-    for name in (_name(number), _imagined(number)):
-        for index, places in enumerate(run.stages().get(name, {}).get("waves", ())):
-            for place, tree in zip(places, read_as(from_record, run.trees, name, index), strict=True):
-                yield place, Searched(return_spread(tree), accuracy(tree))
+def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
+    """By place in the training split, what the trees before a round show of each task: those that were searched for
+    real, and all, where imagination has the word on the others alone."""
+    real: dict[int, Searched] = {}
+    imagined: dict[int, Searched] = {}
+    for earlier in range(number):
+        real.update(_shown(run, _name(earlier)))
+        imagined.update(_shown(run, _imagined(earlier)))
+    return real, imagined | real
+
+
+def _shown(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
+    for index, places in enumerate(run.stages().get(name, {}).get("waves", ())):
+        for place, tree in zip(places, read_as(from_record, run.trees, name, index), strict=True):
+            yield place, Searched(return_spread(tree), accuracy(tree))
 
 
 def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:

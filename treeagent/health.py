@@ -86,10 +86,12 @@ def repetition(path: Sequence[Edge]) -> float:
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
-    """What the last of a course of ``tree_figures`` warns of, a sentence each, against the first of them."""
-    if len(history) < 2:
+    """What the last of a course of ``tree_figures`` warns of, a sentence each, against the first of them. One that had
+    no tree to tell of, such as a round in imagination alone, neither warns nor is a first."""
+    searched = [figures for figures in history if "success" in figures]
+    if len(searched) < 2 or "success" not in history[-1]:
         return []
-    first, last = history[0], history[-1]
+    first, last = searched[0], searched[-1]
     warnings: list[str] = []
     if _fell(first, last, "entropy") and _fell(first, last, "reward_std") and last["reward"] <= first["reward"] + 0.02:
         warnings.append(
@@ -113,10 +115,10 @@ def alarms(history: Sequence[Figures]) -> list[str]:
             f"repetition: {last['repetition']:.0%} of what the agent says it said before ({first['repetition']:.0%} at "
             "first): take smaller steps"
         )
-    return warnings + _plateau(history)
+    return warnings + _plateau(history, first)
 
 
-def _plateau(history: Sequence[Figures]) -> list[str]:
+def _plateau(history: Sequence[Figures], first: Figures) -> list[str]:
     """Where the last update is no better on validation tasks than an earlier one: why, as far as its trees tell."""
     last = history[-1]
     earlier = [figures["validation"] for figures in history[:-1] if "validation" in figures]
@@ -124,9 +126,9 @@ def _plateau(history: Sequence[Figures]) -> list[str]:
         return []
     if last["success"] > 0.95:
         why = f"search solves {last['success']:.0%} of the tasks already: give it harder ones (adapt.variations)"
-    elif _fell(history[0], last, "reward_std"):
+    elif _fell(first, last, "reward_std"):
         why = (
-            f"the returns within a tree spread by {last['reward_std']:.2f} ({history[0]['reward_std']:.2f} at first), "
+            f"the returns within a tree spread by {last['reward_std']:.2f} ({first['reward_std']:.2f} at first), "
             "so that little can be told apart: raise policy.temperature, search.limits or adapt.curriculum"
         )
     else:

@@ -104,6 +104,13 @@ def test_a_round_that_is_no_better_says_why(last: dict[str, float], why: str) ->
     assert alarms([GOOD, GOOD | last]) == []  # nobody validated
 
 
+def test_a_round_without_a_real_tree_neither_warns_nor_is_the_first() -> None:
+    worse = GOOD | {"invalid": 0.5}
+    assert alarms([GOOD, {"validation": 0.5}]) == alarms([{}, worse]) == []
+    [sentence] = alarms([{}, GOOD, {"validation": 0.5}, worse])
+    assert sentence.startswith("format: 50% of the steps are malformed or refused (5% at first)")
+
+
 def test_signs_of_one_update() -> None:
     calm = [{"grad_norm": 1.0, "kl": 0.01, "clip_ratio/region_mean": 0.05}] * 5
     assert training_alarms(calm) == []
