@@ -7,6 +7,7 @@ Every round is a few recorded stages, each a function of what is on disk and of 
 ends as one that never was.
 """
 
+import math
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -82,7 +83,7 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         _warn(config, run, progress, course, number, trust)
         current = updated
         scores[current] = figures.get("validation", 0.0)
-        if settings.patience and _stale(list(scores.values())) >= settings.patience:
+        if settings.patience and _stale([one.get("validation", 0.0) for one in course]) >= settings.patience:
             break
     best = max(scores, key=lambda each: (scores[each], each == current))
     modes = config.evaluate.modes
@@ -102,7 +103,7 @@ def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tup
     DreamGym's measure of a task's value): at most ``share`` of ``count`` are searched again, those of widest spread.
     """
     promising = [place for place in sorted(searched, key=lambda each: -searched[each].spread) if searched[place].spread]
-    again = promising[: int(share * count)]
+    again = promising[: part(share, count)]
     first = 1 + max(searched, default=-1)
     new = list(range(first, first + count - len(again)))
     return (
@@ -126,6 +127,11 @@ def is_worth_learning(before: float, after: float) -> bool:
     """Whether a variation is to be learned from, given the accuracy on its task and its own: harder, yet solvable
     (DreamGym's curriculum)."""
     return 0 < after < before
+
+
+def part(share: float, count: int) -> int:
+    """``share`` of ``count``, rounded down as in decimals: 0.29 of 100 are 29, though the product of floats is less."""
+    return math.floor(round(share * count, 6))
 
 
 def scaled(limits: Limits, factor: float) -> Limits:
@@ -199,7 +205,7 @@ def _collect(
     new, again, hard = choose_tasks(told, config.collect.tasks - len(varied), config.adapt.curriculum)
     places = [*again, *new, *hard]
     draw = random.Random(derive_seed(config.seed, _imagined(number)))
-    imagined = set(draw.sample(places, int(trust.get("imagined", 0.0) * len(places))))
+    imagined = set(draw.sample(places, part(trust.get("imagined", 0.0), len(places))))
     real = set(places) - imagined
     # Trees of one path are what verification leaves of many, and no reason to search further tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
@@ -251,7 +257,7 @@ def _shown(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
 
 def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:
     """The round's harder variations, none of them a task that is held out."""
-    count = int(config.adapt.variations * config.collect.tasks)
+    count = part(config.adapt.variations, config.collect.tasks)
     if not count:
         return []
     env = environment(config)
