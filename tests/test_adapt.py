@@ -1,5 +1,6 @@
 """Search-and-adapt: which tasks come next, by hand; and small runs of the whole loop."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -8,14 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from toy_doors import BothDoors, Doors
 
-from treeagent.adapt import Searched, _update, choose_tasks, choose_variants, is_worth_learning, part, scaled
+from treeagent.adapt import Searched, _update, _vary, choose_tasks, choose_variants, is_worth_learning, part, scaled
 from treeagent.config import load_config
+from treeagent.envs import EnvDynamics
 from treeagent.loop import search_waves, waves
 from treeagent.progress import QuietProgress
 from treeagent.run import Run
+from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
-from treeagent.store import digest, read_records, shard_names, shards
+from treeagent.search.mcts import Search
+from treeagent.search.record import to_record
+from treeagent.store import digest, read_records, shard_names, shards, write_shard
 from treeagent.types import Refused
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
@@ -68,6 +74,22 @@ def test_a_variation_is_worth_learning_if_it_is_harder_yet_solvable() -> None:
 def test_a_share_of_tasks_is_what_it_says_in_decimals() -> None:
     assert [part(share, 100) for share in (0.29, 0.57, 0.07, 0.0, 1.0)] == [29, 57, 7, 0, 100]
     assert (part(0.5, 3), part(0.99, 1)) == (1, 0)  # no more than the share
+
+
+def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Path) -> None:
+    tasks = Doors().tasks("train", 2)
+    search = Search(BothDoors(), EnvDynamics(Doors(), max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
+    trees = asyncio.run(search.run(tasks, [0, 1]))
+    config = load_config(CONFIG, ["environment.name=toy_doors:Doors", "environment.options={}"])
+    known = {0: Searched(0.5, 0.9), 1: Searched(0.5, 0.2)}  # 0.25 of the paths succeed: less, and no less
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        write_shard(begun.trees, "vary-1", 0, map(to_record, trees))
+        begun.finish("vary-1", {"waves": [[0, 1]]})
+        for _ in range(2):
+            _vary(config, begun, QuietProgress(), tmp_path / "warm", 1, [(0, 0), (1, 0)], known)
+            [shard] = shards(begun.trees, "collect-1-varied")
+            assert [record["task"]["id"] for record in read_records(begun.trees, "collect-1-varied")] == [tasks[0].id]
+            shard.unlink()
 
 
 def test_limits_are_scaled() -> None:

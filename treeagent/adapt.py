@@ -28,7 +28,7 @@ from treeagent.run import COLLECTED, Run
 from treeagent.search.limits import Limits
 from treeagent.search.record import from_record, to_record
 from treeagent.seeds import derive_seed
-from treeagent.store import read_as, write_shard
+from treeagent.store import read_as, shards, write_shard
 from treeagent.types import NothingToLearn, Refused
 from treeagent.warm_start import warm_start
 from treeagent.world import audit_world, fit
@@ -286,7 +286,7 @@ def _vary(
     searched: Mapping[int, Searched],
 ) -> None:
     """Search harder variations, and keep as trees to learn from those that turn out harder yet solvable."""
-    if not varied or run.is_done(_varied(number)):
+    if not varied or (run.is_done(_varied(number)) and shards(run.trees, _varied(number))):
         return
     name, size = _all_varied(number), config.collect.wave
     jobs = [
