@@ -28,7 +28,7 @@ from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.goals import Goal, goal_of
 from treeagent.envs.shop.reward import purchase_reward
 from treeagent.health import accuracy, finished_paths, return_spread, tree_figures
-from treeagent.imagine import Imagination, settle
+from treeagent.imagine import Imagination, planned_in, settle
 from treeagent.jobs import WaveJob, read_trees, search_wave
 from treeagent.pairs import PairConfig, preference_pairs
 from treeagent.progress import QuietProgress
@@ -42,7 +42,7 @@ from treeagent.store import digest, read_records, shards, write_shard
 from treeagent.targets import TargetConfig, imitation_rows
 from treeagent.telemetry import Cost
 from treeagent.transitions import transitions
-from treeagent.types import Dynamics, ToolCall
+from treeagent.types import Dynamics, Refused, ToolCall
 from treeagent.warm_start import warm_start
 from treeagent.world import audit_world, experiences
 from treeagent.world_model.fidelity import audit, lambda_cap
@@ -269,6 +269,17 @@ def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_
             run.finish(name, {"waves": [places]})
         assert _what_was_searched(run, 1) == ({0: seen, 1: seen}, {0: seen, 1: seen})
         assert _what_was_searched(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
+
+
+def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> None:
+    lake = ["environment.name=frozenlake", f"evaluate.world={tmp_path / 'run'}"]
+    config = load_config(CONFIG, [*lake, "environment.options={size=4}"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        run.finish("world-1", {})
+    assert planned_in(config)[1] == run.checkpoints / "world-1"
+    other = load_config(CONFIG, [*lake, "environment.options={size=8,slippery=true}"])
+    with pytest.raises(Refused, match=r"size is 4 there and 8 here, slippery is not set there and True here: set env"):
+        planned_in(other)
 
 
 def test_a_limit_of_environment_steps_holds_in_imagination_unless_another_is_set() -> None:

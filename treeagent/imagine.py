@@ -109,7 +109,7 @@ def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
     """The settings and the folder of that world model.
 
     Raises:
-        Refused: it is of another environment, or there is none.
+        Refused: it is of another environment or other options of it, or there is none.
     """
     run = Run.open(Path(config.evaluate.world))
     settings, world = world_of(run)
@@ -117,6 +117,17 @@ def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
         raise Refused(
             f"evaluate.world {run.path} is of environment {settings.environment.name!r}, not of "
             f"{config.environment.name!r}: name a run of that one"
+        )
+    known, asked = settings.environment.options, config.environment.options
+    changed = [name for name in sorted(known | asked) if known.get(name) != asked.get(name)]
+    if changed:
+        raise Refused(
+            f"evaluate.world {run.path} is of {config.environment.name!r} with other options: "
+            + ", ".join(
+                f"{name} is {known.get(name, 'not set')} there and {asked.get(name, 'not set')} here"
+                for name in changed
+            )
+            + ": set environment.options as that run has them, or name a run of these"
         )
     return settings, world
 
