@@ -1,7 +1,10 @@
 """``treeagent envs``: which environments there are, whether one keeps the contract, and a start for a new one."""
 
 import json
+import keyword
 import re
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -103,18 +106,23 @@ def new(
 
     if not (name.isidentifier() and name.islower()):
         raise Refused(f"{name!r} cannot name a module: give a word in lower case, such as lights")
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise Refused(f"{name!r} is a word or a module of Python's own: give another name, such as my_{name}")
     title = name.title().replace("_", "")
     source = Path(example.__file__)
     written = {f"{name}.py": source, f"{name}_test.py": source.with_name("example_test.py")}
-    for file in written:
-        if (out / file).exists():
-            raise Refused(f"{out / file} exists: choose another name or another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    for file, copied in written.items():
-        text = copied.read_text(encoding="utf-8").replace("treeagent.envs.example", name)
-        (out / file).write_text(text.replace("Example", title).replace("example-", f"{name}-"), encoding="utf-8")
-        typer.echo(f"wrote {out / file}")
-    typer.echo(f"check it: cd {out} && treeagent envs check {name}:{title}")
+    try:
+        for file in written:
+            if (out / file).exists():
+                raise Refused(f"{out / file} exists: choose another name or another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        for file, copied in written.items():
+            text = copied.read_text(encoding="utf-8").replace("treeagent.envs.example", name)
+            (out / file).write_text(text.replace("Example", title).replace("example-", f"{name}-"), encoding="utf-8")
+            typer.echo(f"wrote {out / file}")
+    except OSError as error:
+        raise Refused(f"--out {out} cannot be written to ({error.strerror}): choose another folder") from error
+    typer.echo(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
 
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
