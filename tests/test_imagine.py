@@ -271,6 +271,16 @@ def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_
         assert _what_was_searched(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
 
 
+def test_what_a_model_could_not_answer_is_a_figure_of_the_collection(policy: Path, tmp_path: Path) -> None:
+    class Babbler(Teller):
+        def answer(self, prompt: str) -> Answer:
+            return Answer("a dragon", 7.0, terminated=True)  # a reward that cannot be
+
+    cost, trees = wave(Babbler(), policy, tmp_path, "world.verify_steps=0")
+    figures, asked = cost.metrics(1.0), sum(len(edges(tree)) for tree in trees)
+    assert (figures["unreadable"], figures["doubted"]) == (asked, 0) and asked > 0
+
+
 def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> None:
     lake = ["environment.name=frozenlake", f"evaluate.world={tmp_path / 'run'}"]
     config = load_config(CONFIG, [*lake, "environment.options={size=4}"])

@@ -121,7 +121,10 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
     whole.forget()
     if job.trees is not None:
         write_shard(job.trees, job.name, job.index, map(to_record, trees))
-    return meter.read(trees)
+    cost = meter.read(trees)
+    if model is not None:
+        cost.unreadable, cost.doubted = model.tally.unreadable, model.tally.doubted
+    return cost
 
 
 def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
