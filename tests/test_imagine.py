@@ -271,6 +271,17 @@ def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_
         assert _what_was_searched(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
 
 
+def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_path: Path) -> None:
+    """The world model, which knows no shield, would open the right door."""
+    shield = ["environment.shield.deny=['^r']", "world.verify_steps=0", "search.limits.simulations=9"]
+    _, trees = wave(Teller(), policy, tmp_path, *shield)
+    taken = [(path[-1].action.call, node) for tree in trees for path, node in tree.walk() if path]
+    assert {node.state.messages[-1].content for call, node in taken if call == "r"} == {
+        "Forbidden call: it matches '^r'"
+    }
+    assert all(node.invalid == (call == "r") for call, node in taken)
+
+
 def test_what_a_model_could_not_answer_is_a_figure_of_the_collection(policy: Path, tmp_path: Path) -> None:
     class Babbler(Teller):
         def answer(self, prompt: str) -> Answer:

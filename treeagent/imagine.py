@@ -11,6 +11,8 @@ from pathlib import Path
 
 from treeagent.checkpoint import Checkpoint, load_checkpoint
 from treeagent.config import RunConfig, load_config
+from treeagent.envs.base import Env
+from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.health import finished_paths
@@ -18,7 +20,7 @@ from treeagent.run import Run
 from treeagent.search.growth import Growth, take_step
 from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return, succeeds
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Dynamics, Refused, State, Task, Transition
+from treeagent.types import Action, Dynamics, Refused, State, Task, ToolCall, Transition
 from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.experience import ExperienceModel, Writer
 from treeagent.world_model.local import LocalWriter
@@ -75,9 +77,16 @@ def wording(config: RunConfig) -> Wording:
 
 
 @contextmanager
-def world_model(config: RunConfig, world: Path, *, calls_alone: bool = False) -> Iterator[ExperienceModel]:
+def world_model(
+    config: RunConfig, world: Path, env: Env | None = None, *, calls_alone: bool = False
+) -> Iterator[ExperienceModel]:
     """The world model in the folder ``world`` as a dynamics, its memory open; for an agent whose turns are of
-    ``policy.format``, or come as their calls alone."""
+    ``policy.format``, or come as their calls alone. The shield of ``env`` holds in it too."""
+
+    def forbids(call: str | ToolCall) -> str | None:
+        reason = env.forbidden(call) if isinstance(env, ShieldedEnv) else None
+        return None if reason is None else FORBIDDEN + reason
+
     settings, writer = config.world, _writer(config, world)
     memory = ReplayBuffer(memory_path(world), LexicalEncoder())
     try:
@@ -88,21 +97,24 @@ def world_model(config: RunConfig, world: Path, *, calls_alone: bool = False) ->
             memory=memory,
             examples=settings.examples,
             confidence=settings.confidence,
+            return_range=config.environment.returns,
             format=None if calls_alone else config.policy.format,
+            forbids=forbids,
             seed=derive_seed(config.seed, "world"),
         )
     finally:
         memory.close()
 
 
-def planner(config: RunConfig) -> AbstractContextManager[ExperienceModel]:
-    """The world model of the run ``evaluate.world``, for the agent that ``config`` describes to plan in.
+def planner(config: RunConfig, env: Env | None = None) -> AbstractContextManager[ExperienceModel]:
+    """The world model of the run ``evaluate.world``, for the agent that ``config`` describes to plan in; the shield of
+    ``env`` holds in it too.
 
     Raises:
         Refused: as ``planned_in``.
     """
     settings, world = planned_in(config)
-    return world_model(replace(settings, policy=config.policy, environment=config.environment), world)
+    return world_model(replace(settings, policy=config.policy, environment=config.environment), world, env)
 
 
 def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:

@@ -107,7 +107,7 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
     turns = in_turns(dynamics, config, whole.grammar)
-    with world_model(config, job.world) if job.world is not None else nullcontext() as model:
+    with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         stepped = turns if model is None else in_turns(Imagination(dynamics, model), config, whole.grammar)
         value = leaf_value(actors.value, whole, stepped, config)
         # A model's whole wave is answered at once, which no step of it must be given up for.
@@ -136,7 +136,7 @@ def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
     verified = in_turns(play_on(env, config, "evaluate"), config, whole.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
-    with planner(config) if imagines else nullcontext() as model:
+    with planner(config, env) if imagines else nullcontext() as model:
         blind = in_turns(model or play_on(env, config, "evaluate", reveal_reward=False), config, whole.grammar)
         # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
         if actors.value is not None or imagines:

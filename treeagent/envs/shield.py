@@ -84,7 +84,7 @@ class ShieldedEnv(Env):
         return self._read(observation), info
 
     def step(self, action: str | ToolCall) -> StepResult:
-        reason = self._forbidden(action)
+        reason = self.forbidden(action)
         if reason is not None:
             return self._refuse(reason)
         observation, reward, terminated, truncated, info = checked_step(self._env.step(action))
@@ -132,7 +132,7 @@ class ShieldedEnv(Env):
     def close(self) -> None:
         self._env.close()
 
-    def _forbidden(self, action: str | ToolCall) -> str | None:
+    def forbidden(self, action: str | ToolCall) -> str | None:
         """Why the call must not be made; None where it may."""
         if not self._denied and self._predicate is None:
             return None

@@ -3,13 +3,13 @@ reasons, and says what comes next. Search steps through it as through any dynami
 imagined."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from treeagent.grammar import Format, written_in
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Message, Refused, State, Task, Transition, Unanswered
+from treeagent.types import Action, Message, Refused, State, Task, ToolCall, Transition, Unanswered
 from treeagent.world_model.transition import Experience, Place, call_text, played
 from treeagent.world_model.wording import RESET, Answer, Wording
 
@@ -95,6 +95,7 @@ class ExperienceModel:
         return_range: the least and the greatest return of an episode that can be true.
         reveal_reward: False withholds every reward, as at evaluation.
         format: of the agent's turns; None where a turn is its call alone, as an ``ImaginedEnv``'s is.
+        forbids: what the environment would say of a call that it forbids, None of another: the model is not asked.
         seed: of the model's draws.
     """
 
@@ -111,6 +112,7 @@ class ExperienceModel:
         return_range: tuple[float, float] = (0.0, 1.0),
         reveal_reward: bool = True,
         format: Format | None = "react",
+        forbids: Callable[[str | ToolCall], str | None] = lambda call: None,
         seed: int = 0,
     ) -> None:
         if max_steps < 1 or attempts < 1 or examples < 0:
@@ -130,6 +132,7 @@ class ExperienceModel:
         self._return_range = return_range
         self._reveal_reward = reveal_reward
         self._format = format
+        self._forbids = forbids
         self._seed = seed
         self._wave: tuple[list[_Question], asyncio.Task[list[Answer | str]]] | None = None
 
@@ -155,6 +158,8 @@ class ExperienceModel:
             raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
         if action.error:
             return self._transition(state, action, _refusal(action))
+        if reason := self._forbids(action.call):
+            return self._transition(state, action, Answer(reason, invalid=True))
         place = self._history(state), call_text(action.call)
         question = _Question(place, self._path_seed(state, place), _earned(state))
         return self._transition(state, action, await self._answer(question))
