@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import time
@@ -364,3 +365,14 @@ def test_a_new_environment_passes_its_own_test_and_the_check(tmp_path: Path) -> 
         run = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr
     assert "passed" in run.stdout
+
+
+@pytest.mark.slow
+def test_a_new_environment_is_learnt_in_by_the_command_that_is_printed(tmp_path: Path) -> None:
+    printed = treeagent("new", "lamps", "--out", tmp_path).stdout
+    command = shlex.split(printed.rpartition("treeagent ")[2])
+    assert command[0] == "quickstart" and command[-1] == "environment.name=lamps:Lamps"
+    code = "from treeagent.cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert (tmp_path / "runs" / "quickstart" / "results.json").exists()
