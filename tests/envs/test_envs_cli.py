@@ -368,6 +368,7 @@ def test_a_new_environment_passes_its_own_test_and_the_check(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_new_environment_is_learnt_in_by_the_command_that_is_printed(tmp_path: Path) -> None:
     printed = treeagent("new", "lamps", "--out", tmp_path).stdout
     command = shlex.split(printed.rpartition("treeagent ")[2])
