@@ -353,6 +353,7 @@ def _run(
 def _require_tasks(config: "RunConfig", env: "Env", uses: Sequence[Use]) -> None:
     """Asks for the last task that each use wants: a split that is too small would tell only after hours of work."""
     from treeagent.run import RunError
+    from treeagent.types import Refused
 
     warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
     seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
@@ -368,9 +369,10 @@ def _require_tasks(config: "RunConfig", env: "Env", uses: Sequence[Use]) -> None
         try:
             env.tasks(split, 1, count - 1)
         except ValueError as error:
+            fix = str(error) if isinstance(error, Refused) else f"{error}: lower it"
             raise RunError(
                 f"{key}: {count} tasks of the {split} split are wanted, but environment {config.environment.name!r} "
-                f"has fewer ({error}): lower it"
+                f"has fewer: {fix}"
             ) from error
 
 
