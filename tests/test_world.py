@@ -254,6 +254,9 @@ def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path) -> N
     with served(listener := Listener()) as url:
         config = told("world.audit_steps=20", f"world.remote.url={url}")
         with Run.create(tmp_path / "run", config, resume=False) as run:
+            empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder())
+            empty.add([])
+            empty.close()
             for number in (2, 10):  # by name the tenth comes first
                 trees = searched(Doors(), range(20 * number, 20 * number + 20))
                 write_shard(run.trees, f"collect-{number}", 0, map(to_record, trees))
