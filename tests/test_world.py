@@ -16,6 +16,7 @@ from toy_doors import BothDoors, Doors, Teller, served
 
 from treeagent.config import RunConfig, WorldConfig, dump_config, load_config
 from treeagent.envs import EnvDynamics, make_env
+from treeagent.imagine import world_model
 from treeagent.progress import QuietProgress
 from treeagent.run import Run, RunError
 from treeagent.search.config import SearchConfig
@@ -237,6 +238,15 @@ def told(*settings: str) -> RunConfig:
     others = ["environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=2"]
     world = ["world.generator=remote", "world.model=teller", "world.reasoning=false", "world.held_out=0.4"]
     return load_config(CONFIG, [*others, *world, *settings])
+
+
+def test_a_memory_that_is_lost_is_told_before_a_tree_asks_it(tmp_path: Path) -> None:
+    with served(Teller()) as url:
+        config = told("world.examples=1", f"world.remote.url={url}")
+        with pytest.raises(Refused, match=r"world.sqlite does not exist"), world_model(config, tmp_path / "world"):
+            pass
+        with world_model(replace(config, world=replace(config.world, examples=0)), tmp_path / "world"):
+            pass  # it asks for none
 
 
 def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ def world_model(
     settings, writer = config.world, _writer(config, world)
     memory = ReplayBuffer(memory_path(world), LexicalEncoder())
     try:
+        if settings.examples:
+            len(memory)  # one that is lost is told here, not by every tree that would ask it
         yield ExperienceModel(
             writer,
             wording(config),
