@@ -122,6 +122,7 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
         ('update.methods=["dpo", "dpo"]', "update: methods ['dpo', 'dpo'] names one twice: name each once"),
         ("adapt.methods=[]", 'adapt: methods is empty: name at least one of "rft", "dpo", "grpo"'),
         ('adapt.methods=["dpo", "dpo"]', "adapt: methods ['dpo', 'dpo'] names one twice: name each once"),
+        ("seed=-1", "seed is -1, but must be greater than or equal to 0: correct it"),
         ("update.dpo.seed=-1", "update.dpo.seed is -1, but must be greater than or equal to 0: correct it"),
         ("update.rft.seed=4294967296", "update.rft.seed is 4294967296, but must be less than 4294967296: correct it"),
         ("update.value.seed=-1", "update.value.seed is -1, but must be greater than or equal to 0: correct it"),
@@ -202,7 +203,7 @@ options = st.dictionaries(
 )
 configs = st.builds(
     RunConfig,
-    seed=st.integers(-(2**63), 2**63 - 1),
+    seed=st.integers(0, 2**32 - 1),
     environment=st.builds(EnvironmentConfig, name=st.text(), options=options),
     search=st.builds(SearchConfig, c_init=st.floats(0, 1e9), merge=st.sampled_from(["text", "call"])),
     collect=st.builds(CollectConfig, tasks=st.integers(1, 10**6)),
@@ -224,6 +225,17 @@ def test_differences_are_named_by_dotted_keys() -> None:
     new = load_config(None, ["seed=1", "search.limits.simulations=99", "environment.options.size=3"])
     assert config_difference(old, new) == ["environment.options.size", "search.limits.simulations", "seed"]
     assert config_difference(new, new) == []
+
+
+def test_every_training_has_the_runs_seed_unless_it_is_given_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[update.rft]\nseed = 0\n")
+    config = load_config(path, seed=7)
+    trained = [config.warm_start.sft, config.update.dpo, config.update.grpo, config.update.value, config.world.sft]
+    assert [each.seed for each in trained] == [7] * 5
+    assert config.update.rft.seed == 0
+    assert config_difference(load_config(None), config) == ["seed"]
+    assert config_difference(config, load_config(None, ["seed=7"])) == ["update.rft.seed"]
 
 
 def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from treeagent.envs.shield import Shield
 from treeagent.evaluate import EvaluateConfig
 from treeagent.generators.config import DType, RemoteConfig, ScratchConfig, VllmConfig
 from treeagent.grammar import Format
-from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, SFTConfig, ValueConfig
+from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, Seed, SFTConfig, ValueConfig
 from treeagent.pairs import PairConfig
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -353,8 +353,8 @@ class RayConfig:
 class RunConfig:
     """Everything that determines a run."""
 
-    seed: int = 0
-    """Every random choice derives from it, but for the order of rows in training, which has ``seed`` of its own."""
+    seed: Seed = 0
+    """Every random choice derives from it; a training may be given a ``seed`` of its own."""
     workers: Annotated[int, Field(gt=0, le=1024)] = 2
     """Processes; results do not depend on it."""
     engine: Literal["local", "ray"] = "local"
@@ -418,7 +418,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int |
     """The defaults, changed by a TOML file, then by overrides such as ``collect.tasks=32``, then by ``seed``.
 
     A file may name another one that it ``extends``, by a path relative to itself. An override's value is read as a TOML
-    value, a bare word as a string.
+    value, a bare word as a string. A training that is given no seed has the run's.
 
     Raises:
         ConfigError: the file cannot be read, or a setting is unknown, of another type or out of range.
@@ -428,6 +428,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int |
         _override(settings, override)
     if seed is not None:
         settings["seed"] = seed
+    settings = _merged(_training_seeds(settings.get("seed", 0)), settings)
     _refuse_foreign_values(settings)
     try:
         # JSON is the mode in which strict types still take a table for a dataclass and an array for a tuple.
@@ -444,10 +445,12 @@ def dump_config(config: RunConfig) -> str:
 
 
 def config_difference(old: RunConfig, new: RunConfig) -> list[str]:
-    """The dotted keys whose values differ, sorted."""
+    """The dotted keys whose values differ, sorted; without a training's seed that is the run's in both."""
     before, after = flat_settings(old), flat_settings(new)
     absent = object()
-    return sorted(key for key in before | after if before.get(key, absent) != after.get(key, absent))
+    differing = [key for key in before | after if before.get(key, absent) != after.get(key, absent)]
+    of_the_runs = (old.seed, new.seed)
+    return sorted(key for key in differing if not (_is_training_seed(key) and (before[key], after[key]) == of_the_runs))
 
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:
@@ -475,6 +478,22 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         old = whole.get(key)
         whole[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return whole
+
+
+def _training_seeds(seed: Any) -> dict[str, Any]:
+    """The settings that give every training this seed."""
+    settings: dict[str, Any] = {}
+    for key in filter(_is_training_seed, flat_settings(RunConfig())):
+        section = settings
+        *places, name = key.split(".")
+        for place in places:
+            section = section.setdefault(place, {})
+        section[name] = seed
+    return settings
+
+
+def _is_training_seed(key: str) -> bool:
+    return key.endswith(".seed")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

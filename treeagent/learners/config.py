@@ -77,7 +77,7 @@ class OptimiserConfig:
     save_every: Count = 100
     """Steps between checkpoints, where a folder for them is given."""
     seed: Seed = 0
-    """Orders the rows, and seeds dropout."""
+    """Orders the rows, and seeds dropout; in a config file the run's, where none is given."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -194,4 +194,4 @@ class ValueConfig:
     patience: Count = 5
     """Epochs in a row without a lower held-out loss before training stops."""
     seed: Seed = 0
-    """Splits the tasks and orders the positions."""
+    """Splits the tasks and orders the positions; in a config file the run's, where none is given."""
