@@ -206,6 +206,14 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     values = [(row["value_positions"], row["value_targets"]) for row in VIEWS["values"].rows(tree, run.config)]
     assert [targets for _, targets in values] == [(1.0, 1.0, 1.0), (0.0,)]
     assert path_return((good, won)) == 1.0
+    origins = {
+        name: [row["origin"] for row in VIEWS[name].rows(tree, run.config)] for name in ("sft", "values", "advantages")
+    }
+    assert origins == {  # of the tree's three ends the second was imagined
+        "sft": ["real"],
+        "values": ["real", "imagined"],
+        "advantages": ["real", "imagined", "real"],
+    }
     advantages = [row["advantages"][-1] for row in VIEWS["advantages"].rows(tree, run.config)]
     assert advantages == pytest.approx([0.25, -0.75, -0.6])  # Q 1 - 3/4, 0 - 3/4, 0 - 3/5
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Annotated, Literal
@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Node, Tree, path_return
-from treeagent.types import Refused
+from treeagent.search.node import Edge, Node, Tree, path_origin, path_return
+from treeagent.types import Origin, Refused
 
 Path = tuple[Edge, ...]
 
@@ -34,6 +34,8 @@ class AdvantageRow:
     advantages: tuple[float, ...]
     logprobs: tuple[float, ...]
     """Behaviour log-probabilities in nats; 0 where ``mask`` is False."""
+    origin: Origin = "real"
+    """Imagined, where a step of its path, which may go on behind it, leads to an imagined state."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -256,7 +258,8 @@ def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[Advantag
                 continue
             trained |= new
             last = max(place for place, edge in enumerate(edges) if id(edge) in new)
-            yield _row(tree, start, edges[: last + 1], scored, new)
+            row = _row(tree, start, edges[: last + 1], scored, new)
+            yield replace(row, origin=path_origin(path))
 
 
 def _row(tree: Tree, start: Node, path: Sequence[Edge], scored: Mapping[int, float], new: set[int]) -> AdvantageRow:

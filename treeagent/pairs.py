@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Tree, path_return
+from treeagent.search.node import Edge, Tree, path_origin, path_return
 from treeagent.types import Origin, Refused
 
 
@@ -108,7 +108,7 @@ def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
                 rejected=_continuation([rejected]),
                 margin=margin,
                 smoothing=_smoothing(chosen, rejected) if config.smoothing == "visits" else 0.0,
-                origin=_origin((*path[-1:], chosen, rejected)),
+                origin=path_origin((*path[-1:], chosen, rejected)),
             )
 
 
@@ -139,7 +139,7 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
                 f"old observations are left out on a path of task {tree.task.id}, so that no one prompt stands before "
                 "its actions: compare siblings (update.pairs.rule), or collect trees with policy.context='refuse'"
             )
-    believed = [one for one in ended if one[1].root.origin == "imagined" or _origin(one[2][-1:]) == "real"]
+    believed = [one for one in ended if one[1].root.origin == "imagined" or path_origin(one[2][-1:]) == "real"]
     if not believed:
         return
     high, tree, best = max(believed, key=lambda end: (end[0], -len(end[2])))
@@ -156,13 +156,8 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
         chosen=chosen,
         rejected=rejected,
         margin=high - low,
-        origin=_origin((*best, *worst)),
+        origin=path_origin((*best, *worst)),
     )
-
-
-def _origin(edges: Sequence[Edge]) -> Origin:
-    """Imagined, where any of them leads to what nobody has seen."""
-    return "imagined" if any(edge.child is not None and edge.child.origin == "imagined" for edge in edges) else "real"
 
 
 def _continuation(path: Sequence[Edge]) -> Continuation:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
+from treeagent.search.node import Edge, Node, Tree, path_logprob, path_origin, path_return
+from treeagent.types import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class TokenRow:
     """The return from that state, in reward units; aligned with ``value_positions``."""
     weight: float = 1.0
     """Factor of this row's likelihood loss."""
+    origin: Origin = "real"
+    """Imagined, where a step of its path, which may go on behind it, leads to an imagined state."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -198,4 +201,5 @@ def path_rows(
                 tuple(mask),
                 tuple(end for end, _ in known),
                 tuple(target for _, target in known),
+                origin=path_origin(path),
             )

@@ -73,6 +73,7 @@ def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
             "mask": row.mask,
             "advantages": row.advantages,
             "logprobs": row.logprobs,
+            "origin": row.origin,
         }
 
 
@@ -84,7 +85,7 @@ def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
             continue
         while messages[-1].role != "assistant":  # what came after the last action teaches nobody to act
             messages = messages[:-1]
-        yield _labelled(row, messages)
+        yield _labelled(row, messages) | {"origin": row.origin}
 
 
 def _labelled(row: TokenRow, messages: Sequence[Message]) -> Row:
@@ -121,6 +122,7 @@ def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
             "input_ids": row.token_ids,
             "value_positions": row.value_positions,
             "value_targets": row.value_targets,
+            "origin": row.origin,
         }
 
 
@@ -225,19 +227,20 @@ VIEWS: Mapping[str, View] = {
             mask=_flags,
             advantages=_reals,
             logprobs=_reals,
+            origin=_text,
         ),
         _advantages,
         "advantages",
         ("min_visits", "min_siblings"),
     ),
     "sft": View(
-        _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids),
+        _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids, origin=_text),
         _imitation,
         "targets",
         ("min_return",),
     ),
     "values": View(
-        _schema(task_id=_text, input_ids=_ids, value_positions=_ids, value_targets=_reals),
+        _schema(task_id=_text, input_ids=_ids, value_positions=_ids, value_targets=_reals, origin=_text),
         _values,
         "targets",
     ),

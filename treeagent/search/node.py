@@ -184,6 +184,11 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
     return total
 
 
+def path_origin(path: Sequence[Edge]) -> Origin:
+    """Imagined, where a step leads to what nobody has seen."""
+    return "imagined" if any(edge.child is not None and edge.child.origin == "imagined" for edge in path) else "real"
+
+
 def path_logprob(path: Sequence[Edge]) -> float:
     """log π of the path's actions, in nats, as sampled; 0 of one whose tokens nobody told."""
     return sum(edge.action.logprob for edge in path)
