@@ -137,7 +137,15 @@ def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[s
 def _base(folder: Path) -> str:
     """Where the base of an adapter is: a folder or a hub name."""
     with _refused(folder):
-        base = str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path)
+        try:
+            base: str | None = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{_ADAPTER} describes no adapter that PEFT knows ({error})") from error
+    if not base:
+        raise Refused(
+            f"{folder / _ADAPTER} does not name the model that the adapter sits on: write its folder or name there as "
+            "base_model_name_or_path"
+        )
     path = Path(os.path.normpath(folder / base)) if base.startswith("..") else Path(base)
     if path.is_dir():
         return str(path)

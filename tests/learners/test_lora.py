@@ -271,6 +271,21 @@ def test_a_file_that_is_cut_short_is_refused_by_its_folder(run: Path, file: str,
         load_checkpoint(run / "checkpoints" / "dpo")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "adapter_config.json describes no adapter that PEFT knows"),
+        ('{"peft_type": "LATER"}', "adapter_config.json describes no adapter that PEFT knows \\('LATER'\\)"),
+        ("{}", "adapter_config.json does not name the model that the adapter sits on"),
+        ('{"peft_type": "LORA"}', "adapter_config.json does not name the model that the adapter sits on"),
+    ],
+)
+def test_an_adapter_that_says_too_little_of_itself_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(Refused, match=said):
+        load_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("change", [{"num_hidden_layers": 3}, {"num_hidden_layers": 1}, {"intermediate_size": 48}])
 def test_a_base_of_another_architecture_is_refused(run: Path, change: dict[str, int]) -> None:
     config = LlamaConfig.from_pretrained(run / "checkpoints" / "base")
