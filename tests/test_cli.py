@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 
 from treeagent.cli import Commands, app
 from treeagent.config import RunConfig, load_config
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import train_tokenizer
 from treeagent.run import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
@@ -76,6 +78,11 @@ def test_every_command_explains_itself_by_an_example(command: str) -> None:
     assert f"Example: treeagent {command} " in result.stdout
 
 
+def test_help_loses_no_word_to_markup() -> None:
+    told = " ".join(treeagent("world", "fit", "--help").stdout.replace("│", "").split())
+    assert "What its section world says is meant; by default the run's own." in told
+
+
 def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "run"
     said = sentence("quickstart", "--out", out, "search.limits.simulations=none")
@@ -109,6 +116,52 @@ def test_too_few_tasks_are_told_before_anything_is_done(tmp_path: Path, command:
 def test_a_tracker_that_is_not_installed_leaves_no_folder(tmp_path: Path) -> None:
     said = sentence("quickstart", "--out", tmp_path / "run", 'trackers=["wandb"]')
     assert said.startswith("trackers names 'wandb', which is not installed") and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["engine=ray"], "ray is missing ("),
+        (["policy.generator=vllm", "workers=1"], "vllm is missing ("),
+        (["policy.generator=vllm"], "the config: workers is 2, and each would start a vLLM engine of its own: set"),
+        (["policy.device_map=here"], "policy.device_map is 'here', which torch cannot use here: "),
+        (["policy.device_map=cuda:63"], "policy.device_map is 'cuda:63', which torch cannot use here: "),
+        (["policy.model=gone/model"], "gone/model cannot be loaded: "),
+        (
+            ["update.processes=2", "update.accelerate_config=gone.yaml"],
+            "update.accelerate_config gone.yaml is no file: make it by accelerate config",
+        ),
+        (
+            ["policy.structured=true", "policy.generator=remote"],
+            "dpo compares the policy with the log-probabilities of what was drawn",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["quickstart", "train"])
+def test_what_cannot_be_had_is_told_before_the_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, settings: list[str], said: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for package in ("ray", "vllm"):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.delitem(sys.modules, f"treeagent.generators.{package}", raising=False)
+    monkeypatch.delitem(sys.modules, "treeagent.ray_engine", raising=False)
+    told = sentence(command, "--out", tmp_path / "run", 'adapt.methods=["dpo"]', *settings)
+    assert told.startswith(said)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_is_used_as_its_run_was_unless_a_config_is_given(tmp_path: Path) -> None:
+    out, run, file = tmp_path / "out", tmp_path / "run", tmp_path / "own.toml"
+    settings = ["environment.name=treeagent.envs.example:Example", "environment.max_steps=7", "evaluate.tasks=34"]
+    Run.create(run, load_config(None, settings), resume=False).close()
+    checkpoint = run / "checkpoints" / "base"
+    train_tokenizer([TASK.prompt] * 9, ScratchConfig()).save_pretrained(checkpoint)
+    (checkpoint / "config.json").write_text("{}")
+    assert sentence("eval", checkpoint, "--out", out).startswith("evaluate.tasks: 34 tasks of the test split")
+    file.write_text('evaluate.modes = ["greedy", "mcts"]\nenvironment.name = "gone:Env"\n')
+    assert "gone:Env" in sentence("eval", checkpoint, "--out", out, "--config", file)
+    assert not out.exists()
 
 
 def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
@@ -200,6 +253,18 @@ def test_show_prints_a_tasks_tree(run: Path) -> None:
 
 def test_show_prints_a_digest_only(run: Path) -> None:
     assert treeagent("show", run, "--digest").stdout == digest([to_record(sample_tree())]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--depth", "2"], "--depth and --graph are of one tree: name its task too"),
+        (["--graph", "tree.dot"], "--depth and --graph are of one tree: name its task too"),
+        ([TASK.id, "--digest"], "--digest is of all trees: leave the task out"),
+    ],
+)
+def test_what_show_could_not_heed_is_refused(run: Path, arguments: list[str], said: str) -> None:
+    assert sentence("show", run, *arguments).startswith(said)
 
 
 def test_showing_what_is_not_there_is_one_sentence(tmp_path: Path, run: Path) -> None:

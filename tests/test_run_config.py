@@ -116,6 +116,10 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
         ("policy.context_tokens=100", "policy: context_tokens is set, but context is 'refuse': set context='drop' too"),
         ("update.pairs.critic_weight=0.5", "the config: update.pairs.critic_weight is set, but no critic is asked"),
         ("environment.options.x=[1]", "environment.options.x is [1], but must be a valid integer or a valid number or"),
+        (
+            "evaluate.modes=greedy",
+            'evaluate.modes is "greedy", but must be a valid array: write it as ["greedy"], on a command line in',
+        ),
         ("evaluate.modes=[]", 'evaluate: modes is empty: name at least one, such as "greedy"'),
         ('evaluate.modes=["mcts", "mcts"]', "evaluate: modes ['mcts', 'mcts'] names one twice: name each once"),
         ("update.methods=[]", 'update: methods is empty: name at least one of "rft", "dpo", "grpo"'),
@@ -154,6 +158,10 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value_and_the_fix(overrid
             "search.candidate is no setting: did you mean search.candidates? section [search] knows",
         ),
         ("serch.simulations=3", "serch is no setting: did you mean search? the config knows seed, "),
+        (
+            "tasks=3",
+            "tasks is no setting: did you mean warm_start.tasks or collect.tasks or evaluate.tasks? ",
+        ),
         ("simulations=3", "simulations is no setting: did you mean search.limits.simulations? the config knows seed, "),
         (
             "update.lora.rnk=16",
@@ -231,11 +239,14 @@ def test_every_training_has_the_runs_seed_unless_it_is_given_its_own(tmp_path: P
     path = tmp_path / "own.toml"
     path.write_text("[update.rft]\nseed = 0\n")
     config = load_config(path, seed=7)
-    trained = [config.warm_start.sft, config.update.dpo, config.update.grpo, config.update.value, config.world.sft]
-    assert [each.seed for each in trained] == [7] * 5
+    trained = (config.warm_start.sft.seed, config.update.dpo.seed, config.update.grpo.seed)
+    assert (*trained, config.update.value.seed, config.world.sft.seed) == (7,) * 5
     assert config.update.rft.seed == 0
     assert config_difference(load_config(None), config) == ["seed"]
     assert config_difference(config, load_config(None, ["seed=7"])) == ["update.rft.seed"]
+    path.write_text(dump_config(config))
+    again = load_config(path, seed=8)
+    assert (again.update.dpo.seed, again.world.sft.seed, again.update.rft.seed) == (8, 8, 0)
 
 
 def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:

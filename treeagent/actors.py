@@ -107,22 +107,7 @@ def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamic
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
-    """Who plays a checkpoint in a search, and its policy in whole turns; they share one generator.
-
-    Raises:
-        Refused: the settings ask for more than the generator can do.
-    """
-    own_gpus = config.engine == "ray" and config.ray.gpus_per_worker >= 1
-    if config.policy.generator == "vllm" and config.workers > 1 and not own_gpus:
-        raise Refused(
-            f"workers is {config.workers}, and each would start a vLLM engine of its own: set workers=1, or engine=ray "
-            "and ray.gpus_per_worker"
-        )
-    if config.policy.structured and config.policy.generator != "local" and config.search.granularity == "split":
-        raise Refused(
-            f"search.granularity is 'split', but policy.generator {config.policy.generator!r} cannot hold a turn that "
-            "has begun to its format: set policy.generator=local, search.granularity=step, or policy.structured=false"
-        )
+    """Who plays a checkpoint in a search, and its policy in whole turns; they share one generator."""
     whole, value = _load_policy(checkpoint, config.policy, known_tools(config))
     return make_actors(whole, value, config.search), whole
 

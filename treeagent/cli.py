@@ -1,7 +1,8 @@
 """The command line. Knows which function of the loop serves which command, and how failures read to people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,13 +14,9 @@ from typer.core import TyperGroup
 from treeagent import envs_cli, world_cli
 
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
-    from treeagent.config import RunConfig
-    from treeagent.envs.base import Env
+    from treeagent.config import Method, RunConfig
+    from treeagent.preflight import Use
     from treeagent.run import Run
-    from treeagent.types import Split
-
-Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
-"""What takes tasks of the environment, by the section that says how many."""
 
 
 class Commands(TyperGroup):
@@ -54,10 +51,14 @@ app.add_typer(world_cli.app, name="world")
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE.toml", help="Settings that differ from the defaults, or a resumed run's."),
+    typer.Option(
+        "--config",
+        metavar="FILE.toml",
+        help="Settings; by default those of the run to resume, or that CHECKPOINT is of.",
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it, but for training's.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it.")]
 Engine = Annotated[
     Literal["local", "ray"] | None,
     typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
@@ -88,7 +89,8 @@ def quickstart(
 
     Example: treeagent quickstart --out runs/shop search.limits.simulations=32
     """
-    with _run(config, overrides, seed, engine, out, resume, ["warm_start", "collect", "update", "evaluate"]) as run:
+    given = _Given(config, overrides, seed, engine, out, resume)
+    with _run(given, ["warm_start", "collect", "update", "evaluate"], lambda config: config.update.methods) as run:
         from treeagent import loop
         from treeagent.pool import kept_workers
         from treeagent.progress import RichProgress
@@ -116,7 +118,8 @@ def collect(
     Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
     """
     checkpoint_path = _checkpoint(checkpoint)
-    with _run(config, overrides, seed, engine, out, resume, ["collect"]) as run:
+    given = _Given(config, overrides, seed, engine, out, resume)
+    with _run(given, ["collect"], checkpoint=checkpoint_path) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
 
@@ -178,18 +181,19 @@ def train(
 
     Example: treeagent train --config configs/quickstart.toml --out runs/adapt adapt.rounds=3
     """
-    given, settings = _checkpoint_and_overrides(checkpoint, overrides)
+    start, settings = _checkpoint_and_overrides(checkpoint, overrides)
     uses: list[Use] = ["adapt", "update", "evaluate"]
-    if given is None and not resume:  # where a resumed run began, its folder tells
+    if start is None and not resume:  # where a resumed run began, its folder tells
         uses.insert(0, "warm_start")
-    with _run(config, settings, seed, engine, out, resume, uses) as run:
+    given = _Given(config, settings, seed, engine, out, resume)
+    with _run(given, uses, lambda config: config.adapt.methods, start) as run:
         from treeagent.adapt import adapt
         from treeagent.pool import kept_workers
         from treeagent.progress import RichProgress
         from treeagent.report.show import show_alarms
 
         with kept_workers(run.config):
-            _print_results(adapt(run.config, run, RichProgress(), given))
+            _print_results(adapt(run.config, run, RichProgress(), start))
         show_alarms(run, Console(stderr=True))
 
 
@@ -220,7 +224,8 @@ def update(
     _require_trees(trees or out)
     if trees and not (out / "config.toml").is_file():
         config = config or trees / "config.toml"
-    with _run(config, overrides, seed, engine, out, resume, ["update"]) as run:
+    given = _Given(config, overrides, seed, engine, out, resume)
+    with _run(given, ["update"], lambda _: [method], checkpoint_path) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
         from treeagent.report.show import show_alarms
@@ -243,7 +248,7 @@ def merge(
 
     Reads CHECKPOINT and its base, writes OUT.
 
-    Example: treeagent merge runs/shop/checkpoints/dpo shop-policy
+    Example: treeagent merge runs/lora/checkpoints/round-1-rft shop-policy
     """
     from treeagent.checkpoint import merge as write
 
@@ -268,7 +273,8 @@ def evaluate(
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """
     checkpoint_path = _checkpoint(checkpoint)
-    with _run(config, overrides, seed, engine, out, resume, ["evaluate"]) as run:
+    given = _Given(config, overrides, seed, engine, out, resume)
+    with _run(given, ["evaluate"], checkpoint=checkpoint_path) as run:
         from treeagent import loop
         from treeagent.progress import RichProgress
 
@@ -293,12 +299,16 @@ def show(
     Example: treeagent show runs/shop shop1-1000-0-train-17 --depth 3
     """
     from treeagent.report.show import show_run, show_task
-    from treeagent.run import Run
+    from treeagent.run import Run, RunError
     from treeagent.search.record import check_format
     from treeagent.store import digest as digest_of
     from treeagent.store import read_as
 
     run = Run.open(run_folder)
+    if task_id is None and (depth or graph):
+        raise RunError("--depth and --graph are of one tree: name its task too; treeagent show RUN lists some")
+    if task_id is not None and digest:
+        raise RunError("--digest is of all trees: leave the task out")
     if digest:
         _require_trees(run_folder)
         typer.echo(digest_of(read_as(check_format, run.trees)))
@@ -314,66 +324,45 @@ def main() -> None:
     app()
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What the command line says of a run."""
+
+    config: Path | None
+    overrides: Sequence[str] | None
+    seed: int | None
+    engine: str | None
+    out: Path
+    resume: bool
+
+
 @contextmanager
 def _run(
-    config: Path | None,
-    overrides: Sequence[str] | None,
-    seed: int | None,
-    engine: str | None,
-    out: Path,
-    resume: bool,
-    uses: Sequence[Use],
+    given: _Given,
+    uses: "Sequence[Use]",
+    learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
+    checkpoint: Path | None = None,
 ) -> "Iterator[Run]":
+    """The run to write. Its settings are those of ``--config``, else of the run that is resumed, else of the run that
+    CHECKPOINT is of, whose environment and turns the policy knows."""
     from treeagent.config import load_config
-    from treeagent.envs import make_env
-    from treeagent.envs.shield import ShieldedEnv
+
+    file, own = given.config, given.out / "config.toml"
+    if file is None and given.resume and own.is_file():
+        file = own
+    elif file is None and checkpoint is not None and checkpoint.parent.name == "checkpoints":
+        of_its_run = checkpoint.parent.parent / "config.toml"
+        file = of_its_run if of_its_run.is_file() else None
+    chosen = [] if given.engine is None else [f"engine={given.engine}"]
+    config = load_config(file, [*(given.overrides or ()), *chosen], seed=given.seed)
+
+    from treeagent.preflight import require
     from treeagent.run import Run
-    from treeagent.tracking import require_trackers, tracked
+    from treeagent.tracking import tracked
 
-    own = out / "config.toml"
-    if config is None and resume and own.is_file():
-        config = own
-    chosen = [] if engine is None else [f"engine={engine}"]
-    settings = load_config(config, [*(overrides or ()), *chosen], seed=seed)
-    # Before the folder exists: what cannot be made or found must leave nothing behind.
-    require_trackers(settings)
-    env = ShieldedEnv(make_env(settings.environment.name, settings.environment.options), settings.environment.shield)
-    try:
-        _require_tasks(settings, env, uses)
-    finally:
-        env.close()
-    if settings.evaluate.world:
-        from treeagent.imagine import planned_in
-
-        planned_in(settings)
-    with Run.create(out, settings, resume=resume) as run, tracked(run):
+    require(config, uses, learns(config), checkpoint)
+    with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
         yield run
-
-
-def _require_tasks(config: "RunConfig", env: "Env", uses: Sequence[Use]) -> None:
-    """Asks for the last task that each use wants: a split that is too small would tell only after hours of work."""
-    from treeagent.run import RunError
-    from treeagent.types import Refused
-
-    warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
-    seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
-    wanted: dict[Use, tuple[Split, str, int]] = {
-        "warm_start": ("train", "warm_start.tasks", min(warm.tasks, warm.episodes)),
-        "collect": ("train", "collect.tasks", per_round),
-        "adapt": ("train", "adapt.rounds of collect.tasks and adapt.seed_tasks", adapt.rounds * per_round + seeding),
-        "update": ("validation", "update.validation_tasks", config.update.validation_tasks),
-        "evaluate": ("test", "evaluate.tasks", config.evaluate.tasks),
-    }
-    for use in uses:
-        split, key, count = wanted[use]
-        try:
-            env.tasks(split, 1, count - 1)
-        except ValueError as error:
-            fix = str(error) if isinstance(error, Refused) else f"{error}: lower it"
-            raise RunError(
-                f"{key}: {count} tasks of the {split} split are wanted, but environment {config.environment.name!r} "
-                f"has fewer: {fix}"
-            ) from error
 
 
 def _checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:

@@ -8,6 +8,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -390,6 +392,18 @@ class RunConfig:
                 f"policy.device_map is {self.policy.device_map!r}, but ray.gpus_per_worker is 0, which hides the GPUs "
                 "from a worker: set it, to 0.5 for two workers on one"
             )
+        shared = self.engine == "local" or self.ray.gpus_per_worker < 1
+        if self.policy.generator == "vllm" and self.workers > 1 and shared:
+            raise ValueError(
+                f"workers is {self.workers}, and each would start a vLLM engine of its own: set workers=1, or "
+                "engine=ray and ray.gpus_per_worker"
+            )
+        if self.policy.structured and self.policy.generator != "local" and self.search.granularity == "split":
+            raise ValueError(
+                f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot hold a turn "
+                "that has begun to its format: set policy.generator=local, search.granularity=step, or "
+                "policy.structured=false"
+            )
         if self.policy.context == "drop" and self.search.transpositions != "off":
             raise ValueError(
                 "search.transpositions takes a state's tokens from one of another history, of which policy.context "
@@ -439,8 +453,14 @@ def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int |
 
 
 def dump_config(config: RunConfig) -> str:
-    """Every setting as TOML; ``load_config`` reads it back to an equal value. ``None``, which TOML lacks, is absent."""
+    """Every setting as TOML; ``load_config`` reads it back to an equal value. ``None``, which TOML lacks, is absent; so
+    is a training's seed that is the run's: it follows where the file is read with another."""
     settings = TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True)
+    for key in filter(_is_training_seed, _flat(settings)):
+        *places, name = key.split(".")
+        section = reduce(getitem, places, settings)
+        if section[name] == config.seed:
+            del section[name]
     return tomli_w.dumps(settings)
 
 
@@ -565,6 +585,8 @@ def _sentence(problems: list[ErrorDetails], settings: dict[str, Any]) -> str:
     wants = [each["msg"].removeprefix("Input should be ").replace("an object", "a section") for each in same]
     unquoted = isinstance(value, str) and not isinstance(_toml_value(value), str)
     fix = "write it without quotes" if unquoted else "correct it"
+    if isinstance(value, str) and same[0]["type"] in ("list_type", "tuple_type"):
+        fix = f"write it as {json.dumps([value])}, on a command line in single quotes"
     return f"{key} is {json.dumps(value, default=str)}, but must be {' or '.join(dict.fromkeys(wants))}: {fix}"
 
 
@@ -589,8 +611,8 @@ def _unknown_key(parts: list[str]) -> str:
     known = [field.name for field in fields(section)]
     every = flat_settings(RunConfig())
     where = ".".join(parts[:-1])
-    near = [f"{where}.{name}" if where else name for name in difflib.get_close_matches(parts[-1], known, 1)]
-    near += [key for key in every if key.split(".")[-1] == parts[-1]]
-    guess = f"did you mean {near[0]}? " if near else ""
+    alike = [f"{where}.{name}" if where else name for name in difflib.get_close_matches(parts[-1], known, 1)]
+    near = [key for key in every if key.split(".")[-1] == parts[-1]] or alike
+    guess = f"did you mean {' or '.join(near[:4])}? " if near else ""
     place = f"section [{where}]" if where else "the config"
     return f"{'.'.join(parts)} is no setting: {guess}{place} knows {', '.join(known)}"

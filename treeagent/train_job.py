@@ -93,7 +93,7 @@ def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
 def _command(config: RunConfig, method: Method, folder: Path) -> list[str]:
     update, given = config.update, config.update.accelerate_config
     if given is not None:
-        _refuse_unable(given, config, method)
+        refuse_unable(given, config, method)
         optimiser = getattr(update, method)
         how = [
             f"--config_file={given}",
@@ -108,7 +108,7 @@ def _command(config: RunConfig, method: Method, folder: Path) -> list[str]:
     return [sys.executable, "-m", "accelerate.commands.launch", *how, "--module", "treeagent.train_job", str(folder)]
 
 
-def _refuse_unable(given: str, config: RunConfig, method: Method) -> None:
+def refuse_unable(given: str, config: RunConfig, method: Method) -> None:
     """
     Raises:
         Refused: the file of accelerate is none, or asks for what an update cannot be trained by.

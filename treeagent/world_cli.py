@@ -12,7 +12,9 @@ Overrides = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE.toml", help="Of its settings those of [world]; by default the run's own."),
+    typer.Option(
+        "--config", metavar="FILE.toml", help="What its section world says is meant; by default the run's own."
+    ),
 ]
 
 

@@ -233,7 +233,7 @@ def test_tasks_do_not_depend_on_how_they_are_asked_for() -> None:
 
 def test_a_store_too_small_for_the_tasks_says_so() -> None:
     env = ShopEnv(ShopOptions(products=100, difficulty=1))
-    with pytest.raises(ValueError, match=r"test goals 0 to 5000 .* raise ShopOptions.products"):
+    with pytest.raises(ValueError, match=r"test goals 0 to 5000 .* raise its option products"):
         env.tasks("test", 5000)
 
 

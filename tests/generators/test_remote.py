@@ -15,7 +15,7 @@ from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
 
 from treeagent.actors import load_actors
 from treeagent.checkpoint import Checkpoint, save_checkpoint
-from treeagent.config import RunConfig, load_config
+from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import Failure, Generator, Pause, Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
@@ -367,8 +367,6 @@ def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[O
         load_actors(checkpoint, replace(text, search=replace(text.search, granularity="split")))
 
 
-def test_several_workers_cannot_each_have_an_engine(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
-    _, checkpoint, config = shop
-    engine = replace(config, policy=replace(config.policy, generator="vllm"))
-    with pytest.raises(Refused, match="workers is 2, and each would start a vLLM engine of its own: set workers=1"):
-        load_actors(checkpoint, engine)
+def test_several_workers_cannot_each_have_an_engine() -> None:
+    with pytest.raises(ConfigError, match="workers is 2, and each would start a vLLM engine of its own: set workers=1"):
+        load_config(None, ["policy.generator=vllm", "workers=2"])

@@ -31,7 +31,10 @@ class Limits:
     @model_validator(mode="after")
     def _some_limit(self) -> Self:
         if not any((self.simulations, self.environment_steps, self.generated_tokens, self.seconds)):
-            raise ValueError("no limit is set, so that a search would never end: set simulations or another of them")
+            raise ValueError(
+                "no limit is set that ends every search: set simulations, environment_steps, generated_tokens or "
+                "seconds"
+            )
         return self
 
     def reached(self, spent: Budget) -> bool:

@@ -91,7 +91,7 @@ class GeneratedGoals:
                 if misses > 5000:
                     raise Refused(
                         f"{split} goals {start} to {start + count} are asked for, but this store has about "
-                        f"{len(drawn)}: raise ShopOptions.products"
+                        f"{len(drawn)}: raise its option products (environment.options.products)"
                     )
                 continue
             misses = 0
