@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -253,6 +254,19 @@ def test_show_prints_a_tasks_tree(run: Path) -> None:
 
 def test_show_prints_a_digest_only(run: Path) -> None:
     assert treeagent("show", run, "--digest").stdout == digest([to_record(sample_tree())]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("rewards", "success"), [((0.5, 0.5), "100.0 %"), ((1.0, -0.2), "0.0 %"), ((0.9, 0.0), "0.0 %")]
+)
+def test_show_counts_as_success_what_learning_does(tmp_path: Path, rewards: Sequence[float], success: str) -> None:
+    """The return of a finished path, not a step's reward."""
+    tree = sample_tree()
+    for (path, _), reward in zip(list(tree.walk())[1:], rewards, strict=True):
+        path[-1].reward = reward
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(tree)])
+    assert success in treeagent("show", tmp_path / "run").stdout
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from treeagent.config import RunConfig, load_config
 from treeagent.run import Run, RunError
+from treeagent.store import write_shard
 
 CONFIG = RunConfig()
 
@@ -102,6 +103,26 @@ def test_what_was_begun_with_one_checkpoint_is_not_gone_on_with_another(tmp_path
         assert (run.taken("collect"), run.taken("rft"), run.taken("dpo")) == (Path("org/model"), other, None)
 
 
+def test_an_update_of_some_trees_is_not_taken_for_one_of_others(tmp_path: Path) -> None:
+    lender, other = (Run.create(tmp_path / name, CONFIG, resume=False) for name in ("lender", "other"))
+    for number, run in enumerate((lender, other)):
+        write_shard(run.trees, "collect", 0, [{"number": number}])
+    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
+        run.take_trees("rft", lender)
+        run.take_trees("rft", lender)
+        run.take_trees("dpo", other)
+        for trees in (other, run):
+            with pytest.raises(RunError, match=r"the rft from trees of .*/run was begun with 1 file and .*/lender"):
+                run.take_trees("rft", trees)
+        write_shard(lender.trees, "collect-2", 0, [{"number": 2}])
+        with pytest.raises(RunError, match=r"was begun with 1 file .*, not with 2 files and .*: choose another --out"):
+            run.take_trees("rft", lender)
+        write_shard(other.trees, "evaluate-base-mcts", 0, [{"number": 3}])  # nothing to learn from
+        run.take_trees("dpo", other)
+    lender.close()
+    other.close()
+
+
 def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [
@@ -170,8 +191,12 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ("stages.json", "{", "stages.json is not JSON: delete it"),
         ("stages.json", "[]", "stages.json holds no stages: delete it"),
         ("stages.json", '{"collect": 3}', "stages.json holds no stages: delete it"),
-        ("given.json", "{", "given.json does not name a checkpoint for each purpose: delete it"),
-        ("given.json", '{"collect": 3}', "given.json does not name a checkpoint for each purpose: delete it"),
+        ("given.json", "{", "given.json does not tell what each part of the run was begun"),
+        (
+            "given.json",
+            '{"collect": 3}',
+            "given.json does not tell what each part of the run was begun",
+        ),
         (
             "metrics.jsonl",
             '{"stage": "dpo", "step": 1}\n{"stage":\n',

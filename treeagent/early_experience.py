@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from treeagent.grammar import Grammar
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, reaches
 from treeagent.targets import TargetConfig, TokenRow
 from treeagent.transitions import transition
 from treeagent.world_model.trace import reflection
@@ -75,7 +75,7 @@ def reflections(tree: Tree, config: TargetConfig, grammar: Grammar) -> Iterator[
         if len(tried) < 2:
             continue
         best = max(tried, key=lambda each: each.outcome)
-        for other in tried if best.outcome.value >= config.min_return else ():
+        for other in tried if reaches(best.outcome.value, config.min_return) else ():
             if other.outcome < best.outcome:
                 said = reflection(best.step, str(best.outcome), other.step, str(other.outcome))
                 thought = " . ".join(filter(None, (best.edge.action.thought, said)))

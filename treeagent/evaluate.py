@@ -18,7 +18,7 @@ from treeagent.search.decide import Decision, best_path, most_visited_path
 from treeagent.search.growth import Growth, end, plant, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
-from treeagent.search.node import Budget, Edge, Tree
+from treeagent.search.node import Budget, Edge, Tree, reaches
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Critic, Dynamics, Policy, Refused, State, Task, Transition, Value
 
@@ -78,7 +78,7 @@ class Outcome:
     @property
     def success(self) -> bool:
         """The verifier gave full marks: a reward of 1."""
-        return self.reward >= 1.0 - 1e-9
+        return reaches(self.reward, 1.0)
 
 
 async def play(

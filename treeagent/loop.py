@@ -182,6 +182,7 @@ def update(
 
     Raises:
         Refused: the other run sampled at another temperature, and a method compares the policy with how it sampled.
+        RunError: an update was begun with other trees.
     """
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
     source = trees or run
@@ -191,6 +192,8 @@ def update(
             f"policy.temperature is {wanted:g}, but the trees of {source.path} were sampled at {drawn:g}, with whose "
             f"log-probabilities {comparing[0]} compares the policy: set policy.temperature={drawn:g}"
         )
+    for method in methods:
+        run.take_trees(method, source)
     return learn(config, run, progress, updates, source.collections(), source.trees)
 
 

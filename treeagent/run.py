@@ -11,7 +11,7 @@ from typing import Any, Self
 import orjson
 
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
-from treeagent.store import StoreError, remove_leftovers, shard_names, write_atomic
+from treeagent.store import StoreError, remove_leftovers, shard_names, shards, write_atomic
 
 COLLECTED = "collect"
 """Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
@@ -155,14 +155,27 @@ class Run:
         Raises:
             RunError: it was begun with another one.
         """
+        self._remember(purpose, self._named(checkpoint))
+
+    def take_trees(self, purpose: str, lender: "Run") -> None:
+        """Remember which searched trees, of a run as they are now, something of this run learns from, before it does.
+
+        Raises:
+            RunError: it was begun with others.
+        """
+        files = [file for name in lender.collections() for file in shards(lender.trees, name)]
+        size = sum(file.stat().st_size for file in files)
+        told = f"{len(files)} file{'s' * (len(files) != 1)} and {size:,} bytes of trees in {self._named(lender.trees)}"
+        self._remember(f"{purpose} from trees", told)
+
+    def _remember(self, purpose: str, name: str) -> None:
         self._require_lock()
         given = self._given()
         if purpose not in given:
-            write_atomic(self._given_path, orjson.dumps(given | {purpose: self._named(checkpoint)}))
-        elif given[purpose] != self._named(checkpoint):
+            write_atomic(self._given_path, orjson.dumps(given | {purpose: name}))
+        elif given[purpose] != name:
             raise RunError(
-                f"the {purpose} of {self.path} was begun with {given[purpose]}, not with {checkpoint}: choose another "
-                "--out"
+                f"the {purpose} of {self.path} was begun with {given[purpose]}, not with {name}: choose another --out"
             )
 
     def taken(self, purpose: str) -> Path | None:
@@ -183,8 +196,8 @@ class Run:
         given = _parsed(path)
         if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
             raise RunError(
-                f"{path} does not name a checkpoint for each purpose: delete it if the checkpoints given now are "
-                "those the run was begun with, or choose another --out"
+                f"{path} does not tell what each part of the run was begun with: delete it if what is given now is "
+                "that, or choose another --out"
             )
         return given
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Node, Tree, path_logprob, path_origin, path_return
+from treeagent.search.node import Edge, Node, Tree, path_logprob, path_origin, path_return, reaches
 from treeagent.types import Origin
 
 
@@ -66,7 +66,7 @@ def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
     ended = [
         path for path, node in tree.walk() if path and node.terminated and not (verified and node.origin == "imagined")
     ]
-    good = [path for path in ended if path_return(path) >= config.min_return]
+    good = [path for path in ended if reaches(path_return(path), config.min_return)]
     good.sort(key=lambda path: (-path_return(path, tree.discount), -path_logprob(path), len(path)))
     if config.imitate == "paths":
         good = good[: config.paths_per_tree]

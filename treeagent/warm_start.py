@@ -21,7 +21,7 @@ from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.progress import Advance, Progress
 from treeagent.run import Run, RunError
-from treeagent.search.node import Tree, path_return
+from treeagent.search.node import Tree, path_return, reaches
 from treeagent.seeds import derive_seed
 from treeagent.targets import TokenRow, path_rows
 from treeagent.telemetry import Event, logged
@@ -81,7 +81,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         {
             "demonstrations": len(told),
             "demonstrations_failed": len(told) - len(outcomes),
-            "demonstration_success": sum(outcome >= 1.0 for outcome in outcomes) / max(len(outcomes), 1),
+            "demonstration_success": sum(reaches(outcome, 1.0) for outcome in outcomes) / max(len(outcomes), 1),
             "environment_steps": sum(each.environment_steps for each in told),
             "rows": len(rows),
             "world_rows": len(world),

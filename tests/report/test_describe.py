@@ -4,9 +4,11 @@ from typing import Any
 from report_sample import ROWS, sample_tree
 from rich.console import Console
 
-from treeagent.report.describe import cell, headline, marks
+from treeagent.report.describe import cell, headline, marks, observation
 from treeagent.report.show import show_tree
 from treeagent.report.table import results_table
+from treeagent.search.node import Node
+from treeagent.types import Message, State, Task
 
 
 def printed(thing: Any) -> str:
@@ -64,6 +66,16 @@ def test_a_tree_is_printed_with_its_figures_and_marks() -> None:
     assert "r 1.000  terminated" in text and "imagined" in text and "malformed: no call in" in text
     assert "→ 3 found" in text and "6 simulations, 6 environment steps, 120 generated tokens" in text
     assert "more" not in text  # an observation's later lines
+
+
+def test_what_a_turn_of_thought_and_action_was_answered_is_printed() -> None:
+    """The state between holds the turn's beginning, which the action's own message replaces."""
+    task, begun = Task("door", "Go."), Message("assistant", "Thought: go\nAction:", partial=True)
+    asked, said = Message("user", "Go."), Message("assistant", "Thought: go\nAction: open")
+    thought = Node(State(task, (asked, begun)))
+    opened = Node(State(task, (asked, said, Message("user", "The door opens."))))
+    assert observation(Node(State(task, (asked,))), thought) == ""
+    assert observation(thought, opened) == "The door opens."
 
 
 def test_withheld_rewards_and_broken_off_trees_are_told() -> None:

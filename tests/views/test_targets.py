@@ -38,6 +38,15 @@ def test_imitation_by_hand() -> None:
     assert list(imitation_rows(hand_tree(), TargetConfig(min_return=1.1))) == []
 
 
+def test_ten_tenths_are_a_success() -> None:
+    """Added up they are 0.9999999999999999."""
+    below = node((99,), end="terminated")
+    for step in range(10, 0, -1):
+        below = node((100 - step,), edge(f"step-{step}", (step,), 1, 0.1 * (11 - step), below, 0.1))
+    [row] = imitation_rows(Tree(TASK, 0, below), TargetConfig())
+    assert sum(row.mask) == 10
+
+
 def test_imitation_prefers_the_likelier_of_equal_paths() -> None:
     """Wins of log-probability -0.06, -0.08 and -0.11; a limit of high value is no finished path."""
     slow = edge("slow", (2,), 1, 1.0, node((3,), edge("then", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)))

@@ -84,7 +84,9 @@ def marks(edge: Edge) -> list[str]:
 
 def observation(parent: Node, child: Node) -> str:
     """What the environment said after the step from ``parent`` to ``child``."""
-    said = child.state.messages[len(parent.state.messages) + 1 :]  # +1: the action itself
+    told = parent.state.messages
+    start = len(told) + (not any(message.partial for message in told[-1:]))  # the action itself, or what ends a turn
+    said = child.state.messages[start:]
     return "\n".join(message.content for message in said)
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branch
 
+from treeagent.health import solved
 from treeagent.report.describe import call_text, marks, observation, statistics
 from treeagent.report.table import narrow_table, results_table
 from treeagent.run import Run, RunError
@@ -17,8 +18,6 @@ from treeagent.search.decide import most_visited_path
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import check_format, from_record
 from treeagent.store import read_as, shard_names
-
-_REWARD_OF_SUCCESS = 1.0 - 1e-9
 
 
 def show_tree(tree: Tree, console: Console, *, depth: int | None = None) -> None:
@@ -120,14 +119,13 @@ def _trees_table(run: Run) -> Table:
     table = narrow_table({"trees": True} | dict.fromkeys(figures_of, False))
     for name in shard_names(run.trees):
         sums: Counter[str] = Counter()
-        for record in read_as(check_format, run.trees, name):
-            edges = [edge for node in record["nodes"] for edge in node["edges"]]
+        for tree in read_as(from_record, run.trees, name):
             sums["count"] += 1
-            rewards = [edge["reward"] for edge in edges if edge["visits"] and edge["reward"] is not None]
-            sums["success"] += any(reward >= _REWARD_OF_SUCCESS for reward in rewards)
-            sums["told"] += bool(rewards)
-            sums["errors"] += bool(record["error"])
-            sums.update({key: record["budget"][key] for key in ("simulations", "generated_tokens")})
+            sums["success"] += solved(tree)
+            sums["told"] += any(edge.reward is not None for node in tree.nodes() for edge in node.edges if edge.visits)
+            sums["errors"] += bool(tree.error)
+            sums["simulations"] += tree.budget.simulations
+            sums["generated_tokens"] += tree.budget.generated_tokens
         # Trees planned at evaluation hold no rewards: whether they found a success is not for them to say.
         share = f"{100 * sums['success'] / sums['count']:.1f} %" if sums["told"] else "withheld"
         figures = (sums["count"], sums["errors"], sums["simulations"], sums["generated_tokens"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Node, Tree, path_return, reaches
 from treeagent.search.puct import ValueRange, edges_from, merge_key
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value
@@ -232,7 +232,7 @@ def note_success(path: Sequence[Edge], growth: Growth, enough: float | None) -> 
     """The tree has succeeded if ``path`` ends for good with a return of ``enough``."""
     leaf = path[-1].child
     if enough is not None and leaf is not None and leaf.terminated:
-        growth.succeeded |= path_return(path, growth.tree.discount) >= enough
+        growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
 
 
 def mark_exhausted(root: Node, path: Sequence[Edge]) -> None:

@@ -172,7 +172,12 @@ class Tree:
 
 def succeeds(path: Sequence[Edge]) -> bool:
     """Whether the rewards of a path to an end of the task sum to 1, the verifier's full marks, however long it took."""
-    return path_return(path) >= 1.0 - 1e-9
+    return reaches(path_return(path), 1.0)
+
+
+def reaches(total: float, wanted: float) -> bool:
+    """Whether rewards add up to ``wanted``, but for rounding: ten of 0.1 are 1."""
+    return total >= wanted - 1e-9
 
 
 def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
