@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -335,6 +336,17 @@ def test_an_empty_list_in_the_first_rows_settles_no_type(chat: ChatFormat, tmp_p
     write(make_run(tmp_path / "run", [unread, [shop_tree(chat, 3)]]), out, "advantages", format=format)
     prompts = load(out, "advantages")["prompt_ids"]
     assert prompts[:9] == [[]] * 9 and list(prompts[9]) == list(shop_tree(chat, 3).root.context_ids)
+
+
+def test_the_card_tells_that_messages_hold_no_tools_where_the_policy_was_told_of_some(run: Run, tmp_path: Path) -> None:
+    write(run, tmp_path / "out", "sft")
+    assert "`tools` column" not in (tmp_path / "out" / "README.md").read_text()
+    told = replace(run.config, policy=replace(run.config.policy, model="org/model", format="json"))
+    with Run.create(tmp_path / "told", told, resume=False) as other:
+        shutil.copytree(run.trees, other.trees, dirs_exist_ok=True)
+        write(other, tmp_path / "told-out", "sft")
+    card = (tmp_path / "told-out" / "README.md").read_text()
+    assert "was told its format (`json`)" in card and "give a `tools` column" in card
 
 
 def test_the_card_tells_where_the_rows_come_from(run: Run, tmp_path: Path) -> None:

@@ -148,13 +148,9 @@ def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: 
 def known_tools(config: RunConfig) -> str:
     """The environment's tools in JSON, which tells them apart by value; empty where the policy is neither told of any
     nor held to any."""
-    if not _is_told(config.policy) and (config.policy.format == "react" or not config.policy.structured):
+    if not config.policy.is_told and (config.policy.format == "react" or not config.policy.structured):
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
-
-
-def _is_told(settings: PolicyConfig) -> bool:
-    return settings.model is not None and settings.format != "react"
 
 
 def _specs(tools: str) -> list[ToolSpec]:
@@ -166,7 +162,7 @@ def conversation(
 ) -> tuple[ChatFormat, Grammar]:
     """How a policy's turns are read and written; one that was not made here is told the format and the tools."""
     grammar = make_grammar(settings.format, str(tokenizer.chat_template))
-    if not tools or not _is_told(settings):
+    if not tools or not settings.is_told:
         return ChatFormat(tokenizer, context_tokens=context_tokens), grammar
     known = _specs(tools)
     native = openai_tools(known) if grammar.calls == "native" else ()

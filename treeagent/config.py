@@ -126,6 +126,12 @@ class PolicyConfig:
             raise ValueError("structured holds token ids to the format, but remote.text_only has none: leave one out")
         return self
 
+    @property
+    def is_told(self) -> bool:
+        """Whether a prompt begins with the format and the tools: a model made here learns them from demonstrations, and
+        a ReAct environment explains itself."""
+        return self.model is not None and self.format != "react"
+
     def most_tokens(self, context: int) -> int | None:
         """Of a prompt, before old observations are left out, under a model whose ``context`` holds that many; none
         where nothing is left out.

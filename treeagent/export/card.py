@@ -54,6 +54,7 @@ def card(config: RunConfig, run: Run, totals: Totals, format: str, digest: str) 
         counts="\n".join(counts),
         facts="\n".join(f"| {name} | {fact} |" for name, fact in facts.items()),
         settings=_settings(config, totals.rows),
+        told=_TOLD.format(format=config.policy.format) if config.policy.is_told else "",
     )
 
 
@@ -92,6 +93,10 @@ def _checkpoints(run: Run) -> str:
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names)) or "not recorded"
 
 
+_TOLD = """
+The policy was told its format (`{format}`) and the environment's tools at the beginning of every prompt. The ids hold
+that, the messages do not: give a `tools` column to what trains on messages, as docs/export.md shows.
+"""
 _CARD = """\
 ---
 {header}
@@ -115,7 +120,7 @@ SFTTrainer("MODEL", args=SFTConfig(max_length=None), train_dataset=rows).train()
 
 `pairs` train by DPOTrainer on `prompt`, `chosen` and `rejected`, or on their ids with the stored reference
 log-probabilities as docs/export.md of treeagent shows.
-
+{told}
 ## Where the rows come from
 
 | | |
