@@ -22,6 +22,7 @@ from treeagent.store import (
     read_as,
     read_records,
     remove_leftovers,
+    replace_folder,
     shard_names,
     shards,
     write_atomic,
@@ -230,6 +231,29 @@ def test_a_refused_write_keeps_the_old_file_and_nothing_partial(tmp_path: Path) 
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_takes_its_name_once_all_in_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial, folder = tmp_path / ".policy.partial", tmp_path / "policy"
+    for place, content in ((partial, "new"), (folder, "old")):
+        (place / "head").mkdir(parents=True)
+        for file in ("weights", "head/weights"):
+            (place / file).write_text(content)
+    (folder / "left").touch()
+    synced: list[str] = []
+    sync = os.fsync
+
+    def told(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).relative_to(tmp_path).as_posix())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", told)
+    replace_folder(partial, folder)
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*")} == {"weights", "head", "head/weights"}
+    assert (folder / "weights").read_text() == "new" and not partial.exists()
+    name = partial.name
+    assert sorted(synced[:-1]) == [name, f"{name}/head", f"{name}/head/weights", f"{name}/weights"]
+    assert synced[-1] == "."  # the rename
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
+from treeagent.store import replace_folder
 from treeagent.types import Refused
 from treeagent.value_head import ValueHead
 
@@ -51,9 +52,7 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Ten
     checkpoint.tokenizer.save_pretrained(partial)
     if checkpoint.head is not None:
         checkpoint.head.save(partial)
-    if folder.exists():
-        shutil.rmtree(folder)
-    partial.rename(folder)
+    replace_folder(partial, folder)
     return folder
 
 

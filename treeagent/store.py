@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,7 +145,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            _sync_folder(path.parent)
+            _sync(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -154,10 +155,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise StoreError(f"cannot write {path}: {error.strerror or error}: {fix}") from error
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def replace_folder(partial: Path, folder: Path) -> None:
+    """Give a finished folder its name once all that it holds is safely on disk; what had the name goes."""
+    for path in (*partial.rglob("*"), partial):
+        _sync(path)
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)
+    _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    """Of a folder, too: without that a rename may be undone by a crash of the machine."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)  # without it a rename may be undone by a crash of the machine
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
