@@ -94,6 +94,7 @@ ARMS: Mapping[str, Recipe] = {
     "imagined, then 1/16 real": Recipe((1.0, 0.9375), begins_as="imagined"),
     "imagined, and the seed's trees": Recipe((1.0,), replay=1, begins_as="imagined", begun=(_IMAGINED,)),
     "the same, then 1/16 real": Recipe((1.0, 0.9375), replay=1, begins_as="imagined, and the seed's trees"),
+    "twice as many and the seed's, then 1/32 real": Recipe((1.0, 0.96875), replay=1, settings=("collect.tasks=800",)),
     "as the audit allows": Recipe((1.0,), trusted=False),
     "imagined, no curriculum": Recipe((1.0,), settings=("adapt.curriculum=0",)),
     "imagined, no reasoning": Recipe((1.0,), world="no reasoning"),
