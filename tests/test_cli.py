@@ -152,6 +152,15 @@ def test_what_cannot_be_had_is_told_before_the_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_hosted_models_name_is_none_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hosted = ("policy.generator=remote", "policy.remote.text_only=true", "evaluate.tasks=34")
+    settings = ("environment.name=treeagent.envs.example:Example", *hosted)
+    said = sentence("eval", "openai/model", "--out", tmp_path / "run", *settings)
+    assert said.startswith("evaluate.tasks: 34 tasks of the test split")  # asked for last
+    assert "openai/model cannot be loaded" in sentence("eval", "openai/model", "--out", tmp_path / "run")
+
+
 def test_a_checkpoint_is_used_as_its_run_was_unless_a_config_is_given(tmp_path: Path) -> None:
     out, run, file = tmp_path / "out", tmp_path / "run", tmp_path / "own.toml"
     settings = ["environment.name=treeagent.envs.example:Example", "environment.max_steps=7", "evaluate.tasks=34"]

@@ -45,8 +45,8 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         for method in methods:
             refuse_unable(config.update.accelerate_config, config, method)
     name = config.policy.model if model is None and "warm_start" in uses else model
-    if name is not None:
-        load_tokenizer(name)
+    if name is not None and not (config.policy.generator == "remote" and config.policy.remote.text_only):
+        load_tokenizer(name)  # a hosted model's name is its server's alone
     place = config.environment
     env = ShieldedEnv(make_env(place.name, place.options), place.shield)
     try:
