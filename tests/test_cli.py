@@ -252,6 +252,10 @@ def test_show_prints_a_runs_state(run: Path) -> None:
     assert result.exit_code == 0
     assert "collect" in result.stdout and "100.0 %" in result.stdout and "83.5" in result.stdout
     assert f"treeagent show {run} {TASK.id}" in result.stdout
+    assert "errors" not in result.stdout
+    write_atomic(run / "results.json", orjson.dumps([ROW | {"errors": 3, "error": "OSError: [gone]"}]))
+    told = treeagent("show", run).stdout
+    assert "errors" in told and "dpo with mcts: 3 of 200 episodes failed, the first: OSError: [gone]" in told
 
 
 def test_show_prints_a_tasks_tree(run: Path) -> None:

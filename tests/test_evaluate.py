@@ -427,11 +427,26 @@ def test_summary_by_hand() -> None:
         "reward": pytest.approx(0.625),
         "tasks": 4,
         "errors": 1,
+        "error": "OSError: gone",
         "steps": 4.0,
         "environment_steps": 33,
         "generated_tokens": 150,
         "seconds": 1.5,
     }
+
+
+def test_a_row_keeps_its_first_error_in_words_that_a_file_can_hold() -> None:
+    outcomes = [Outcome("a", 1.0, 4), Outcome("b", 0.0, 1, error="a\n \ud800b"), Outcome("c", 0.0, 1, error="later")]
+    assert summarise("dpo", "mcts", outcomes, 1.5)["error"] == "a ?b"
+    assert summarise("dpo", "mcts", outcomes[:1], 1.5)["error"] == ""
+
+
+def test_episodes_that_all_failed_before_a_step_are_no_measurement() -> None:
+    failed = [Outcome("a", 0.0, 0, error="the server answered 500"), Outcome("b", 0.0, 0, error="later")]
+    with pytest.raises(Refused, match=r"no episode of dpo in mode greedy took a step, for all 2 failed.*answered 500"):
+        summarise("dpo", "greedy", failed, 1.5)
+    for other in (Outcome("c", 0.0, 1, error="OSError: gone"), Outcome("c", 0.0, 0)):
+        assert summarise("dpo", "greedy", [*failed, other], 1.5)["success"] == 0.0
 
 
 def test_no_outcomes_are_refused() -> None:

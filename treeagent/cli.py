@@ -412,9 +412,9 @@ def _require_trees(folder: Path) -> None:
 
 
 def _print_results(rows: Sequence[dict[str, Any]]) -> None:
-    from treeagent.report.table import results_table
+    from treeagent.report.table import print_results
 
-    Console().print("", results_table(rows), sep="\n")
+    print_results(rows, Console())
 
 
 def _sentence(error: Exception) -> str | None:

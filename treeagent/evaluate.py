@@ -20,7 +20,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Budget, Edge, Tree, reaches
 from treeagent.seeds import derive_seed
-from treeagent.types import Action, Critic, Dynamics, Policy, Refused, State, Task, Transition, Value
+from treeagent.types import Action, Critic, Dynamics, Policy, Refused, State, Task, Transition, Value, storable
 
 Mode = Literal["greedy", SearchMethod]
 Episode = tuple[Growth, list[Edge]]
@@ -275,10 +275,16 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     """One row of results. The interval of success is Wilson's, 95 %.
 
     Raises:
-        Refused: there are no outcomes.
+        Refused: there are no outcomes, or none that says anything of the policy: all episodes failed before a step.
     """
     if not outcomes:
         raise Refused(f"{policy} in mode {mode} has no outcomes to summarise: evaluate it on one task or more")
+    error = next((" ".join(storable(outcome.error).split()) for outcome in outcomes if outcome.error), "")
+    if went_nowhere(outcomes):
+        raise Refused(
+            f"no episode of {policy} in mode {mode} took a step, for all {len(outcomes)} failed, the first as follows "
+            f"({error}): mend that, then continue with --resume"
+        )
     successes = sum(outcome.success for outcome in outcomes)
     low, high = wilson_interval(successes, len(outcomes))
     return {
@@ -290,11 +296,17 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         "reward": sum(outcome.reward for outcome in outcomes) / len(outcomes),
         "tasks": len(outcomes),
         "errors": sum(bool(outcome.error) for outcome in outcomes),
+        "error": error,
         "steps": sum(outcome.steps for outcome in outcomes) / len(outcomes),
         "environment_steps": sum(outcome.budget.environment_steps for outcome in outcomes),
         "generated_tokens": sum(outcome.budget.generated_tokens for outcome in outcomes),
         "seconds": seconds,
     }
+
+
+def went_nowhere(outcomes: Sequence[Outcome]) -> bool:
+    """Every episode failed before its first step, as where no request is answered."""
+    return all(outcome.error and not outcome.steps for outcome in outcomes)
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:

@@ -66,6 +66,11 @@ def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Mes
     )
 
 
+def storable(text: str) -> str:
+    """Halves of surrogate pairs, which JSON can send and no file can hold, become question marks."""
+    return text.encode(errors="replace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call of one of the environment's tools, in the OpenAI and MCP form."""

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from treeagent.report.describe import cell, headline, marks, observation
 from treeagent.report.show import show_tree
-from treeagent.report.table import results_table
+from treeagent.report.table import print_results, results_table
 from treeagent.search.node import Node
 from treeagent.types import Message, State, Task
 
@@ -46,6 +46,22 @@ def test_the_table_shows_every_row() -> None:
     text = printed(results_table(ROWS))
     for row in ROWS:
         assert f"{row['generated_tokens']:,}" in text
+
+
+FAILED = [
+    {**row, "errors": place, "error": "the server [at x] answered 500" * (place > 0)} for place, row in enumerate(ROWS)
+]
+
+
+def test_errors_are_shown_where_there_are_some() -> None:
+    assert "errors" not in printed(results_table([{**row, "errors": 0, "error": ""} for row in ROWS]))
+    assert "errors" in printed(results_table(FAILED))
+    console = Console(file=io.StringIO(), width=80)
+    print_results(FAILED, console)
+    assert isinstance(console.file, io.StringIO)
+    told = console.file.getvalue()
+    assert "…" not in told and "base with greedy:" not in told
+    assert "dpo with mcts: 3 of 200 episodes failed, the first: the server [at x] answered 500\n" in told
 
 
 def test_the_table_fits_a_narrow_terminal() -> None:

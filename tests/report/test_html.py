@@ -86,6 +86,15 @@ def test_everything_is_on_the_page(page: str) -> None:
     assert page.count("<svg") == 2 * 5
 
 
+def test_errors_are_on_the_page_where_there_are_some(page: str, tmp_path: Path) -> None:
+    assert "errors" not in page
+    rows = [{**row, "errors": 7, "error": HOSTILE} for row in ROWS]
+    write_report(tmp_path / "report.html", rows=rows, metrics=[], config="", provenance={})
+    told = (tmp_path / "report.html").read_text()
+    assert '<td class="" data-name="errors">7</td>' in told
+    assert "dpo with mcts: 7 of 200 episodes failed, the first: &lt;script&gt;" in told and HOSTILE not in told
+
+
 def test_text_is_escaped_and_the_hidden_answer_stays_hidden(page: str) -> None:
     assert HOSTILE not in page and "&lt;script&gt;" in page
     assert "<b>red</b>" not in page and "shop &amp; co" in page and "&lt;0.1&gt;" in page

@@ -8,18 +8,35 @@ from treeagent.search.node import Edge, Node
 from treeagent.types import Action
 
 Row = Mapping[str, Any]
-"""One policy in one mode, with the keys of ``RESULT_COLUMNS`` and success_low and success_high (95 %)."""
+"""One policy in one mode, with the keys of ``RESULT_COLUMNS``, success_low and success_high (95 %) and the first error
+in words."""
 RESULT_COLUMNS = {
     "policy": "policy",
     "mode": "mode",
     "success": "success [95 %]",
     "reward": "mean reward",
     "tasks": "tasks",
+    "errors": "errors",
     "environment_steps": "environment steps",
     "generated_tokens": "generated tokens",
     "seconds": "seconds",
 }
 """Keys of a row in the order they are shown, with their headings."""
+
+
+def result_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Those of ``RESULT_COLUMNS`` that tell something of these rows: errors only where there are some."""
+    failed = any(row.get("errors") for row in rows)
+    return {key: heading for key, heading in RESULT_COLUMNS.items() if key != "errors" or failed}
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each row in which episodes failed."""
+    return [
+        f"{_who(row)}: {row['errors']} of {row['tasks']} episodes failed, the first: {row.get('error') or 'untold'}"
+        for row in rows
+        if row.get("errors")
+    ]
 
 
 def cell(row: Row, key: str) -> str:

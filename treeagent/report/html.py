@@ -7,13 +7,14 @@ from typing import Any
 
 from treeagent.report.curves import curve, series
 from treeagent.report.describe import (
-    RESULT_COLUMNS,
     Row,
     call_text,
     cell,
+    failures,
     headline,
     marks,
     observation,
+    result_columns,
     statistics,
 )
 from treeagent.report.style import CSS
@@ -69,28 +70,32 @@ def write_report(
 
 
 def _alarms(sentences: Sequence[str]) -> str:
+    return f"<h2>Warnings</h2>{_alarm_list(sentences)}" if sentences else ""
+
+
+def _alarm_list(sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
-    return f'<h2>Warnings</h2><ul class="card alarms">{"".join(f"<li>{escape(each)}</li>" for each in sentences)}</ul>'
+    return f'<ul class="card alarms">{"".join(f"<li>{escape(each)}</li>" for each in sentences)}</ul>'
 
 
 def _results(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
-    words = {"policy", "mode"}
-    heads = "".join(f'<th class="{"word" if key in words else ""}">{name}</th>' for key, name in RESULT_COLUMNS.items())
+    words, columns = {"policy", "mode"}, result_columns(rows)
+    heads = "".join(f'<th class="{"word" if key in words else ""}">{name}</th>' for key, name in columns.items())
     best = max(row["success"] for row in rows)
     body = []
     for row in rows:
         cells = []
-        for key, name in RESULT_COLUMNS.items():
+        for key, name in columns.items():
             kind = "word" if key in words else "wide" if key == "success" else ""
             bar = _interval(row) if key == "success" and "success_low" in row else ""
             cells.append(f'<td class="{kind}" data-name="{name}">{escape(cell(row, key))}{bar}</td>')
         body.append(f'<tr class="{"best" if row["success"] == best else ""}">{"".join(cells)}</tr>')
     return (
         '<h2>Results</h2><div class="card"><table class="results"><thead>'
-        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{_alarm_list(failures(rows))}"
     )
 
 

@@ -12,7 +12,7 @@ from rich.tree import Tree as Branch
 
 from treeagent.health import solved
 from treeagent.report.describe import call_text, marks, observation, statistics
-from treeagent.report.table import narrow_table, results_table
+from treeagent.report.table import narrow_table, print_results
 from treeagent.run import Run, RunError
 from treeagent.search.decide import most_visited_path
 from treeagent.search.node import Edge, Node, Tree
@@ -104,7 +104,7 @@ def show_run(run: Run, console: Console) -> None:
             command = f"treeagent show {run.path} {record['task']['id']}"
             console.print(Text.assemble(("one of them ", "dim"), command), soft_wrap=True)
     if rows := run.result_rows():
-        console.print("", results_table(rows), sep="\n")
+        print_results(rows, console)
     show_alarms(run, console)
 
 

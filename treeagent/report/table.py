@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from treeagent.report.describe import RESULT_COLUMNS, Row, cell, headline
+from treeagent.report.describe import Row, cell, failures, headline, result_columns
 
 _WORDS = {"policy", "mode"}
 
@@ -21,12 +22,20 @@ def narrow_table(headings: dict[str, bool]) -> Table:
 
 def results_table(rows: Sequence[Row]) -> Table:
     """Policy by mode; the most successful row of all is bold."""
-    table = narrow_table({heading: key in _WORDS for key, heading in RESULT_COLUMNS.items()})
+    columns = result_columns(rows)
+    table = narrow_table({heading: key in _WORDS for key, heading in columns.items()})
     table.caption, table.caption_justify = Text(f"\n{headline(rows)}"), "left"
-    for column, key in zip(table.columns, RESULT_COLUMNS, strict=True):
+    for column, key in zip(table.columns, columns, strict=True):
         column.no_wrap = key == "success"
     best = max((row["success"] for row in rows), default=None)
     for row in rows:
         style = "bold" if row["success"] == best else ""
-        table.add_row(*(Text(cell(row, key)) for key in RESULT_COLUMNS), style=style)
+        table.add_row(*(Text(cell(row, key)) for key in columns), style=style)
     return table
+
+
+def print_results(rows: Sequence[Row], console: Console) -> None:
+    """The table, and what episodes failed by."""
+    console.print("", results_table(rows), sep="\n")
+    for sentence in failures(rows):
+        console.print(Text(sentence, style="yellow"), soft_wrap=True)
