@@ -1,8 +1,7 @@
 """The story of a run: imitate, search, learn from the trees, compare. Every stage is recorded and resumes."""
 
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -15,10 +14,11 @@ import orjson
 from treeagent.actors import value_head
 from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import Method, RunConfig, dump_config
-from treeagent.evaluate import Mode, Outcome, summarise
+from treeagent.evaluate import Mode, summarise, went_nowhere
 from treeagent.health import return_spread
 from treeagent.jobs import TrainJob, WaveJob, evaluate_wave, read_trees, sample_value_rows, search_wave
 from treeagent.learners.value import fit_value
+from treeagent.outcomes import PlayedWave, forget_waves, keep_wave, kept_wave
 from treeagent.pool import run_jobs
 from treeagent.progress import Progress
 from treeagent.report.html import write_report
@@ -251,29 +251,54 @@ def compare(config: RunConfig, run: Run, progress: Progress, checkpoints: Sequen
 
 
 def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]) -> list[Row]:
-    """A row for each checkpoint and mode that is wanted; written to ``run.results``."""
+    """A row for each checkpoint and mode that is wanted; written to ``run.results``. Waves on disk are kept.
+
+    Raises:
+        Refused: of a row no episode took a step, because all failed. The row is not done.
+    """
     for checkpoint, mode in wanted:
         run.take(_evaluation(checkpoint, mode), checkpoint)
-    jobs = [
-        job
+    wholes = {
+        _evaluation(checkpoint, mode): waves(
+            config, run, checkpoint, checkpoint.name, range(config.evaluate.tasks), mode
+        )
         for checkpoint, mode in wanted
-        if not run.is_done(_evaluation(checkpoint, mode))
-        for job in waves(config, run, checkpoint, checkpoint.name, range(config.evaluate.tasks), mode)
-    ]
-    jobs.sort(key=lambda job: job.mode == "greedy")  # the longest first, so that no worker ends alone
-    parts: dict[tuple[Path, Mode], list[tuple[WaveJob, list[Outcome], float]]] = defaultdict(list)
+    }
+    jobs: list[WaveJob] = []
+    played: dict[str, dict[int, PlayedWave]] = {}
+    for stage, whole in wholes.items():
+        if run.is_done(stage):
+            forget_waves(run.outcomes, stage, range(len(whole)))  # a kill may have come in between
+            continue
+        jobs += whole
+        found = {job.index: kept_wave(run.outcomes, stage, job.index, job.tasks, run.trees) for job in whole}
+        played[stage] = {index: wave for index, wave in found.items() if wave is not None}
+        _finish_row(run, stage, whole, played[stage])
+    waiting = [job for job in jobs if job.index not in played[_stage(job)]]
+    waiting.sort(key=lambda job: job.mode == "greedy")  # the longest first, so that no worker ends alone
     with progress.track("evaluate", sum(len(job.tasks) for job in jobs)) as advance:
-        for job, (outcomes, seconds) in run_jobs(evaluate_wave, jobs, config):
-            done = parts[job.checkpoint, job.mode]
-            done.append((job, outcomes, seconds))
+        advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
+        for job, (outcomes, seconds) in run_jobs(evaluate_wave, waiting, config):
+            stage, shard = _stage(job), replace(job, name=_stage(job)).shard
+            wave = PlayedWave(tuple(job.tasks), tuple(outcomes), seconds, shard if (run.trees / shard).exists() else "")
+            if not went_nowhere(outcomes):  # else what they all failed by may be mended before they are played again
+                keep_wave(run.outcomes, stage, job.index, wave)
+            played[stage][job.index] = wave
             advance(len(job.tasks), {"": f"{job.name} {job.mode}"})
-            if sum(len(part.tasks) for part, _, _ in done) == config.evaluate.tasks:
-                played = [outcome for _, outcomes, _ in sorted(done, key=_by_index) for outcome in outcomes]
-                row = summarise(job.name, job.mode, played, sum(seconds for _, _, seconds in done))
-                run.finish(_evaluation(job.checkpoint, job.mode), row)
+            _finish_row(run, stage, wholes[stage], played[stage])
     rows = [run.facts(_evaluation(checkpoint, mode)) for checkpoint, mode in wanted]
     write_atomic(run.results, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return rows
+
+
+def _finish_row(run: Run, stage: str, whole: Sequence[WaveJob], played: Mapping[int, PlayedWave]) -> None:
+    """If all waves of the row are played."""
+    if len(played) < len(whole):
+        return
+    outcomes = [outcome for job in whole for outcome in played[job.index].outcomes]
+    row = summarise(whole[0].name, whole[0].mode, outcomes, sum(wave.seconds for wave in played.values()))
+    run.finish(stage, row)
+    forget_waves(run.outcomes, stage, range(len(whole)))
 
 
 def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
@@ -328,5 +353,5 @@ def _evaluation(checkpoint: Path, mode: Mode) -> str:
     return f"evaluate-{checkpoint.name}-{mode}"
 
 
-def _by_index(part: tuple[WaveJob, list[Outcome], float]) -> int:
-    return part[0].index
+def _stage(job: WaveJob) -> str:
+    return _evaluation(job.checkpoint, job.mode)

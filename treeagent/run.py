@@ -92,6 +92,11 @@ class Run:
         return self.path / "checkpoints"
 
     @property
+    def outcomes(self) -> Path:
+        """Finished waves of evaluations whose rows are not whole yet; there only while there are some."""
+        return self.path / "outcomes"
+
+    @property
     def results(self) -> Path:
         """The rows of the last evaluation, as a JSON array."""
         return self.path / "results.json"
@@ -244,6 +249,7 @@ class Run:
             for folder in (self.path, self.trees, self.checkpoints):
                 folder.mkdir(exist_ok=True)
                 remove_leftovers(folder)
+            remove_leftovers(self.outcomes)
         except OSError as error:
             raise _unwritable(self.path, error) from error
         path = self.path / "config.toml"
