@@ -19,6 +19,8 @@ from treeagent.generators.structured import Form
 from treeagent.types import Message
 
 Body = dict[str, Any]
+Fault = int | str | float | Body
+"""A status, a body, seconds to wait, or the error of a status 400."""
 
 
 @dataclass
@@ -42,8 +44,8 @@ class OpenAIServer:
     """It knows vLLM's ``structured_outputs``."""
     key: str = ""
     """The one that it accepts; empty for any."""
-    fault: Callable[[Body], int | str | float | None] = lambda body: None
-    """A status, a body or seconds to wait, instead of the answer."""
+    fault: Callable[[Body], "Fault | None"] = lambda body: None
+    """Instead of the answer."""
     asked: list[Body] = field(default_factory=list[Body])
     in_flight: int = 0
     most_in_flight: int = 0
@@ -86,8 +88,8 @@ class OpenAIServer:
             1 if self.clones else count,
             [body["seed"]],
             stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
-            max_new_tokens=body["max_tokens"],
-            temperature=body["temperature"],
+            max_new_tokens=body.get("max_completion_tokens") or body["max_tokens"],
+            temperature=body.get("temperature", 1.0),
             form=self._form(body) if self.structured else None,
         )
         return drawn * count if self.clones else drawn
@@ -146,6 +148,8 @@ def serving(server: OpenAIServer) -> Iterator[OpenAIServer]:
                     self.answer(fault, json.dumps({"error": {"message": "not now"}}))
                 elif isinstance(fault, str):
                     self.answer(200, fault)
+                elif isinstance(fault, dict):
+                    self.answer(400, json.dumps({"error": fault}))
                 else:
                     work = server.chat_completions if self.path.endswith("/chat/completions") else server.completions
                     with server.lock:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from openai_server import Body, OpenAIServer, serving
+from openai_server import Body, Fault, OpenAIServer, serving
 from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
+from typer.testing import CliRunner
 
 from treeagent.actors import load_actors
 from treeagent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.cli import app
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import Failure, Generator, Pause, Sample
 from treeagent.generators.chat import ChatFormat
@@ -25,7 +27,7 @@ from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.jobs import WaveJob, evaluate_wave, read_trees, search_wave
 from treeagent.policy import ChatPolicy, LLMPolicy
-from treeagent.run import COLLECTED
+from treeagent.run import COLLECTED, Run
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -168,7 +170,7 @@ def test_a_server_that_gives_few_samples_at_a_time_is_asked_again(server: OpenAI
     assert draw(generator, 0) == [[]] * 4
 
 
-def once(faults: list[int | str | float]) -> Callable[[Body], int | str | float | None]:
+def once(faults: list[Fault]) -> Callable[[Body], Fault | None]:
     """Each fault for one request, then no more."""
     return lambda body: faults.pop() if faults else None
 
@@ -213,6 +215,8 @@ def test_what_fails_every_request_stops_the_run_with_a_sentence(server: OpenAISe
         (401, "refuses the key: set OPENAI_API_KEY"),
         (403, "refuses the key: set OPENAI_API_KEY"),
         (404, r"answered 404 \(.*not now.*\): correct policy.remote.url"),
+        (402, r"answered 402 \(not now\): see to the account"),
+        (405, r"answered 405 \(not now\): see to the account, or correct policy.remote.url"),
     ):
         server.fault = partial(answer_with, status)
         with pytest.raises(Refused, match=said):
@@ -254,6 +258,86 @@ def test_log_probabilities_without_the_temperature_are_refused(server: OpenAISer
     with pytest.raises(Refused, match=r"without the temperature 0.7 .* --logprobs-mode processed_logprobs"):
         remote(server, 0.7)
     assert draw(remote(server, 1.0))  # where both are the same
+
+
+def unsupported(
+    parameter: str, said: str, code: str | None = "unsupported_parameter", param: str | None = None
+) -> Body:
+    """As OpenAI says it; other servers name neither code nor parameter."""
+    named = f"Unsupported parameter: '{parameter}' {said}"
+    return {"message": named, "type": "invalid_request_error", "param": param, "code": code}
+
+
+def thinking(body: Body) -> Fault | None:
+    """What OpenAI's models that think refuse."""
+    if "max_tokens" in body:
+        return unsupported("max_tokens", "is not supported. Use 'max_completion_tokens' instead.", param="max_tokens")
+    if body.get("temperature", 1) != 1:
+        said = "does not support 0 with this model. Only the default (1) value is supported."
+        return unsupported("temperature", said, "unsupported_value", "temperature")
+    return None
+
+
+def untold(body: Body) -> Fault | None:
+    """The same of a server that says it in words alone."""
+    if "max_tokens" in body:
+        return unsupported("max_tokens", "is not known to this endpoint", None)
+    return unsupported("temperature", "must be left out", None) if "temperature" in body else None
+
+
+ASKED = [[Message("user", "a b")], [Message("user", "b")]]
+
+
+@pytest.mark.parametrize("fault", [thinking, untold])
+def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_otherwise(
+    server: OpenAIServer, fault: Callable[[Body], Fault | None]
+) -> None:
+    """What is refused once is remembered; with one request in flight a server refuses each of them once."""
+    chat = RemoteChat(replace(config(server), concurrency=1), "toy")
+    expected = chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=1.0)
+    server.fault, before = fault, len(server.asked)
+    drawn = [chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=temperature) for temperature in (0.0, 1.0, 0.0)]
+    assert drawn == [expected] * 3  # this server's own temperature is 1
+    refused = [body for body in server.asked[before:] if fault(body)]
+    assert len(refused) == (2 if fault is thinking else 3) and len(server.asked) - before == 6 + len(refused)
+    assert {body["max_completion_tokens"] for body in server.asked[-4:]} == {6}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            unsupported("temperature", "does not support 0.7", "unsupported_value", "temperature"),
+            r"answered 400 to what every request asks for \(.*does not support 0\.7\): set policy\.temperature to one",
+        ),
+        (unsupported("seed", "is unknown here", None), r"\(.*'seed' is unknown here\): use a server and a model"),
+        (unsupported("n", "is 1", None), r"\(Unsupported parameter: 'n' is 1\): use a server"),
+        (unsupported("role", "does not support 'system'", "unsupported_value", "messages[0].role"), "support 'system'"),
+    ],
+)
+def test_what_a_server_does_not_take_of_any_request_stops_the_run(server: OpenAIServer, error: Body, said: str) -> None:
+    server.fault = lambda body: error
+    with pytest.raises(Refused, match=said):
+        RemoteChat(config(server), "toy").reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.7)
+    with pytest.raises(
+        Refused, match=r"\): use one that takes it, as vLLM and SGLang do, or set policy\.remote\.text_"
+    ):
+        remote(server)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "the prompt holds an unknown word, by n and large"},
+        {"message": "max_tokens is too large: 6, of a context of 4", "param": "max_tokens", "code": "invalid_value"},
+        {"message": "this prompt is not supported: it asks for a seed", "param": "messages", "code": None},
+    ],
+)
+def test_what_a_server_does_not_take_of_one_prompt_costs_that_prompt(server: OpenAIServer, error: Body) -> None:
+    server.fault = lambda body: error if body["messages"][0]["content"] == "b" else None
+    first, second = RemoteChat(config(server), "toy").reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.0)
+    assert not isinstance(first, Failure)
+    assert isinstance(second, Failure) and second.reason.endswith(f"answered 400: {error['message']}")
 
 
 class TwoTurns:
@@ -365,6 +449,25 @@ def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[O
     assert [outcome.error for outcome in outcomes] == ["", ""]
     with pytest.raises(Refused, match=r"want token ids, which policy.remote.text_only does without"):
         load_actors(checkpoint, replace(text, search=replace(text.search, granularity="split")))
+
+
+def test_a_hosted_chat_model_is_evaluated_by_its_name_alone(server: OpenAIServer, tmp_path: Path) -> None:
+    """As docs/models.md says. No hub knows the model, and it does not take what models took before it."""
+    server.model, out = "gpt-5-mini", tmp_path / "hosted"
+    settings = ["policy.generator=remote", "policy.remote.text_only=true", f"policy.remote.url={server.url}"]
+    settings += ["policy.model=openai/gpt-5-mini", "policy.format=json", 'evaluate.modes=["greedy"]', "workers=1"]
+    settings += ["environment.name=treeagent.envs.example:Example", "evaluate.tasks=2", "policy.max_new_tokens=4"]
+    settings += ["environment.max_steps=2"]
+    command = ["eval", "openai/gpt-5-mini", "--out", str(out), *settings]
+    server.fault = lambda body: {"message": "out of order"}
+    failed = CliRunner().invoke(app, command)
+    assert failed.exit_code == 2 and "out of order): mend that" in failed.stderr, failed.output
+    assert Run.open(out).stages() == {}
+    server.fault = thinking
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    [row] = Run.open(out).result_rows()
+    assert (row["tasks"], row["errors"], row["error"], row["steps"]) == (2, 0, "", 2.0)
 
 
 def test_several_workers_cannot_each_have_an_engine() -> None:

@@ -5,8 +5,10 @@ after as the server says. What then fails a single request costs its prompt alon
 stops the run with a sentence, and ``--resume`` goes on from there.
 """
 
+import json
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from treeagent.generators.base import Failure, Pause, Sample, Usage, context_refusal, lark, token_limits
 from treeagent.generators.config import RemoteConfig
-from treeagent.types import Message, Refused
+from treeagent.types import Message, Refused, storable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 try:
     import openai
     from openai.types import Completion, CompletionUsage
+    from openai.types.chat import ChatCompletion
 except ImportError as error:
     raise Refused(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
 
@@ -40,6 +43,21 @@ _ANY = 1 << 30
 """Samples of a request."""
 _NO_CONTEXT = 1 << 40
 """Tokens, where the server does not tell its model's context."""
+_HOPELESS = (402, 405, 501)
+"""An empty account, a wrong address, a kind of request that is not served: statuses that every request meets."""
+_UNKNOWN_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter")
+"""OpenAI's, for what a model does not take."""
+_UNKNOWN_WORDS = re.compile(
+    r"unsupported|not support|unrecogni[sz]ed|unknown|not permitted|unexpected keyword", re.IGNORECASE
+)
+"""Those of servers without such codes, beside the name of a parameter."""
+_LEFT_OUT = (0.0, 1.0)
+"""Temperatures that a request may go without: 1 is the protocol's own, and at 0, which asks for the likeliest reply,
+nobody learns from the probabilities."""
+
+
+class _Common(Failure):
+    """What every other request would meet, too."""
 
 
 class Replies(NamedTuple):
@@ -86,8 +104,16 @@ class _Server:
         )
 
     def _gather(self, requests: Sequence[Callable[[], Answer]]) -> list[Answer | Failure]:
+        """
+        Raises:
+            Refused: as of ``_attempt``, or a request failed by what it shares with the others.
+        """
         with ThreadPoolExecutor(self.config.concurrency) as pool:
-            return list(pool.map(self._attempt, requests))
+            return list(pool.map(self._one_of_many, requests))
+
+    def _one_of_many(self, request: Callable[[], Answer]) -> Answer | Failure:
+        answer = self._attempt(request)
+        return _required(answer) if isinstance(answer, _Common) else answer
 
     def _attempt(self, request: Callable[[], Answer]) -> Answer | Failure:
         server = f"the server at {self.config.url}"
@@ -112,9 +138,23 @@ class _Server:
                 "policy.remote.text_only=true if it completes chats alone"
             ) from None
         except openai.APIStatusError as error:
-            return Failure(f"{server} answered {error.status_code}: {_words(error)}")
+            said = f"{server} answered {error.status_code}"
+            if error.status_code in _HOPELESS:
+                return _Common(f"{said} ({_words(error)}): see to the account, or correct {self._settings}.url")
+            name = _refused_parameter(error)
+            if name is None:
+                return Failure(f"{said}: {_words(error)}")
+            return _Common(f"{said} to what every request asks for ({_words(error)}): {self._way_out(name)}")
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # what it sent is no answer
             return Failure(f"the answer of {server} cannot be read ({type(error).__name__}: {error})")
+
+    def _way_out(self, parameter: str) -> str:
+        """What to do where a server does not take a parameter of every request."""
+        if parameter == "temperature":
+            return (
+                f"set {self._settings.removesuffix('.remote')}.temperature to one that it takes, or use another model"
+            )
+        return "use a server and a model that take it"
 
     def _count(self, usage: CompletionUsage | None) -> None:
         if usage is None:
@@ -186,6 +226,12 @@ class RemoteGenerator(_Server):
 
     def refusal(self, prompt: tuple[int, ...]) -> str:
         return context_refusal(prompt, self.context)
+
+    def _way_out(self, parameter: str) -> str:
+        return (
+            "use one that takes it, as vLLM and SGLang do, or set policy.remote.text_only=true to play and measure by "
+            "text alone"
+        )
 
     def _draw(
         self, count: int, stop_id: int, temperature: float, rules: str, prompt: tuple[int, ...], seed: int, limit: int
@@ -302,7 +348,16 @@ class RemoteGenerator(_Server):
 
 
 class RemoteChat(_Server):
-    """Conversations and replies as text, by the protocol's chat completions: no token ids, no log-probabilities."""
+    """Conversations and replies as text, by the protocol's chat completions: no token ids, no log-probabilities.
+
+    Models that think want another name for the limit and no temperature; what a server refuses once it is not asked
+    for again.
+    """
+
+    def __init__(self, config: RemoteConfig, checkpoint: str, settings: str = "policy.remote") -> None:
+        super().__init__(config, checkpoint, settings)
+        self._limit = "max_tokens"
+        self._unasked: frozenset[float] = frozenset()
 
     def reply(
         self,
@@ -324,25 +379,35 @@ class RemoteChat(_Server):
         replies: list[str] = []
         generated_tokens = 0
         while len(replies) < count:  # a server may give fewer at a time than it is asked for
-            answer = self._client.chat.completions.create(
-                model=self.model,
-                messages=rows,
-                n=count - len(replies),
-                seed=seed + len(replies),
-                max_tokens=max_new_tokens,
-                temperature=temperature,
-            )
+            answer = self._answer(rows, count - len(replies), seed + len(replies), max_new_tokens, temperature)
             if not answer.choices:
                 raise ValueError("no choices")
             self._count(answer.usage)
             generated_tokens += answer.usage.completion_tokens if answer.usage is not None else 0
-            replies += [_written(choice.message.content or "") for choice in answer.choices]
+            replies += [storable(choice.message.content or "") for choice in answer.choices]
         return Replies(replies[:count], generated_tokens)
 
-
-def _written(text: str) -> str:
-    """Halves of surrogate pairs, which JSON can send and no file can hold, become question marks."""
-    return text.encode(errors="replace").decode()
+    def _answer(
+        self, rows: list[Any], count: int, seed: int, max_new_tokens: int, temperature: float
+    ) -> ChatCompletion:
+        """In the words that the server knows."""
+        while True:
+            limit = self._limit
+            asked: dict[str, Any] = {limit: max_new_tokens}
+            if temperature not in self._unasked:
+                asked["temperature"] = temperature
+            try:
+                return self._client.chat.completions.create(
+                    model=self.model, messages=rows, n=count, seed=seed, **asked
+                )
+            except openai.APIStatusError as error:
+                refused = _refused_parameter(error)
+                if refused == limit == "max_tokens":
+                    self._limit = "max_completion_tokens"
+                elif refused == "temperature" and refused in asked and temperature in _LEFT_OUT:
+                    self._unasked |= {temperature}
+                else:
+                    raise
 
 
 def _required(answer: Answer | Failure) -> Answer:
@@ -353,7 +418,30 @@ def _required(answer: Answer | Failure) -> Answer:
 
 def _words(error: openai.APIStatusError) -> str:
     """The server's own, on one line."""
-    return " ".join(str(error.message).split())[:200]
+    told = error.body.get("message") if isinstance(error.body, dict) else None
+    said = told if isinstance(told, str) else error.body or error.message
+    return " ".join(storable(str(said)).split())[:200]
+
+
+def _refused_parameter(error: openai.APIStatusError) -> str | None:
+    """The parameter of the request that the server does not know or not with this value; None where it refuses
+    something else."""
+    if error.status_code not in (400, 422):
+        return None
+    words, told = str(error.body), error.code in _UNKNOWN_CODES
+    if not told and not _UNKNOWN_WORDS.search(words):
+        return None
+    if told and error.param:
+        return error.param
+    shared = json.loads(error.request.content or b"{}").keys() - {"model", "messages", "prompt"}
+    named = [name for name in sorted(shared) if (name == error.param if error.param else _names(words, name))]
+    return named[0] if named else "" if told else None
+
+
+def _names(words: str, parameter: str) -> bool:
+    """``n`` stands in many words."""
+    quoted = "['\"`]" if len(parameter) < 3 else ""
+    return re.search(rf"{quoted}(?<!\w){parameter}(?!\w){quoted}", words) is not None
 
 
 def _sample(choice: Any) -> Sample:
