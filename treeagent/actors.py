@@ -211,7 +211,7 @@ def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
     if checkpoint.head is not None:
         return checkpoint.head
     seed = derive_seed(config.seed, "value_head")
-    return ValueHead(checkpoint.model.config.hidden_size, config.environment.returns, seed)
+    return ValueHead(checkpoint.model.config.get_text_config().hidden_size, config.environment.returns, seed)
 
 
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:

@@ -67,7 +67,7 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
     with no_progress_bars(), _refused(base):
         whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map)
     model = whole if adapter is None else _with_saved_adapter(whole, adapter)
-    head = ValueHead.load(Path(name), model.config.hidden_size) if has_head(name) else None
+    head = ValueHead.load(Path(name), model.config.get_text_config().hidden_size) if has_head(name) else None
     return Checkpoint(model, load_tokenizer(name), head)
 
 

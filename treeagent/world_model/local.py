@@ -56,6 +56,6 @@ class HiddenStateEncoder:
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Rows of length 1, [texts, width]. A text longer than the model's context counts by its end."""
-        limit = self.generator.model.config.get_text_config().max_position_embeddings - 1
+        limit = self.generator.context - 1
         ids = [(*self.chat.encode(text)[-limit + 1 :], self.chat.stop_id) for text in texts]
         return unit(np.asarray(self.generator.hidden(ids).cpu().numpy(), np.float32))
