@@ -258,9 +258,12 @@ def test_a_full_gpu_halves_the_batch_and_says_so_once() -> None:
         same(one, two)
     draw(generator, PROMPTS, 3, SEEDS)  # warns no more
     handle.remove()
+    generator = LocalGenerator(model, max_rows=2)
     model.register_forward_pre_hook(full(0), with_kwargs=True)
     with pytest.warns(UserWarning, match="from now on 1 "), pytest.raises(Refused, match="of one prompt's samples"):
-        draw(LocalGenerator(model, max_rows=2), PROMPTS, 3, SEEDS)
+        draw(generator, PROMPTS, 3, SEEDS)
+    with pytest.raises(Refused, match="does not hold a pass of a few tokens"):
+        LocalGenerator(model)
 
 
 def test_equal_prompts_with_other_seeds_are_drawn_apart() -> None:

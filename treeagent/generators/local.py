@@ -17,8 +17,18 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
+from treeagent.generators.attention import (
+    additive,
+    base_model,
+    last_hidden_states,
+    layer_windows,
+    longest_row,
+    narrowed,
+    unfit,
+    windowed,
+)
 from treeagent.generators.base import Pause, Sample, Usage, context_refusal, token_limits
 from treeagent.types import Refused
 
@@ -26,6 +36,13 @@ if TYPE_CHECKING:  # their package is an extra
     from treeagent.generators.structured import Followed, Form
 
 Row = TypeVar("Row")
+
+_TRIAL = (5, 3, 8, 4, 7, 6)
+"""Tokens on which a model is tried out."""
+_NARROW = 3
+"""Size of its windows then."""
+_APART = 0.05
+"""Nats beyond any rounding of single precision."""
 
 
 @dataclass(slots=True, eq=False)
@@ -128,14 +145,97 @@ class LocalGenerator:
     """Reads prompts and samples continuations; not safe for concurrent use."""
 
     def __init__(self, model: PreTrainedModel | PeftModel, *, cache_bytes: int = 1 << 30, max_rows: int = 128) -> None:
-        """``cache_bytes`` bounds the prefix cache; ``max_rows`` the prompts that go through the model together."""
+        """``cache_bytes`` bounds the prefix cache; ``max_rows`` the prompts that go through the model together.
+
+        Raises:
+            Refused: the model's layers cannot be told by masks and positions what to see.
+        """
         self.model = model.eval()
         self.cache = PrefixCache(cache_bytes)
         self.max_rows = max_rows
         self.usage = Usage()
+        self.windows = layer_windows(model)
+        self._shape = (0, 0, 0)
+        """Layers of the cache, their heads and the width of a key and of a value."""
+        self._try_out()
 
     def forget(self) -> None:
         self.cache.clear()
+
+    @torch.no_grad()
+    def _try_out(self) -> None:
+        """Sample a few tokens over cached prefixes and compare with plain forward passes. What is told of the windows
+        is compared too, for they are narrowed meanwhile.
+
+        Raises:
+            Refused: the model cannot be run so, or not to the same end.
+        """
+        try:
+            with narrowed(self.model, _NARROW):
+                self.windows = layer_windows(self.model)
+                self._shape = self._cache_shape()
+                apart = self._apart()
+        except torch.OutOfMemoryError:
+            raise Refused(
+                f"the GPU's memory does not hold a pass of a few tokens through {type(base_model(self.model)).__name__}"
+                ": use a smaller model, or policy.dtype=bfloat16"
+            ) from None
+        except Refused:
+            raise
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            NotImplementedError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise unfit(self.model, f"does not run on shared prefixes ({type(error).__name__}: {reason})") from error
+        finally:
+            self.windows = layer_windows(self.model)
+            self.forget()
+            self.usage = Usage()
+        # In fewer digits two experts may swap places, and nobody can tell that from a wrong mask.
+        if self.model.dtype == torch.float32 and apart > _APART:
+            raise unfit(self.model, f"judges tokens by other rules on shared prefixes (log π differs by {apart:.1g})")
+
+    def _cache_shape(self) -> tuple[int, int, int]:
+        ids = torch.tensor([self._known(_TRIAL)], device=self.model.device)
+        cache = self.model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+        layers = cache.layers if isinstance(cache, Cache) else []
+        plain = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+        kept = [each for layer in layers for each in (layer.keys, layer.values)] if plain else []
+        shapes = {None if each is None else (each.shape[1], each.shape[3]) for each in kept}
+        if len(shapes) != 1 or None in shapes:
+            raise unfit(self.model, "does not keep keys and values of one shape in every layer")
+        [(heads, width)] = shapes - {None}
+        return len(layers), heads, width
+
+    def _known(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Of the model's vocabulary, however small that is."""
+        vocabulary: int = self.model.config.get_text_config().vocab_size
+        return tuple(token % vocabulary for token in token_ids)
+
+    def _apart(self) -> float:
+        """Nats by which log-probabilities over cached prefixes differ from those of plain forward passes, at most."""
+        long, short = self._known(_TRIAL), self._known(_TRIAL[1:4])
+        draws = torch.tensor([0.2, 0.7, 0.4, 0.9], dtype=torch.float64).view(1, 2, 2).expand(2, 2, 2)
+        drawn = self._decode(self._read([long, short]), draws, [2, 2], [], -1, 1.0, None)
+        apart = 0.0
+        for prompt, samples in zip((long, short), drawn, strict=True):
+            for sample in samples:
+                row = (*prompt, *sample.token_ids, *short)
+                plain = self.model(input_ids=torch.tensor([row], device=self.model.device), use_cache=False).logits[0]
+                expected = plain.float().log_softmax(-1).cpu()
+                places = torch.arange(len(prompt), len(prompt) + len(sample.token_ids))
+                sampled = expected[places - 1, torch.tensor(sample.token_ids)]
+                apart = max(apart, (sampled - torch.tensor(sample.logprobs)).abs().max().item())
+                [leaf] = self._read([row])
+                after = cast(Tensor, leaf.logits).log_softmax(-1).cpu()
+                apart = max(apart, (after - expected[-1])[int(after.argmax())].abs().item())
+        return apart
 
     @torch.no_grad()
     def hidden(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
@@ -199,7 +299,7 @@ class LocalGenerator:
 
     @property
     def context(self) -> int:
-        limit: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        limit = longest_row(self.model.config.get_text_config())
         return sys.maxsize if limit is None else limit
 
     def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
@@ -211,23 +311,26 @@ class LocalGenerator:
         device = self.model.device
         ids = torch.zeros(len(new), width, dtype=torch.long)
         positions = torch.zeros(len(new), width, dtype=torch.long)
+        keys = torch.zeros(len(new), past + width, dtype=torch.long)
         seen = torch.zeros(len(new), width, past + width, dtype=torch.bool)
         for row, (tokens, known) in enumerate(zip(new, pasts, strict=True)):
             pad = width - len(tokens)  # on the left, so that the last column is every prompt's last token
             ids[row, pad:] = torch.tensor(tokens)
             positions[row, pad:] = torch.arange(known, known + len(tokens))
+            keys[row, past - known : past] = torch.arange(known)
+            keys[row, past + pad :] = positions[row, pad:]
             seen[row, pad:, past - known : past] = True
             seen[row, pad:, past + pad :] = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-        output = self.model(
-            input_ids=ids.to(device),
-            position_ids=positions.to(device),
-            attention_mask=self._additive(seen),
-            past_key_values=_cache(buffer, past),
-            use_cache=True,
-            output_hidden_states=True,
-            logits_to_keep=1,
-        )
-        hidden, logits = output.hidden_states[-1][:, -1].float(), output.logits[:, -1].float()
+        with last_hidden_states(self.model) as collected:
+            output = self.model(
+                input_ids=ids.to(device),
+                position_ids=positions.to(device),
+                attention_mask=windowed(self.windows, self._additive(seen), seen, positions, keys),
+                past_key_values=_cache(buffer, past),
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        hidden, logits = collected[0][:, -1].float(), output.logits[:, -1].float()
         segments = []
         for row, (path, tokens) in enumerate(zip(paths, new, strict=True)):
             keys_values = buffer[:, :, row, :, past + width - len(tokens) :].clone()
@@ -297,7 +400,10 @@ class LocalGenerator:
         # Column past + step * count + k belongs to sibling k; the prefix is left-padded.
         own = torch.eye(count, dtype=torch.bool).repeat(1, steps).expand(rows, count, steps * count)
         prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, count, past)
-        mask = self._additive(torch.cat([prefix, own], dim=-1))
+        seen = torch.cat([prefix, own], dim=-1)
+        mask = self._additive(seen)
+        news = torch.arange(steps).repeat_interleave(count)
+        keys = pasts[:, None] + torch.cat([torch.arange(past) - past, news])
         cache = _cache(buffer, past)
         logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves]).cpu()[:, None].expand(-1, count, -1)
         tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
@@ -313,10 +419,11 @@ class LocalGenerator:
                 _pause(tokens[:, : step + 1], lengths, pauses)
             if step + 1 == steps or bool((lengths <= step + 1).all()):
                 break
+            positions, end = (pasts + step)[:, None].expand(rows, count), past + (step + 1) * count
             output = self.model(
                 input_ids=tokens[:, step].to(self.model.device),
-                position_ids=(pasts + step)[:, None].expand(rows, count).to(self.model.device),
-                attention_mask=mask[..., : past + (step + 1) * count],
+                position_ids=positions.to(self.model.device),
+                attention_mask=windowed(self.windows, mask[..., :end], seen[..., :end], positions, keys[:, :end]),
                 past_key_values=cache,
                 use_cache=True,
             )
@@ -342,10 +449,8 @@ class LocalGenerator:
 
     def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> Tensor:
         """[layers, 2, rows, heads, past + new, head width], the paths' keys and values right-aligned at ``past``."""
-        config = self.model.config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, 2, len(paths), heads, past + new, width)
+        layers, heads, width = self._shape
+        shape = (layers, 2, len(paths), heads, past + new, width)
         buffer = torch.zeros(shape, dtype=self.model.dtype, device=self.model.device)
         for row, path in enumerate(paths):
             end = past
@@ -356,10 +461,7 @@ class LocalGenerator:
         return buffer
 
     def _additive(self, seen: Tensor) -> Tensor:
-        """[rows, queries, keys] of what may be seen, as the 4-D mask that is added to attention scores."""
-        dtype = self.model.dtype
-        hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
-        return hidden[:, None].to(self.model.device)
+        return additive(seen, self.model.dtype, self.model.device)
 
 
 def _cache(buffer: Tensor, length: int) -> Cache:

@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, Trainer
-from transformers.modeling_outputs import BaseModelOutputWithPast
 from trl.trainer import utils as trl_utils
 
+from treeagent.generators.attention import base_model
 from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners import checkpoints
 from treeagent.learners.batches import Batches
@@ -69,27 +69,6 @@ def output_folder(hooks: Hooks) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
         yield Path(name)
-
-
-def base_model(model: Model) -> PreTrainedModel:
-    """The causal language model itself, inside its adapters if it has any."""
-    return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
-
-
-@contextmanager
-def last_hidden_states(model: Model) -> Iterator[list[Tensor]]:
-    """Collects the backbone's last hidden states (rows, tokens, hidden_size) from the forward passes inside."""
-    collected: list[Tensor] = []
-
-    def collect(module: nn.Module, arguments: Any, output: BaseModelOutputWithPast) -> None:
-        assert output.last_hidden_state is not None
-        collected.append(output.last_hidden_state)
-
-    handle = base_model(model).base_model.register_forward_hook(collect)
-    try:
-        yield collected
-    finally:
-        handle.remove()
 
 
 @contextmanager

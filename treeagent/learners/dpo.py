@@ -14,8 +14,9 @@ from trl.trainer.dpo_config import DPOConfig as DPOArguments
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+from treeagent.generators.attention import base_model
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, base_model, fit, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.pairs import PreferencePair

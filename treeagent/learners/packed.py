@@ -15,7 +15,8 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from treeagent.learners.common import Model, base_model
+from treeagent.generators.attention import backbone, base_model
+from treeagent.learners.common import Model
 from treeagent.types import Refused
 
 _WIDTH_STEP = 16
@@ -100,12 +101,12 @@ def _fill(lengths: Sequence[int], shared: Sequence[int], width: int) -> tuple[li
 def states_at(model: Model, places: Tensor) -> Iterator[None]:
     """Within, the language-model head of ``model`` reads (1, states, hidden_size): those at the flat ``places``."""
 
-    def pick(backbone: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> BaseModelOutputWithPast:
+    def pick(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> BaseModelOutputWithPast:
         assert output.last_hidden_state is not None
         output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[places][None]
         return output
 
-    hook = base_model(model).base_model.register_forward_hook(pick)
+    hook = backbone(model).register_forward_hook(pick)
     try:
         yield
     finally:
@@ -125,9 +126,7 @@ def refuse_unpackable(model: Model) -> None:
         reason = "carries a recurrent state from token to token"
     elif kinds or getattr(config, "sliding_window", None):
         reason = f"has layers that do not see the whole row ({', '.join(sorted(kinds)) or 'sliding_window'})"
-    elif "position_ids" not in inspect.signature(whole.base_model.forward).parameters or getattr(
-        config, "alibi", False
-    ):
+    elif "position_ids" not in inspect.signature(backbone(model).forward).parameters or getattr(config, "alibi", False):
         reason = "takes no position_ids"
     elif attention not in ("sdpa", "eager"):
         reason = f'runs attn_implementation="{attention}", which takes no four-dimensional mask ("sdpa" does)'

@@ -12,8 +12,9 @@ from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 from trl.trainer.utils import FusedCausalLMOutput
 
+from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, last_hidden_states, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sharding import sharing, whole
 from treeagent.learners.watch import Hooks, TrainResult

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import pad
-from treeagent.learners.common import Model, last_hidden_states
+from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_weights
 from treeagent.targets import TokenRow

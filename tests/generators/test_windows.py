@@ -1,0 +1,168 @@
+"""Models whose layers see a part of the row: sampled, scored and judged as transformers itself runs them."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import UNFIT, VOCABULARY, WINDOW, WINDOWED, composite, made, opt
+from toy_llama import make_grouped_model, plain_logprobs, shared_model, tokenizer
+from transformers import LlamaModel, Phi3Config, Phi3ForCausalLM, PreTrainedModel
+
+from treeagent.actors import value_head
+from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.config import RunConfig
+from treeagent.generators.attention import Window, base_model, narrowed
+from treeagent.generators.base import Sample, Usage
+from treeagent.generators.local import LocalGenerator
+from treeagent.learners.value import _states
+from treeagent.targets import TokenRow
+from treeagent.types import Refused
+from treeagent.value_head import ValueHead
+
+HIDDEN = 32
+
+
+def ids(seed: int, length: int) -> tuple[int, ...]:
+    shuffler = random.Random(seed)
+    return tuple(shuffler.randrange(3, VOCABULARY - 1) for _ in range(length))
+
+
+STEM = ids(1, 24)
+PROMPTS = [STEM, (*STEM, *ids(2, 3)), (*STEM[:20], *ids(3, 11)), ids(4, 5)]
+"""Three times the window and more, branching inside and beyond it; and one that fits."""
+
+
+def draw(
+    generator: LocalGenerator, prompts: list[tuple[int, ...]], count: int = 3, temperature: float = 1.0
+) -> list[list[Sample]]:
+    return generator.sample(prompts, count, range(len(prompts)), stop_id=-1, max_new_tokens=10, temperature=temperature)
+
+
+def assert_plain(model: PreTrainedModel, prompts: list[tuple[int, ...]], drawn: list[list[Sample]]) -> None:
+    for prompt, samples in zip(prompts, drawn, strict=True):
+        for sample in samples:
+            expected = plain_logprobs(model, prompt, sample.token_ids)
+            torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_what_lies_beyond_a_window_is_not_seen(family: str) -> None:
+    model = made(WINDOWED[family])
+    with narrowed(model, 100), torch.no_grad():
+        wide = model(torch.tensor([STEM])).logits
+    with torch.no_grad():
+        apart = (model(torch.tensor([STEM])).logits - wide)[0, -1].abs().max()
+    assert apart > 0.05, "the window decides nothing here"
+    generator = LocalGenerator(model)
+    drawn = draw(generator, PROMPTS)
+    assert_plain(model, PROMPTS, drawn)
+    longer = [(*prompt, *samples[1].token_ids, *ids(7, 4)) for prompt, samples in zip(PROMPTS, drawn, strict=True)]
+    before = generator.usage.cached_tokens
+    assert_plain(model, longer, draw(generator, longer))
+    assert generator.usage.cached_tokens - before > sum(map(len, PROMPTS))
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_greedy_is_generates_greedy(family: str) -> None:
+    model = made(WINDOWED[family])
+    drawn = draw(LocalGenerator(model), PROMPTS, 1, temperature=0.0)
+    for prompt, [sample] in zip(PROMPTS, drawn, strict=True):
+        batch = torch.tensor([prompt])
+        whole = model.generate(  # type: ignore[operator]
+            batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=10, eos_token_id=None
+        )
+        assert sample.token_ids == tuple(whole[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("family", [*WINDOWED, "opt"])
+def test_a_value_head_judges_the_states_that_it_was_fitted_to(family: str) -> None:
+    """Read over shared prefixes at a search, in padded rows at its fitting."""
+    model = made(WINDOWED.get(family, opt))
+    rows = [TokenRow("", prompt, (False,) * len(prompt), (len(prompt) - 1,), (0.0,)) for prompt in PROMPTS]
+    rows.sort(key=lambda row: len(row.token_ids))
+    fitted, _ = _states(model, ValueHead(HIDDEN), rows, 4)
+    generator = LocalGenerator(model)
+    draw(generator, PROMPTS)
+    judged = generator.hidden([row.token_ids for row in rows])
+    torch.testing.assert_close(judged, fitted, atol=1e-4, rtol=1e-4)
+
+
+def test_chunks_and_windows_by_position() -> None:
+    queries, keys = torch.tensor([[3, 4]]), torch.arange(5)[None]
+    assert Window(3).sees(queries, keys).int().tolist() == [[[0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]]
+    assert Window(4, chunked=True).sees(queries, keys).int().tolist() == [[[1, 1, 1, 1, 0], [0, 0, 0, 0, 1]]]
+
+
+@pytest.mark.parametrize("family", UNFIT)
+def test_models_that_no_mask_tells_what_to_see_are_refused(family: str) -> None:
+    make, sentence = UNFIT[family]
+    with pytest.raises(Refused, match=sentence) as refused:
+        LocalGenerator(made(make))
+    assert "with policy.generator=vllm, or take another model to train" in str(refused.value)
+
+
+class Forgetful(LlamaModel):
+    """Places tokens where they stand in memory."""
+
+    def forward(self, *args: Any, position_ids: torch.Tensor | None = None, **kwargs: Any) -> Any:
+        return super().forward(*args, **kwargs)
+
+
+def test_a_model_that_does_as_it_likes_is_found_out() -> None:
+    model = make_grouped_model()
+    model.model.__class__ = Forgetful
+    with pytest.raises(Refused, match=r"cannot run LlamaForCausalLM: it judges tokens by other rules"):
+        LocalGenerator(model)
+
+
+@pytest.mark.parametrize("make", [shared_model, WINDOWED["mistral"], WINDOWED["gemma3"]])
+def test_a_model_is_tried_out_without_a_trace(make: Callable[[], PreTrainedModel]) -> None:
+    model = make()
+    config, state = base_model(model).config.to_dict(), torch.get_rng_state()
+    generator = LocalGenerator(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert base_model(model).config.to_dict() == config
+    assert generator.usage == Usage() and generator.cache.bytes == 0
+    assert {window.size for window in generator.windows.values() if window} <= {WINDOW}
+
+
+def test_a_row_ends_where_longrope_would_turn_cached_keys_otherwise() -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 30}
+    model = made(
+        lambda: Phi3ForCausalLM(
+            Phi3Config(
+                vocab_size=VOCABULARY,
+                hidden_size=HIDDEN,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                max_position_embeddings=120,
+                original_max_position_embeddings=30,
+                rope_parameters={"rope_type": "longrope", "rope_theta": 10_000.0, **factors},
+                initializer_range=0.3,
+                pad_token_id=0,
+                bos_token_id=None,
+                eos_token_id=1,
+            )
+        )
+    )
+    generator = LocalGenerator(model)
+    drawn = draw(generator, [STEM])
+    assert [len(sample.token_ids) for sample in drawn[0]] == [6, 6, 6]
+    assert_plain(model, [STEM], drawn)
+    with pytest.raises(Refused, match="the prompt has 31 tokens, but the model's context holds 30"):
+        generator.hidden([ids(9, 31)])
+
+
+def test_a_checkpoint_of_parts_has_a_value_head(tmp_path: Path) -> None:
+    model = composite()
+    head = value_head(Checkpoint(model, tokenizer()), RunConfig())
+    assert head.hidden_size == HIDDEN
+    folder = save_checkpoint(Checkpoint(model, tokenizer(), head), tmp_path / "policy")
+    loaded = load_checkpoint(folder)
+    assert type(loaded.model) is type(model)
+    assert loaded.head is not None and loaded.head.hidden_size == HIDDEN
