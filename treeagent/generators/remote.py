@@ -397,9 +397,10 @@ class RemoteChat(_Server):
             if temperature not in self._unasked:
                 asked["temperature"] = temperature
             try:
-                return self._client.chat.completions.create(
+                answer: ChatCompletion = self._client.chat.completions.create(
                     model=self.model, messages=rows, n=count, seed=seed, **asked
                 )
+                return answer
             except openai.APIStatusError as error:
                 refused = _refused_parameter(error)
                 if refused == limit == "max_tokens":
