@@ -1,6 +1,7 @@
 """Tiny models of the families whose layers do not see the whole row, and of those that are told by no mask."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import (
@@ -39,9 +40,9 @@ from transformers import (
 WINDOW = 8
 VOCABULARY = 64
 
-_SPECIAL = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
+_SPECIAL: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
 # Weights so large that predictions are far from uniform, under which a wrong mask would go unnoticed.
-_SHAPE = {
+_SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -52,12 +53,13 @@ _SHAPE = {
     "initializer_range": 0.3,
     **_SPECIAL,
 }
-_OLD = {"vocab_size": VOCABULARY, "hidden_size": 32, "initializer_range": 0.3, **_SPECIAL}
-_HEADS = {"head_dim": 16, "sliding_window": WINDOW}
+_OLD: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "initializer_range": 0.3, **_SPECIAL}
+_HEADS: dict[str, Any] = {"head_dim": 16, "sliding_window": WINDOW}
 _MIXED = ["sliding_attention", "full_attention"]
-_GEMMA = {**_HEADS, "tie_word_embeddings": False}  # tied, so small a Gemma says its last token again and again
-_EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
-_LATENT = {
+# With tied embeddings so small a Gemma says its last token again and again.
+_GEMMA: dict[str, Any] = {**_HEADS, "tie_word_embeddings": False}
+_EXPERTS: dict[str, Any] = {"num_local_experts": 2, "num_experts_per_tok": 1}
+_LATENT: dict[str, Any] = {
     "n_routed_experts": 4,
     "num_experts_per_tok": 1,
     "n_group": 1,
@@ -83,7 +85,7 @@ def composite() -> PreTrainedModel:
         text_config=text.to_dict(),
         vision_config=vision.to_dict(),
         mm_tokens_per_image=4,
-        image_token_id=63,
+        image_token_index=63,
         tie_word_embeddings=False,
     )
     model: PreTrainedModel = Gemma3ForConditionalGeneration(shape).eval()
@@ -157,4 +159,5 @@ def opt() -> PreTrainedModel:
 
 def made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     torch.manual_seed(0)
-    return make().eval()
+    model: PreTrainedModel = make().eval()
+    return model

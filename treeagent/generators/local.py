@@ -205,13 +205,16 @@ class LocalGenerator:
         ids = torch.tensor([self._known(_TRIAL)], device=self.model.device)
         cache = self.model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
         layers = cache.layers if isinstance(cache, Cache) else []
-        plain = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
-        kept = [each for layer in layers for each in (layer.keys, layer.values)] if plain else []
-        shapes = {None if each is None else (each.shape[1], each.shape[3]) for each in kept}
-        if len(shapes) != 1 or None in shapes:
+        shapes = set[tuple[int, int] | None]()
+        for layer in layers:
+            # Subclasses keep more than keys and values.
+            known = type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)
+            kept = (layer.keys, layer.values) if known and isinstance(layer, DynamicLayer) else (None,)
+            shapes |= {None if each is None else (each.shape[1], each.shape[3]) for each in kept}
+        shape = shapes.pop() if len(shapes) == 1 else None
+        if shape is None:
             raise unfit(self.model, "does not keep keys and values of one shape in every layer")
-        [(heads, width)] = shapes - {None}
-        return len(layers), heads, width
+        return len(layers), *shape
 
     def _known(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the model's vocabulary, however small that is."""
