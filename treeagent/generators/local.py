@@ -39,6 +39,8 @@ Row = TypeVar("Row")
 
 _TRIAL = (5, 3, 8, 4, 7, 6)
 """Tokens on which a model is tried out."""
+_TRIAL_TOKENS = len(_TRIAL) + 2 + 3
+"""Of the longest row then: a prompt, what is drawn behind it, and a shorter prompt again."""
 _NARROW = 3
 """Size of its windows then."""
 _APART = 0.05
@@ -174,7 +176,7 @@ class LocalGenerator:
             with narrowed(self.model, _NARROW):
                 self.windows = layer_windows(self.model)
                 self._shape = self._cache_shape()
-                apart = self._apart()
+                apart = self._apart() if self.context >= _TRIAL_TOKENS else 0.0
         except torch.OutOfMemoryError:
             raise Refused(
                 f"the GPU's memory does not hold a pass of a few tokens through {type(base_model(self.model)).__name__}"
