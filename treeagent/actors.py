@@ -16,6 +16,7 @@ from treeagent.critic import LMCritic
 from treeagent.envs import EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.evaluate import Actors
+from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
@@ -133,6 +134,12 @@ def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
     """A policy on a checkpoint in memory; call ``forget`` on its generator when the weights change."""
     generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
     return _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config))
+
+
+def make_chat(checkpoint: Checkpoint, config: RunConfig) -> ChatFormat:
+    """How a checkpoint's policy reads, without what samples: the weights need not be in this process."""
+    most = config.policy.most_tokens(context_length(checkpoint.model))
+    return conversation(checkpoint.tokenizer, config.policy, known_tools(config), most)[0]
 
 
 def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> LLMPolicy:

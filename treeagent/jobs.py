@@ -20,6 +20,7 @@ from treeagent.actors import (
     in_turns,
     leaf_value,
     load_actors,
+    make_chat,
     make_policy,
     play_on,
     tasks_at,
@@ -187,7 +188,7 @@ def train_policy(job: TrainJob, emit: Emit, *, leads: bool = True) -> dict[str, 
     checkpoint = replace(checkpoint, model=with_adapter(checkpoint.model, update.lora, seed))
     trees = informative(read_trees(job.trees, job.names), update.keep_trees)
     refuse_foreign(trees, checkpoint, job)
-    read_ends(trees, make_policy(checkpoint, job.config).chat)
+    read_ends(trees, make_chat(checkpoint, job.config))
     value_rows = sample_value_rows(trees, job.config, head.reward_range)
     check_value_rows(head, value_rows, update.value)  # before the policy is trained, which nobody wants to do twice
     hooks = Hooks(
@@ -241,7 +242,7 @@ def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob)
         Refused: the checkpoint reads a tree's task as other tokens than the policy that searched it, or cannot read
             its tokens.
     """
-    chat = make_policy(checkpoint, job.config).chat
+    chat = make_chat(checkpoint, job.config)
     vocabulary = checkpoint.model.config.get_text_config().vocab_size
     for tree in trees:
         task = f"task {tree.task.id} in {job.trees}"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from treeagent.actors import environment, make_policy, play_on, tasks_at, value_head
+from treeagent.actors import environment, make_chat, play_on, tasks_at, value_head
 from treeagent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, save_checkpoint
 from treeagent.collect import Alternatives, demonstrate, demonstrated, tokenise
 from treeagent.config import RunConfig
@@ -182,7 +182,7 @@ class _Lessons:
 def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Lessons]:
     """Demonstrations to rows, with the outcome as every state's value, and to rows of early experience where they are
     wanted, of reflections those that the policy could say."""
-    chat, grammar, wanted = make_policy(checkpoint, config).chat, _grammar(config), config.warm_start.early_experience
+    chat, grammar, wanted = make_chat(checkpoint, config), _grammar(config), config.warm_start.early_experience
 
     def lessons(demonstration: Tree) -> _Lessons:
         tree = tokenise(demonstration, chat)

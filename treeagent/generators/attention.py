@@ -5,6 +5,7 @@ has to draw the windows too.
 """
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,26 +65,33 @@ def last_hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tens
         handle.remove()
 
 
+def unmasked(model: PreTrainedModel | PeftModel) -> str:
+    """Why masks and positions do not decide what a token of the model depends on, if so."""
+    whole = base_model(model)
+    config = whole.config.get_text_config()
+    attention = config._attn_implementation
+    if whole._is_stateful:
+        return "carries a recurrent state from token to token"
+    if getattr(config, "alibi", False):
+        return "weighs tokens by their place in memory (ALiBi)"
+    if "position_ids" not in inspect.signature(backbone(model).forward).parameters:
+        return "takes no position_ids"
+    if attention not in ("sdpa", "eager"):
+        return f'runs attn_implementation="{attention}", which takes no four-dimensional mask ("sdpa" does)'
+    return ""
+
+
 def layer_windows(model: PreTrainedModel | PeftModel) -> dict[str, Window | None]:
     """The window of each kind of layer that the model has, by transformers' name; none for one that sees all the past.
 
     Raises:
         Refused: what its layers see cannot be told by masks and positions.
     """
-    whole = base_model(model)
-    config = whole.config.get_text_config()
+    if reason := unmasked(model):
+        raise unfit(model, reason)
+    config = base_model(model).config.get_text_config()
     kinds = dict.fromkeys(getattr(config, "layer_types", None) or ["full_attention"])
-    unknown = sorted(kinds.keys() - _SIZES.keys() - {"full_attention"})
-    attention = config._attn_implementation
-    if whole._is_stateful:
-        raise unfit(model, "carries a recurrent state from token to token")
-    if getattr(config, "alibi", False):
-        raise unfit(model, "weighs tokens by their place in memory (ALiBi)")
-    if "position_ids" not in inspect.signature(backbone(model).forward).parameters:
-        raise unfit(model, "takes no position_ids")
-    if attention not in ("sdpa", "eager"):
-        raise unfit(model, f'runs attn_implementation="{attention}", which takes no four-dimensional mask')
-    if unknown:
+    if unknown := sorted(kinds.keys() - _SIZES.keys() - {"full_attention"}):
         raise unfit(model, f"has layers of {', '.join(unknown)}")
     if not getattr(config, "layer_types", None):  # then a window holds for all layers
         kinds = {"sliding_attention" if getattr(config, "sliding_window", None) else "full_attention": None}
@@ -151,15 +159,15 @@ def narrowed(model: PreTrainedModel | PeftModel, size: int) -> Iterator[None]:
             setattr(config, name, known)
 
 
-def longest_row(config: PreTrainedConfig) -> int | None:
-    """Tokens up to which a token's position alone rotates its key; none where the configuration does not tell.
+def context_length(model: PreTrainedModel | PeftModel) -> int:
+    """Tokens up to which a token's position alone rotates its key; without end where the configuration does not tell.
 
     LongRoPE turns all keys otherwise in a row that is longer than the model was trained on, those in a cache too.
     """
-    limit: int | None = getattr(config, "max_position_embeddings", None)
+    config = base_model(model).config.get_text_config()
+    limit: int = getattr(config, "max_position_embeddings", None) or sys.maxsize
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
         if parameters.get("rope_type") == "longrope":
-            trained: int | None = parameters.get("original_max_position_embeddings")
-            limit = min(each for each in (limit, trained) if each is not None) if trained else limit
+            limit = min(limit, parameters.get("original_max_position_embeddings") or limit)
     return limit

@@ -5,7 +5,6 @@ hang together like the tree itself. The K siblings of a state decode side by sid
 of the prefix: a row per state, a mask that hides siblings from each other.
 """
 
-import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -22,9 +21,9 @@ from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLa
 from treeagent.generators.attention import (
     additive,
     base_model,
+    context_length,
     last_hidden_states,
     layer_windows,
-    longest_row,
     narrowed,
     unfit,
     windowed,
@@ -184,15 +183,7 @@ class LocalGenerator:
             ) from None
         except Refused:
             raise
-        except (
-            AttributeError,
-            IndexError,
-            KeyError,
-            NotImplementedError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:  # what such a model raises
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise unfit(self.model, f"does not run on shared prefixes ({type(error).__name__}: {reason})") from error
         finally:
@@ -304,8 +295,7 @@ class LocalGenerator:
 
     @property
     def context(self) -> int:
-        limit = longest_row(self.model.config.get_text_config())
-        return sys.maxsize if limit is None else limit
+        return context_length(self.model)
 
     def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
         paths = [self._reusable(prompt) for prompt in prompts]

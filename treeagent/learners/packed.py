@@ -4,7 +4,6 @@ Rows are merged into tries. A token stands at its depth and attends to its ances
 with it every gradient, is that of the row by itself.
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from treeagent.generators.attention import backbone, base_model
+from treeagent.generators.attention import backbone, base_model, unmasked
 from treeagent.learners.common import Model
 from treeagent.types import Refused
 
@@ -119,20 +118,13 @@ def refuse_unpackable(model: Model) -> None:
     """
     whole = base_model(model)
     config = whole.config.get_text_config()
-    attention = config._attn_implementation
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    reason = ""
-    if whole._is_stateful:
-        reason = "carries a recurrent state from token to token"
-    elif kinds or getattr(config, "sliding_window", None):
-        reason = f"has layers that do not see the whole row ({', '.join(sorted(kinds)) or 'sliding_window'})"
-    elif "position_ids" not in inspect.signature(backbone(model).forward).parameters or getattr(config, "alibi", False):
-        reason = "takes no position_ids"
-    elif attention not in ("sdpa", "eager"):
-        reason = f'runs attn_implementation="{attention}", which takes no four-dimensional mask ("sdpa" does)'
-    elif getattr(config, "output_router_logits", False):
-        reason = "balances its experts over whole rows (output_router_logits)"
-    elif isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
-        reason = "has trained prompt tokens before every row"
-    if reason:
+    reasons = [unmasked(model)]
+    if kinds or getattr(config, "sliding_window", None):
+        reasons.append(f"has layers that do not see the whole row ({', '.join(sorted(kinds)) or 'sliding_window'})")
+    if getattr(config, "output_router_logits", False):
+        reasons.append("balances its experts over whole rows (output_router_logits)")
+    if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
+        reasons.append("has trained prompt tokens before every row")
+    if reason := next(filter(None, reasons), ""):
         raise Refused(f"packed=True cannot train {type(whole).__name__}: it {reason}; set packed=False")
