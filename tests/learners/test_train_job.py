@@ -203,5 +203,5 @@ def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(run: Path, 
 def test_what_several_processes_refuse_is_one_sentence(run: Path, tmp_path: Path) -> None:
     config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
     nothing = replace(job(config, tmp_path), checkpoint=run / "checkpoints" / "base")
-    with pytest.raises(NothingToLearn, match="none of the 0 advantage rows"):
+    with pytest.raises(NothingToLearn, match="carry value targets of 0 task"):
         train(nothing, lambda event: None)
