@@ -200,16 +200,21 @@ def test_best_of_n_keeps_to_other_limits_too() -> None:
         assert len(chains) == tree.budget.simulations < 6
 
 
-def test_noise_is_for_training() -> None:
-    tasks = SHOP.tasks("test", 5)
+@pytest.mark.parametrize(
+    "noisy",
+    [replace(SEARCH, root_noise=0.5), replace(SEARCH, selection="gumbel", gumbel_scale=3.0)],
+    ids=["puct", "gumbel"],
+)
+def test_noise_is_for_training(noisy: SearchConfig) -> None:
+    tasks, quiet = SHOP.tasks("test", 5), replace(noisy, root_noise=0.0, gumbel_scale=0.0)
     actors = Actors(Shopper(), Shopper(greedy=True), Taste())
     blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
     played = [
-        asyncio.run(play(actors, blind, verified, tasks, "mcts", EVALUATE, search, 7))[1]
-        for search in (SEARCH, replace(SEARCH, root_noise=0.5))
+        asyncio.run(play(actors, blind, verified, tasks, "mcts", EVALUATE, settings, 7))[1]
+        for settings in (quiet, noisy)
     ]
-    quiet, noisy = ([[edge.prior for edge in tree.root.edges] for tree in trees] for trees in played)
-    assert quiet == noisy
+    first, second = ([[(edge.prior, edge.visits) for edge in tree.root.edges] for tree in trees] for trees in played)
+    assert first == second
 
 
 @dataclass(frozen=True)

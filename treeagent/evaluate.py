@@ -93,9 +93,8 @@ async def play(
 ) -> tuple[list[Outcome], list[Tree]]:
     """Plan on ``blind``, execute on ``verified``, go on greedily where a plan ends before its task does.
 
-    Every mode plans as ``search`` says, apart from its method, the N of best-of-N, and the noise on the root's priors,
-    which is for training; Gumbel noise has a setting, ``search.gumbel_scale``. Of a task whose planning broke off the
-    outcome tells why, however well it went on greedily.
+    Every mode plans as ``search`` says, apart from its method, the N of best-of-N, and the noise at the root, which is
+    for training. Of a task whose planning broke off the outcome tells why, however well it went on greedily.
 
     Returns the outcomes and the trees planned in (none for greedy), in the tasks' order.
     """
@@ -122,7 +121,7 @@ def _broken(tree: Tree) -> str:
 
 
 def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
-    settings = replace(search, method=mode, root_noise=0.0)
+    settings = replace(search, method=mode, root_noise=0.0, gumbel_scale=0.0)
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)

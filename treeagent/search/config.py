@@ -39,7 +39,7 @@ class SearchConfig:
     gumbel_considered: Annotated[int, Field(gt=0)] = 16
     """Most actions that Gumbel's sequential halving starts from at the root."""
     gumbel_scale: Annotated[float, Field(ge=0)] = 1.0
-    """Scale of the Gumbel noise; 0 makes the root greedy, as suits evaluation."""
+    """Scale of the Gumbel noise; 0 makes the root greedy, as evaluation does."""
     gumbel_visit_offset: Annotated[float, Field(ge=0)] = 50.0
     """c_visit of σ(q) = (c_visit + max_b N(b)) c_scale q."""
     gumbel_value_scale: Annotated[float, Field(gt=0)] = 0.1
