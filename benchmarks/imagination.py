@@ -28,7 +28,7 @@ from treeagent.checkpoint import load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.health import finished_paths
-from treeagent.imagine import memory_path, wording
+from treeagent.imagine import memory_path, open_memory, wording
 from treeagent.jobs import read_trees
 from treeagent.learners.sft import train_sft
 from treeagent.loop import search_waves, waves
@@ -37,9 +37,7 @@ from treeagent.run import Run
 from treeagent.search.node import succeeds
 from treeagent.targets import TokenRow
 from treeagent.world import audit_world, experiences, fit, split
-from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.fit import answer_rows
-from treeagent.world_model.replay import ReplayBuffer
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
 ALIKE = ("update.rft.validate_every=150",)
@@ -229,7 +227,7 @@ def flatter(config: RunConfig, run: Run) -> None:
     world = run.checkpoints / _WORLD
     learnt, _ = split(config, experiences(run))
     ends = [replace(one, reward=1.0) for one in learnt if one.terminated]
-    checkpoint, memory = load_checkpoint(world), ReplayBuffer(memory_path(world), LexicalEncoder())
+    checkpoint, memory = load_checkpoint(world), open_memory(config, world)
     rows = [
         TokenRow(*row)
         for row in answer_rows(ends, ChatFormat(checkpoint.tokenizer), wording(config), memory, config.world.examples)

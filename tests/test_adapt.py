@@ -231,6 +231,12 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
             "offers no harder variations of its tasks",
         ),
         (["adapt.rounds=100", "collect.tasks=2000"], "this store has about"),
+        (
+            ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],
+            "world.encoder.model '/nowhere' cannot be loaded",
+        ),
+        (["world.encoder.kind=sentence-transformers"], "world.encoder: kind is 'sentence-transformers', but no model"),
+        (["world.encoder.model=m"], "world.encoder: model is 'm', but kind is 'lexical', which has none"),
     ],
 )
 def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], says: str) -> None:

@@ -5,9 +5,11 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -324,6 +326,25 @@ def refit(run: Path, *settings: str) -> list[Experience]:
 def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
     """Or steps that are held out now would be among the examples that it is shown."""
     assert len(refit(run, "world.held_out=0.6")) == Run.open(run).facts("world")["learnt"]
+
+
+def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(copy / "checkpoints" / "world")
+    (copy / "world.toml").unlink()
+    fitted = treeagent("world", "fit", copy, *WORLD, "world.sft.max_steps=1", "world.encoder.kind=hidden-states")
+    assert fitted.returncode == 0, fitted.stderr
+    with closing(sqlite3.connect(copy / "checkpoints" / "world.sqlite")) as memory:
+        (bytes_,) = memory.execute("SELECT DISTINCT length(vector) FROM experience").fetchone()
+    assert bytes_ == 2 * 2 * 64  # of a state's width and an action's, in half precision
+    assert treeagent("world", "eval", copy).returncode == 0  # it remembers which
+    other = treeagent("world", "eval", copy, "world.encoder.kind=lexical")
+    assert other.returncode == 2 and "use the encoder that it was filled with" in " ".join(other.stderr.split())
+    (copy / "checkpoints" / "warm").rename(tmp_path / "warm")
+    lost = treeagent("world", "eval", copy)
+    assert lost.returncode == 2 and "set world.encoder.model to a policy's folder" in " ".join(lost.stderr.split())
+    # It learnt with that one, and goes on with it wherever it lies now.
+    assert treeagent("world", "eval", copy, f"world.encoder.model={tmp_path / 'warm'}").returncode == 0
 
 
 def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from treeagent.checkpoint import load_checkpoint
 from treeagent.config import RunConfig
 from treeagent.envs.base import Env
 from treeagent.health import accuracy, alarms, imagination_alarms, return_spread, training_alarms, tree_figures
+from treeagent.imagine import make_encoder
 from treeagent.improvement import change, scorer
 from treeagent.jobs import WaveJob, read_trees
 from treeagent.loop import Row, learn, measure, refuse_held, report, search_waves, waves
@@ -63,6 +64,8 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     if checkpoint:
         run.take("start", checkpoint)
     start = current = checkpoint or warm_start(config, run, progress)
+    if settings.imagines:
+        make_encoder(config, _world(run, 1))  # fails now rather than after a search
     if settings.imagined_in(1):
         search_waves(config, run, progress, waves(config, run, start, _name(0), range(settings.seed_tasks)))
     course: list[dict[str, float]] = []

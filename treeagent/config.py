@@ -30,6 +30,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.targets import TargetConfig
 from treeagent.types import Refused
+from treeagent.world_model.encoder import EncoderConfig
 
 _STRICT = ConfigDict(extra="forbid")
 Method = Literal["rft", "dpo", "grpo"]
@@ -281,6 +282,11 @@ class AdaptConfig:
         """The share of round ``number``, from 1 on."""
         return self.imagined[number - 1] if isinstance(self.imagined, tuple) else self.imagined
 
+    @property
+    def imagines(self) -> bool:
+        """Some round does."""
+        return any(self.imagined_in(number) for number in range(1, self.rounds + 1))
+
 
 @dataclass(frozen=True, config=_STRICT)
 class WorldConfig:
@@ -298,6 +304,8 @@ class WorldConfig:
     """It reasons before it answers; its reasoning is learnt from traces written by rule."""
     examples: Annotated[int, Field(ge=0)] = 0
     """k, similar steps that it is shown."""
+    encoder: EncoderConfig = Field(default_factory=EncoderConfig)
+    """What tells which are similar."""
     observations: Annotated[int, Field(gt=0)] | None = None
     """How many observations of the episode it is shown, the last ones; none shows all. One is enough where it tells
     everything, as a board does."""

@@ -21,9 +21,9 @@ from treeagent.search.growth import Growth, take_step
 from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return, succeeds
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Dynamics, Refused, State, Task, ToolCall, Transition
-from treeagent.world_model.encoder import LexicalEncoder
+from treeagent.world_model.encoder import Encoder, LexicalEncoder
 from treeagent.world_model.experience import ExperienceModel, Writer
-from treeagent.world_model.local import LocalWriter
+from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import answered
 from treeagent.world_model.wording import INSTRUCTIONS, Wording
@@ -49,6 +49,48 @@ class Imagination:
 def memory_path(world: Path) -> Path:
     """Where the memory of the world model in the folder ``world`` is."""
     return world.with_suffix(".sqlite")
+
+
+def open_memory(config: RunConfig, world: Path) -> ReplayBuffer:
+    """That memory, which is to be closed.
+
+    Raises:
+        Refused: as ``make_encoder`` and ``ReplayBuffer``.
+    """
+    return ReplayBuffer(memory_path(world), make_encoder(config, world))
+
+
+def make_encoder(config: RunConfig, world: Path) -> Encoder:
+    """What embeds the steps in the memory of the world model in the folder ``world``.
+
+    Raises:
+        Refused: its model or its package cannot be had.
+    """
+    kind, name = config.world.encoder.kind, config.world.encoder.model
+    if kind == "lexical":
+        return LexicalEncoder()
+    own = world.with_name("warm")
+    if name is None and not own.is_dir():
+        raise Refused(
+            f"world.encoder.kind is 'hidden-states', but {own}, whose they are where no model is named, is not there: "
+            "set world.encoder.model to a policy's folder"
+        )
+    return load_encoder(kind, name or str(own))
+
+
+@lru_cache(maxsize=1)
+def load_encoder(kind: str, name: str) -> Encoder:
+    """One with a model, by ``world.encoder``.
+
+    Raises:
+        Refused: the model or its package cannot be had.
+    """
+    if kind == "sentence-transformers":
+        from treeagent.world_model.sentences import SentenceEncoder  # its package is an extra
+
+        return SentenceEncoder(name)
+    checkpoint = load_checkpoint(name)
+    return HiddenStateEncoder(LocalGenerator(checkpoint.model), ChatFormat(checkpoint.tokenizer))
 
 
 def settings_path(run: Run) -> Path:
@@ -88,7 +130,7 @@ def world_model(
         return None if reason is None else FORBIDDEN + reason
 
     settings, writer = config.world, _writer(config, world)
-    memory = ReplayBuffer(memory_path(world), LexicalEncoder())
+    memory = open_memory(config, world)
     try:
         if settings.examples:
             len(memory)  # one that is lost is told here, not by every tree that would ask it

@@ -18,7 +18,7 @@ from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.imagine import memory_path, settings_path, wording, world_model
+from treeagent.imagine import memory_path, open_memory, settings_path, wording, world_model
 from treeagent.learners.likelihood import hard_rows
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
@@ -31,7 +31,6 @@ from treeagent.targets import TokenRow
 from treeagent.telemetry import Event, logged
 from treeagent.transitions import opening, transitions
 from treeagent.warm_start import demonstrations
-from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.fidelity import Fidelity, audit
 from treeagent.world_model.fit import answer_rows
 from treeagent.world_model.replay import ReplayBuffer
@@ -82,7 +81,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     if last is None:
         played, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
     else:  # the last one has them in its memory
-        played, known = [], list(_remembered(last))
+        played, known = [], list(_remembered(config, last))
     others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
     learnt, held_out = split(config, chain(experiences(run), others), known)
     if not learnt:
@@ -90,7 +89,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     path = memory_path(out)
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()  # an earlier fit may have learnt what is held out now
-    memory = ReplayBuffer(path, LexicalEncoder())
+    memory = open_memory(config, out)
     memory.add(learnt)
     demonstrated = sum(tree.budget.environment_steps for tree in played)
     facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
@@ -101,8 +100,8 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     return out
 
 
-def _remembered(world: Path) -> Iterator[Experience]:
-    memory = ReplayBuffer(memory_path(world), LexicalEncoder())
+def _remembered(config: RunConfig, world: Path) -> Iterator[Experience]:
+    memory = open_memory(config, world)
     try:
         yield from memory.experiences()
     finally:
@@ -166,7 +165,7 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
     Raises:
         RunError: there is nothing held out, or the model learnt from what is.
     """
-    most, own, known = config.world.audit_steps, list(_newest_first(run)), list(_remembered(world))
+    most, own, known = config.world.audit_steps, list(_newest_first(run)), list(_remembered(config, world))
     leaked = {one.task_id for one in known if _is_held_out(config, one.task_id)}
     if leaked:
         raise RunError(

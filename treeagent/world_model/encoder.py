@@ -7,13 +7,36 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, model_validator
+from pydantic.dataclasses import dataclass as config_dataclass
 
 Vectors = NDArray[np.float32]
 _WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class EncoderConfig:
+    """What tells which steps are similar."""
+
+    kind: Literal["lexical", "sentence-transformers", "hidden-states"] = "lexical"
+    """By the words that they share, by a model of sentence-transformers, or by a language model's hidden states."""
+    model: str | None = None
+    """Its folder or hub name; none takes the hidden states of the run's own policy, RUN/checkpoints/warm."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.kind == "sentence-transformers" and self.model is None:
+            raise ValueError("kind is 'sentence-transformers', but no model is named: set model, such as to a folder")
+        if self.kind == "lexical" and self.model is not None:
+            raise ValueError(
+                f"model is {self.model!r}, but kind is 'lexical', which has none: set kind to 'sentence-transformers' "
+                "or 'hidden-states', or leave model out"
+            )
+        return self
 
 
 class Encoder(Protocol):

@@ -1,0 +1,34 @@
+"""A model of sentence-transformers as an encoder."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from treeagent.types import Refused
+from treeagent.world_model.encoder import Vectors, unit
+
+try:
+    from sentence_transformers import SentenceTransformer
+except ImportError as error:
+    raise Refused(f"sentence-transformers is missing ({error}): pip install 'treeagent[sentences]'") from error
+
+
+class SentenceEncoder:
+    """Embeds texts by the model in a folder or of a hub name.
+
+    Raises:
+        Refused: there is none.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            self._model = SentenceTransformer(name)
+        except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise Refused(
+                f"world.encoder.model {name!r} cannot be loaded ({reason}): name a model of sentence-transformers"
+            ) from error
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Rows of length 1, [texts, the model's dimension]. A text too long for the model counts by its beginning."""
+        return unit(np.asarray(self._model.encode([*texts], show_progress_bar=False), np.float32))
