@@ -306,6 +306,15 @@ def test_a_world_model_on_a_server_is_neither_trained_nor_asked_how_sure_it_is()
     assert "confidence is 0.5 and hard_steps 0, but generator is 'remote'" in told
 
 
+def test_an_adapter_or_a_teacher_wants_a_world_model_that_is_trained() -> None:
+    remote = ("world.generator=remote", "world.model=m")
+    assert "lora is set, but generator is 'remote'" in sentence(None, *remote, "world.lora.rank=4")
+    assert "lora is set, but no model is named" in sentence(None, "world.lora.rank=4")
+    told = sentence(None, *remote, "world.teacher.model=t")
+    assert "teacher is 't', but generator is 'remote', so nothing is trained: leave one out" in told
+    assert "but reasoning is false" in sentence(None, "world.reasoning=false", "world.teacher.model=t")
+
+
 def test_no_more_demonstrations_than_the_warm_start_plays() -> None:
     told = sentence(None, "warm_start.episodes=10", "world.demonstrations=11")
     assert "world.demonstrations is 11, but warm_start.episodes is only 10" in told

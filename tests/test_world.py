@@ -328,22 +328,60 @@ def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
     assert len(refit(run, "world.held_out=0.6")) == Run.open(run).facts("world")["learnt"]
 
 
+def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> None:
+    @dataclass
+    class Master:
+        asked: int = 0
+
+        def reply(self, system: str, user: str) -> str:
+            self.asked += 1
+            assert "You are shown one step" in system and "The environment answered.\nOutcome: " in user
+            return "" if "click[buy now]" in user else "because of this"
+
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+
+    def fitted(url: str) -> "subprocess.CompletedProcess[str]":
+        teacher = ["world.reasoning=true", "world.teacher.model=teller", f"world.teacher.remote.url={url}"]
+        return treeagent("world", "fit", copy, *WORLD, *teacher, "world.teacher.remote.retries=0")
+
+    lost = fitted("http://127.0.0.1:9/v1")
+    assert lost.returncode == 2 and "correct world.teacher.remote.url" in " ".join(lost.stderr.split())
+    with served(master := Master()) as url:
+        done = fitted(url)
+    assert done.returncode == 0, done.stderr
+    facts = Run.open(copy).facts("world")
+    assert facts["explained"] > 0 < facts["unexplained"]
+    assert facts["explained"] + facts["unexplained"] == master.asked < facts["learnt"]
+    said = " ".join(done.stderr.split())
+    assert f"left {facts['unexplained']} of {master.asked} steps unexplained, which are reasoned by rule" in said
+    with world_model(load_config(copy / "world.toml"), copy / "checkpoints" / "world") as model:
+        step = next(one for one in experiences(Run.open(copy)) if one.kind == "search")
+        (draft,) = asyncio.run(model.writer.write([model.wording.prompt(step.history, step.action)], [0]))
+    assert draft.text.startswith("Why: because of this")
+
+
+def test_a_world_model_is_an_adapter_on_a_given_model(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+    settings = [*WORLD, "world.sft.max_steps=2", "world.max_tokens=1000", f"world.model={run / 'checkpoints' / 'warm'}"]
+    fitted = treeagent("world", "fit", copy, *settings, "world.lora.rank=4")
+    assert fitted.returncode == 0, fitted.stderr
+    assert (copy / "checkpoints" / "world" / "adapter_config.json").is_file()
+    assert not (copy / "checkpoints" / "world" / "model.safetensors").exists()
+    assert treeagent("world", "eval", copy).returncode == 0
+
+
 def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(run, tmp_path / "run")
-    shutil.rmtree(copy / "checkpoints" / "world")
-    (copy / "world.toml").unlink()
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
     fitted = treeagent("world", "fit", copy, *WORLD, "world.sft.max_steps=1", "world.encoder.kind=hidden-states")
     assert fitted.returncode == 0, fitted.stderr
     with closing(sqlite3.connect(copy / "checkpoints" / "world.sqlite")) as memory:
         (bytes_,) = memory.execute("SELECT DISTINCT length(vector) FROM experience").fetchone()
     assert bytes_ == 2 * 2 * 64  # of a state's width and an action's, in half precision
-    assert treeagent("world", "eval", copy).returncode == 0  # it remembers which
     other = treeagent("world", "eval", copy, "world.encoder.kind=lexical")
     assert other.returncode == 2 and "use the encoder that it was filled with" in " ".join(other.stderr.split())
     (copy / "checkpoints" / "warm").rename(tmp_path / "warm")
     lost = treeagent("world", "eval", copy)
     assert lost.returncode == 2 and "set world.encoder.model to a policy's folder" in " ".join(lost.stderr.split())
-    # It learnt with that one, and goes on with it wherever it lies now.
     assert treeagent("world", "eval", copy, f"world.encoder.model={tmp_path / 'warm'}").returncode == 0
 
 

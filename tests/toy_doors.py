@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Literal
+from typing import Literal, Protocol
 
 from treeagent.envs.base import Env, StepResult, task_to_play
 from treeagent.grammar import ReAct
@@ -99,6 +99,10 @@ class Teller:
         self.asked += len(prompts)
         return [Draft(WORDING.write(self.answer(prompt[-1].content))) for prompt in prompts]
 
+    def reply(self, system: str, user: str) -> str:
+        assert "You are the environment" in system
+        return WORDING.write(self.answer(user))
+
     def answer(self, prompt: str) -> Answer:
         actions = [line.removeprefix("Action: ") for line in prompt.splitlines() if line.startswith("Action: ")]
         if actions[-1] not in ("l", "r"):
@@ -108,9 +112,15 @@ class Teller:
         return Answer(self.sight(taken), self.prize(taken) if ends else 0.0, terminated=ends)
 
 
+class Served(Protocol):
+    """Who speaks behind a server."""
+
+    def reply(self, system: str, user: str) -> str: ...
+
+
 @contextmanager
-def served(teller: Teller) -> Iterator[str]:
-    """The address of a server that speaks the OpenAI protocol and answers as ``teller`` does."""
+def served(teller: Served) -> Iterator[str]:
+    """The address of a server that speaks the OpenAI protocol and replies as ``teller`` does."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -121,8 +131,8 @@ def served(teller: Teller) -> Iterator[str]:
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             system, user = asked["messages"]
-            assert system["role"] == "system" and "You are the environment" in system["content"]
-            said = {"role": "assistant", "content": WORDING.write(teller.answer(user["content"]))}
+            assert system["role"] == "system"
+            said = {"role": "assistant", "content": teller.reply(system["content"], user["content"])}
             choice = {"index": 0, "finish_reason": "stop", "message": said}
             self._send({"id": "a", "object": "chat.completion", "created": 0, "model": "teller", "choices": [choice]})
 

@@ -181,7 +181,8 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig) -> Generator:
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
 
-        return engine(*base_and_adapter(checkpoint), settings.vllm, settings.dtype, structured=settings.structured)
+        base, adapter = base_and_adapter(checkpoint)
+        return engine("policy", base, adapter, settings.vllm, settings.dtype, structured=settings.structured)
     from treeagent.generators.remote import RemoteGenerator
 
     return RemoteGenerator(settings.remote, str(checkpoint), settings.temperature, structured=settings.structured)

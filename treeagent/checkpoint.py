@@ -87,7 +87,7 @@ def _refused(name: str | Path) -> Iterator[None]:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise Refused(
             f"{name} cannot be loaded: {reason}: give the folder of a checkpoint or a model's name, and a "
-            "policy.device_map that this machine has"
+            "device_map that this machine has"
         ) from error
 
 

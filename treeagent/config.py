@@ -289,19 +289,44 @@ class AdaptConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class TeacherConfig:
+    """A model on a server that reasons about real steps, for the world model to learn to reason so."""
+
+    model: str
+    """Its name there."""
+    remote: RemoteConfig = Field(default_factory=RemoteConfig)
+    """The server."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Of its lines; 0 is greedy."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 256
+    """Longest answer, thinking included where the server counts it."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class WorldConfig:
     """The world model: what it is, what it learns from and how it is audited."""
 
-    generator: Literal["local", "remote"] = "local"
-    """A model here, which is trained, or one on a server, which is told what to do and shown ``examples``."""
+    generator: Literal["local", "vllm", "remote"] = "local"
+    """A model here, which is trained, and then samples in transformers or by a vLLM engine in this process; or one on a
+    server, which is told what to do and shown ``examples``."""
     model: str | None = None
     """A local folder or hub name to fine-tune; none trains one from scratch. On a server, its name there."""
+    lora: LoraConfig | None = None
+    """An adapter that is trained in place of the model's own weights."""
+    dtype: DType = "auto"
+    """Of the weights that sample in this process."""
+    device_map: str | None = None
+    """Where transformers puts them, such as "cuda"; none is the CPU."""
+    vllm: VllmConfig = Field(default_factory=VllmConfig)
+    """The engine."""
     remote: RemoteConfig = Field(default_factory=RemoteConfig)
     """The server."""
     scratch: ScratchConfig = Field(default_factory=ScratchConfig)
     """Sizes of the one from scratch."""
     reasoning: bool = True
-    """It reasons before it answers; its reasoning is learnt from traces written by rule."""
+    """It reasons before it answers, as ``teacher`` does or, without one, a rule."""
+    teacher: TeacherConfig | None = None
+    """Who writes the reasoning that it learns. A step that the teacher does not explain is reasoned by rule."""
     examples: Annotated[int, Field(ge=0)] = 0
     """k, similar steps that it is shown."""
     encoder: EncoderConfig = Field(default_factory=EncoderConfig)
@@ -347,6 +372,14 @@ class WorldConfig:
     def _named(self) -> Self:
         if self.generator == "remote" and self.model is None:
             raise ValueError("generator is 'remote', but no model is named: set model to the server's name for it")
+        if self.lora and (self.generator == "remote" or self.model is None):
+            why = "generator is 'remote'" if self.generator == "remote" else "no model is named"
+            raise ValueError(
+                f"lora is set, but {why}, so no adapter can be trained: leave it out, or name a model here"
+            )
+        if self.teacher and (self.generator == "remote" or not self.reasoning):
+            why = "generator is 'remote', so nothing is trained" if self.reasoning else "reasoning is false"
+            raise ValueError(f"teacher is {self.teacher.model!r}, but {why}: leave one out")
         if self.generator == "remote" and (self.confidence or self.hard_steps):
             raise ValueError(
                 f"confidence is {self.confidence:g} and hard_steps {self.hard_steps}, but generator is 'remote': a "
@@ -407,7 +440,12 @@ class RunConfig:
                 "from a worker: set it, to 0.5 for two workers on one"
             )
         shared = self.engine == "local" or self.ray.gpus_per_worker < 1
-        if self.policy.generator == "vllm" and self.workers > 1 and shared:
+        if self.policy.generator == self.world.generator == "vllm":
+            raise ValueError(
+                "policy.generator and world.generator are both 'vllm', but a process has one engine: serve the world "
+                "model (vllm serve) and set world.generator=remote, or set one of them to local"
+            )
+        if "vllm" in (self.policy.generator, self.world.generator) and self.workers > 1 and shared:
             raise ValueError(
                 f"workers is {self.workers}, and each would start a vLLM engine of its own: set workers=1, or "
                 "engine=ray and ray.gpus_per_worker"

@@ -7,13 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 
-from treeagent.checkpoint import Checkpoint, load_checkpoint
-from treeagent.config import RunConfig, load_config
+from pydantic import ValidationError
+
+from treeagent.checkpoint import Checkpoint, base_and_adapter, load_checkpoint, load_tokenizer
+from treeagent.config import RunConfig, TeacherConfig, WorldConfig, load_config
 from treeagent.envs.base import Env
 from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
+from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import DType
 from treeagent.generators.local import LocalGenerator
 from treeagent.health import finished_paths
 from treeagent.run import Run
@@ -21,7 +26,7 @@ from treeagent.search.growth import Growth, take_step
 from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return, succeeds
 from treeagent.seeds import derive_seed
 from treeagent.types import Action, Dynamics, Refused, State, Task, ToolCall, Transition
-from treeagent.world_model.encoder import Encoder, LexicalEncoder
+from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
 from treeagent.world_model.experience import ExperienceModel, Writer
 from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
 from treeagent.world_model.replay import ReplayBuffer
@@ -66,30 +71,30 @@ def make_encoder(config: RunConfig, world: Path) -> Encoder:
     Raises:
         Refused: its model or its package cannot be had.
     """
-    kind, name = config.world.encoder.kind, config.world.encoder.model
-    if kind == "lexical":
+    settings = config.world.encoder
+    if settings.kind == "lexical":
         return LexicalEncoder()
     own = world.with_name("warm")
-    if name is None and not own.is_dir():
+    if settings.model is None and not own.is_dir():
         raise Refused(
             f"world.encoder.kind is 'hidden-states', but {own}, whose they are where no model is named, is not there: "
             "set world.encoder.model to a policy's folder"
         )
-    return load_encoder(kind, name or str(own))
+    return load_encoder(settings, settings.model or str(own))
 
 
 @lru_cache(maxsize=1)
-def load_encoder(kind: str, name: str) -> Encoder:
-    """One with a model, by ``world.encoder``.
+def load_encoder(settings: EncoderConfig, name: str) -> Encoder:
+    """One with a model.
 
     Raises:
         Refused: the model or its package cannot be had.
     """
-    if kind == "sentence-transformers":
+    if settings.kind == "sentence-transformers":
         from treeagent.world_model.sentences import SentenceEncoder  # its package is an extra
 
-        return SentenceEncoder(name)
-    checkpoint = load_checkpoint(name)
+        return SentenceEncoder(name, settings.device)
+    checkpoint = load_checkpoint(name, device_map=settings.device)
     return HiddenStateEncoder(LocalGenerator(checkpoint.model), ChatFormat(checkpoint.tokenizer))
 
 
@@ -116,6 +121,22 @@ def wording(config: RunConfig) -> Wording:
     """A model that is trained on answers needs no instructions."""
     settings = config.world
     return Wording(INSTRUCTIONS if settings.model else "", settings.reasoning, settings.observations)
+
+
+def require_world(settings: WorldConfig) -> None:
+    """Ask for what a world model of these settings turns to, before anything is done for it.
+
+    Raises:
+        Refused: a server or its model, an encoder or a package cannot be had.
+    """
+    if settings.encoder.model is not None:
+        load_encoder(settings.encoder, settings.encoder.model)
+    if settings.generator == "vllm":
+        import_module("treeagent.generators.vllm")
+    elif settings.generator == "remote":
+        _remote_world(settings)
+    if settings.teacher is not None:
+        teacher(settings.teacher)
 
 
 @contextmanager
@@ -148,6 +169,8 @@ def world_model(
         )
     finally:
         memory.close()
+        if isinstance(writer, LocalWriter):
+            writer.generator.forget()  # an engine leaves the GPUs to what comes next
 
 
 def planner(config: RunConfig, env: Env | None = None) -> AbstractContextManager[ExperienceModel]:
@@ -157,15 +180,14 @@ def planner(config: RunConfig, env: Env | None = None) -> AbstractContextManager
     Raises:
         Refused: as ``planned_in``.
     """
-    settings, world = planned_in(config)
-    return world_model(replace(settings, policy=config.policy, environment=config.environment), world, env)
+    return world_model(*planned_in(config), env)
 
 
 def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
-    """The settings and the folder of that world model.
+    """The agent's settings, with those of that world model, and its folder.
 
     Raises:
-        Refused: it is of another environment or other options of it, or there is none.
+        Refused: it is of another environment or other options of it, or does not go with the agent, or there is none.
     """
     run = Run.open(Path(config.evaluate.world))
     settings, world = world_of(run)
@@ -185,26 +207,55 @@ def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
             )
             + ": set environment.options as that run has them, or name a run of these"
         )
-    return settings, world
+    try:
+        # Demonstrations are for fitting it, and bound to a warm start that this agent need not have had.
+        return replace(config, world=replace(settings.world, demonstrations=0)), world
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise Refused(f"evaluate.world {run.path} does not go with the other settings: {reason}") from None
 
 
 def _writer(config: RunConfig, world: Path) -> Writer:
     settings = config.world
     if settings.generator == "remote":
-        from treeagent.generators.remote import RemoteChat  # its package is an extra
-        from treeagent.world_model.remote import RemoteWriter
+        return _remote_world(settings)
+    generator: Generator
+    if settings.generator == "vllm":
+        from treeagent.generators.vllm import engine
 
-        served = RemoteChat(settings.remote, str(settings.model), "world.remote")
-        return RemoteWriter(served, settings.temperature, max_new_tokens=settings.max_new_tokens)
-    checkpoint = _load(world)
-    generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
-    chat = ChatFormat(checkpoint.tokenizer)
-    return LocalWriter(generator, chat, settings.temperature, max_new_tokens=settings.max_new_tokens)
+        generator = engine("world", *base_and_adapter(world), settings.vllm, settings.dtype)
+        tokenizer = load_tokenizer(world)
+    else:
+        checkpoint = _load(world, settings.dtype, settings.device_map)
+        generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+        tokenizer = checkpoint.tokenizer
+    return LocalWriter(generator, ChatFormat(tokenizer), settings.temperature, max_new_tokens=settings.max_new_tokens)
+
+
+def _remote_world(settings: WorldConfig) -> Writer:
+    return _served("world", str(settings.model), settings)
+
+
+def teacher(settings: TeacherConfig) -> Writer:
+    """The model on a server that reasons about real steps.
+
+    Raises:
+        Refused: the server cannot be reached, or does not serve it.
+    """
+    return _served("world.teacher", settings.model, settings)
+
+
+def _served(section: str, model: str, settings: WorldConfig | TeacherConfig) -> Writer:
+    from treeagent.generators.remote import RemoteChat  # its package is an extra
+    from treeagent.world_model.remote import RemoteWriter
+
+    served = RemoteChat(settings.remote, model, f"{section}.remote")
+    return RemoteWriter(served, settings.temperature, max_new_tokens=settings.max_new_tokens)
 
 
 @lru_cache(maxsize=1)
-def _load(world: Path) -> Checkpoint:
-    return load_checkpoint(world)
+def _load(world: Path, dtype: DType, device_map: str | None) -> Checkpoint:
+    return load_checkpoint(world, dtype, device_map)
 
 
 async def settle(trees: Sequence[Tree], environment: Dynamics, steps: int, seconds: float | None = None) -> None:

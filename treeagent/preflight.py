@@ -12,7 +12,7 @@ from treeagent.checkpoint import load_tokenizer
 from treeagent.config import Method, RunConfig
 from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.base import Env
-from treeagent.imagine import load_encoder, planned_in
+from treeagent.imagine import planned_in, require_world
 from treeagent.loop import refuse_held
 from treeagent.run import RunError
 from treeagent.tracking import require_trackers
@@ -38,10 +38,9 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     require_trackers(config)
     if config.evaluate.world:
         planned_in(config)
-    encoder = config.world.encoder
-    if "adapt" in uses and config.adapt.imagines and encoder.model is not None:
-        load_encoder(encoder.kind, encoder.model)
     _require_engines(config)
+    if "adapt" in uses and config.adapt.imagines:
+        require_world(config.world)  # hours before a round turns to it
     _require_device(config)
     refuse_held(config, methods)
     if config.update.processes > 1 and config.update.accelerate_config:

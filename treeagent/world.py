@@ -18,8 +18,18 @@ from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.imagine import memory_path, open_memory, settings_path, wording, world_model
+from treeagent.imagine import (
+    make_encoder,
+    memory_path,
+    open_memory,
+    require_world,
+    settings_path,
+    teacher,
+    wording,
+    world_model,
+)
 from treeagent.learners.likelihood import hard_rows
+from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
 from treeagent.progress import Progress
@@ -34,6 +44,7 @@ from treeagent.warm_start import demonstrations
 from treeagent.world_model.fidelity import Fidelity, audit
 from treeagent.world_model.fit import answer_rows
 from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.teacher import Lessons, explain
 from treeagent.world_model.transition import Experience
 
 _COMMON = 0.01
@@ -46,7 +57,7 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
 
     Raises:
         RunError: the trees hold no step to learn from or are of another environment than ``config``, or a world model
-            was fitted with other settings.
+            was fitted with other settings; Refused, as ``require_world``.
     """
     if config.environment != run.config.environment:
         raise RunError(
@@ -64,6 +75,8 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     elif run.is_done("world"):
         run.forget("world")
     if not run.is_done("world"):
+        require_world(config.world)
+        make_encoder(config, out)
         write_atomic(kept, dump_config(config).encode())
     return fit(config, run, progress, out)
 
@@ -93,7 +106,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     memory.add(learnt)
     demonstrated = sum(tree.budget.environment_steps for tree in played)
     facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
-    if config.world.generator == "local":
+    if config.world.generator != "remote":
         facts |= _train(config, run, progress, out, last, learnt, memory)
     memory.close()
     run.finish(out.name, facts)
@@ -118,12 +131,17 @@ def _train(
     memory: ReplayBuffer,
 ) -> dict[str, Any]:
     """Write the weights; returns what is worth remembering."""
-    checkpoint = _initial_checkpoint(config, learnt) if last is None else load_checkpoint(last)
     settings = config.world
+    if last is None:
+        checkpoint = _initial_checkpoint(config, learnt)
+    else:
+        checkpoint = load_checkpoint(last, device_map=settings.device_map)
     chat = ChatFormat(checkpoint.tokenizer)
 
+    lessons = _taught(config, run, progress, learnt)
+
     def rows_of(found: Sequence[Experience], end_rows: int = 1) -> list[TokenRow]:
-        told = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows)
+        told = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, lessons.reasons)
         return [TokenRow(*row) for row in told if len(row.token_ids) <= settings.max_tokens]
 
     def learn(rows: Sequence[TokenRow], steps: int | None, name: str, rate: float) -> dict[str, Any]:
@@ -139,7 +157,7 @@ def _train(
     rows = rows_of(learnt, settings.end_rows)
     with logged(run.log, progress) as on_event:
         steps, rate = settings.sft.max_steps if last is None else settings.refit_steps, settings.sft.learning_rate
-        facts = {"update": learn(rows, steps, out.name, rate)}
+        facts: dict[str, Any] = {"update": learn(rows, steps, out.name, rate)}
         if settings.hard_steps and (ends := rows_of([one for one in learnt if one.terminated])):
             count = settings.hard_steps * settings.sft.batch_size * settings.sft.accumulation // 2
             seed = derive_seed(config.seed, hard)
@@ -149,7 +167,38 @@ def _train(
     save_checkpoint(checkpoint, out)
     for name in (out.name, hard):
         shutil.rmtree(out.with_name(f".{name}"), ignore_errors=True)
+    if settings.teacher:
+        facts |= {"explained": len(lessons.reasons), "unexplained": lessons.unexplained}
     return {"rows": len(rows), **facts}
+
+
+def _taught(config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]) -> Lessons:
+    """What the teacher says of the steps, if there is one; RUN/teacher.sqlite keeps it for every later fit.
+
+    Raises:
+        RunError: it explains none.
+    """
+    if config.world.teacher is None:
+        return Lessons()
+    with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
+        lessons = explain(
+            learnt,
+            teacher(config.world.teacher),
+            wording(config),
+            run.path / "teacher.sqlite",
+            config.world.teacher.model,
+            config.seed,
+            advance,
+        )
+    asked = len(lessons.reasons) + lessons.unexplained
+    if asked and not lessons.reasons:
+        raise RunError(f"world.teacher explained none of {asked} steps, the first for this reason: {lessons.error}")
+    if lessons.unexplained:
+        progress.warn(
+            f"world.teacher left {lessons.unexplained} of {asked} steps unexplained, which are reasoned by rule, the "
+            f"first for this reason: {lessons.error}"
+        )
+    return lessons
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claims_kept: int = 0) -> Fidelity:
@@ -285,8 +334,9 @@ def _numberless(call: str) -> str:
 def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience]) -> Checkpoint:
     settings, words = config.world, wording(config)
     if settings.model is not None:
-        loaded = load_checkpoint(settings.model)
-        return Checkpoint(loaded.model, loaded.tokenizer, None)
+        loaded = load_checkpoint(settings.model, device_map=settings.device_map)
+        adapted = with_adapter(loaded.model, settings.lora, derive_seed(config.seed, "world", "lora"))
+        return Checkpoint(adapted, loaded.tokenizer, None)
     prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
     tokenizer = train_tokenizer(chain(prompts, map(words.target, learnt)), settings.scratch)
     return Checkpoint(random_model(tokenizer, settings.scratch, derive_seed(config.seed, "world")), tokenizer, None)

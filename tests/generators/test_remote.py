@@ -473,3 +473,10 @@ def test_a_hosted_chat_model_is_evaluated_by_its_name_alone(server: OpenAIServer
 def test_several_workers_cannot_each_have_an_engine() -> None:
     with pytest.raises(ConfigError, match="workers is 2, and each would start a vLLM engine of its own: set workers=1"):
         load_config(None, ["policy.generator=vllm", "workers=2"])
+    with pytest.raises(ConfigError, match="workers is 2, and each would start a vLLM engine of its own"):
+        load_config(None, ["world.generator=vllm", "workers=2"])
+
+
+def test_one_process_has_one_engine() -> None:
+    with pytest.raises(ConfigError, match="are both 'vllm', but a process has one engine: serve the world model"):
+        load_config(None, ["policy.generator=vllm", "world.generator=vllm", "workers=1"])

@@ -1,5 +1,6 @@
 """The engine against the model that it runs, where the vllm extra is installed: pytest -m vllm -W default."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,14 @@ from treeagent.generators.structured import Form
 
 pytest.importorskip("vllm", reason="wants the vllm extra")
 
+from treeagent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.config import load_config
 from treeagent.generators.vllm import VllmGenerator
+from treeagent.generators.vllm import engine as shared_engine
+from treeagent.imagine import world_model
+from treeagent.types import Message, Refused
+from treeagent.world_model.experience import Draft
+from treeagent.world_model.local import LocalWriter
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns as it is imported
 PROMPTS = [tuple(10 + place % 300 for place in range(length)) for length in (9, 23, 1, 300)]
@@ -152,3 +160,29 @@ def test_an_adapter_runs_on_its_base(folder: Path) -> None:
     assert difference(engine, cast(PreTrainedModel, adapted), 1.0) < 1e-4
     assert difference(engine, network(0), 1.0) > 0.05
     engine.close()
+
+
+def test_a_world_model_writes_what_it_writes_in_transformers(folder: Path) -> None:
+    chat, model = ChatFormat(tokenizer()), network(0)
+    engine = VllmGenerator(str(folder / "0"), None, VllmConfig(), "float32")
+    prompts = [(Message("user", text),) for text in ("look", "x " * 600, "click[red]")]
+
+    def written(writer: LocalWriter) -> list[Draft]:
+        return [*asyncio.run(writer.write(prompts, SEEDS[:3]))]
+
+    ours, theirs = (
+        written(LocalWriter(generator, chat, max_new_tokens=12)) for generator in (LocalGenerator(model), engine)
+    )
+    engine.close()
+    assert [draft.text for draft in theirs] == [draft.text for draft in ours]
+    assert [draft.error for draft in theirs] == [draft.error for draft in ours]
+    assert "context holds" in theirs[1].error and all(draft.text for draft in (theirs[0], theirs[2]))
+
+
+def test_the_engine_of_a_world_model_is_no_policys(folder: Path, tmp_path: Path) -> None:
+    save_checkpoint(Checkpoint(network(0), tokenizer(), None), tmp_path / "world")
+    config = load_config(None, ["workers=1", "world.generator=vllm", "world.dtype=float32"])
+    with world_model(config, tmp_path / "world"):
+        pass
+    with pytest.raises(Refused, match="vLLM engine runs the world's model, so the policy's cannot: serve one of them"):
+        shared_engine("policy", str(folder / "0"), None, VllmConfig(), "float32")

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_sentences_embed_steps(folder: Path, open_buffer: OpenBuffer) -> None:
     steps = shop_steps(3)
-    encoder = SentenceEncoder(str(folder))
+    encoder = SentenceEncoder(str(folder), "cpu")
     rows = encoder.encode(["red lamp", "", "red lamp", "lamp " * 999])
     assert rows.shape == (4, WIDTH)
     assert rows[0] == pytest.approx(rows[2], abs=1e-5)
@@ -45,6 +45,11 @@ def test_sentences_embed_steps(folder: Path, open_buffer: OpenBuffer) -> None:
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"world.encoder.model '.*' cannot be loaded .*: name a model of sentence"):
-        SentenceEncoder(str(tmp_path / "nowhere"))
+        SentenceEncoder(str(tmp_path / "nowhere"), "cpu")
     with pytest.raises(Refused, match=r"cannot be loaded"):
-        SentenceEncoder(str(tmp_path))
+        SentenceEncoder(str(tmp_path), "cpu")
+
+
+def test_a_device_that_is_not_there_is_told(folder: Path) -> None:
+    with pytest.raises(Refused, match=r"and a world.encoder.device that this machine has"):
+        SentenceEncoder(str(folder), "cuda:99")

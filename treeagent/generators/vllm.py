@@ -4,7 +4,7 @@ import gc
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from treeagent.generators.base import Pause, Sample, Usage, context_refusal, lark, token_limits
 from treeagent.generators.config import DType, VllmConfig
@@ -169,13 +169,31 @@ def _sample(drawn: CompletionOutput) -> Sample:
 
 _running: VllmGenerator | None = None
 """This process's engine: it takes nearly all of the GPUs' memory, so there is one."""
+_user = ""
+"""Whose it is."""
 
 
 def engine(
-    base: str, adapter: Path | None, config: VllmConfig, dtype: DType, *, structured: bool = False
+    user: Literal["policy", "world"],
+    base: str,
+    adapter: Path | None,
+    config: VllmConfig,
+    dtype: DType,
+    *,
+    structured: bool = False,
 ) -> VllmGenerator:
-    """This process's engine, turned to a checkpoint; started where there is none that could be."""
-    global _running
+    """This process's engine, turned to a checkpoint; started where there is none that could be.
+
+    Raises:
+        Refused: it is another user's, who would go on with weights not its own.
+    """
+    global _running, _user
+    if _running is not None and user != _user:
+        raise Refused(
+            f"this process's vLLM engine runs the {_user}'s model, so the {user}'s cannot: serve one of them (vllm "
+            "serve) and set its generator to remote, or set it to local"
+        )
+    _user = user
     if _running is None or _running.structured < structured or not _running.load(base, adapter):
         if _running is not None:
             _running.close()

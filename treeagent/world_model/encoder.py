@@ -26,6 +26,8 @@ class EncoderConfig:
     """By the words that they share, by a model of sentence-transformers, or by a language model's hidden states."""
     model: str | None = None
     """Its folder or hub name; none takes the hidden states of the run's own policy, RUN/checkpoints/warm."""
+    device: str = "cpu"
+    """Where that runs, such as "cuda"."""
 
     @model_validator(mode="after")
     def _named(self) -> Self:

@@ -4,8 +4,9 @@ L = -log P(R* | s, a, d) - log P(s', r | s, a, d, R*), DreamGym's equation 5: on
 mask of ordinary supervised fine-tuning is true on all of its tokens and nowhere else.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
+from types import MappingProxyType
 from typing import NamedTuple
 
 from treeagent.generators.chat import ChatFormat
@@ -30,16 +31,17 @@ def answer_rows(
     retriever: Retriever | None = None,
     examples: int = 0,
     end_rows: int = 1,
+    reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[AnswerRow]:
     """One row an experience, ``end_rows`` of one that ends its episode, with the prompt as ``ExperienceModel`` will
-    write it.
+    write it; ``reasons`` are a teacher's, by digest.
 
     The same state and action are never among the examples of a row, or the model would learn to copy the answer.
     """
     near = _examples(experiences, retriever, examples)
     for one, similar in zip(experiences, near, strict=True):
         prompt = chat.prompt_ids(wording.prompt(one.history, one.action, similar))
-        answer = chat.encode_action(wording.target(one))
+        answer = chat.encode_action(wording.target(one, reasons.get(one.digest(), "")))
         row = AnswerRow(one.task_id, prompt + answer, (False,) * len(prompt) + (True,) * len(answer))
         yield from repeat(row, end_rows if one.terminated else 1)
 

@@ -1,4 +1,4 @@
-"""A local transformers model as a world model's writer, and its hidden states as an encoder."""
+"""A model in this process as a world model's writer, and its hidden states as an encoder."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeagent.generators.base import Sample
+from treeagent.generators.base import Failure, Generator, Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.types import Message
@@ -16,9 +16,9 @@ from treeagent.world_model.experience import Draft
 
 @dataclass(frozen=True, slots=True)
 class LocalWriter:
-    """Samples answers."""
+    """Samples answers, in transformers or by an engine."""
 
-    generator: LocalGenerator
+    generator: Generator
     chat: ChatFormat
     temperature: float = 0.0
     """0 is greedy."""
@@ -37,10 +37,13 @@ class LocalWriter:
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
         )
-        drafts = {place: self._draft(sample) for place, (sample,) in zip(readable, samples, strict=True)}
+        drafts = {place: self._draft(drawn) for place, drawn in zip(readable, samples, strict=True)}
         return [drafts.get(place, Draft("", error)) for place, error in enumerate(errors)]
 
-    def _draft(self, sample: Sample) -> Draft:
+    def _draft(self, drawn: Sequence[Sample] | Failure) -> Draft:
+        if isinstance(drawn, Failure):
+            return Draft("", drawn.reason)
+        (sample,) = drawn
         text, count = self.chat.decode(sample.token_ids), len(sample.token_ids)
         if sample.token_ids[-1] != self.chat.stop_id:
             return Draft(text, f"the answer was cut off after {count} tokens")

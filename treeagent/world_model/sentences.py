@@ -20,13 +20,14 @@ class SentenceEncoder:
         Refused: there is none.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, device: str) -> None:
         try:
-            self._model = SentenceTransformer(name)
-        except (OSError, ValueError) as error:
+            self._model = SentenceTransformer(name, device=device)
+        except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch asserts that there is a GPU
             reason = str(error).partition("\n")[0]
             raise Refused(
-                f"world.encoder.model {name!r} cannot be loaded ({reason}): name a model of sentence-transformers"
+                f"world.encoder.model {name!r} cannot be loaded ({reason}): name a model of sentence-transformers, "
+                "and a world.encoder.device that this machine has"
             ) from error
 
     def encode(self, texts: Sequence[str]) -> Vectors:

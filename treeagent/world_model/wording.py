@@ -72,10 +72,10 @@ class Wording:
         system = (Message("system", self.instructions),) if self.instructions else ()
         return (*system, Message("user", "\n\n".join(parts)))
 
-    def target(self, one: Experience) -> str:
-        """The answer to be learnt, its reasoning written by rule from what the prompt shows."""
+    def target(self, one: Experience, why: str = "") -> str:
+        """The answer to be learnt, with a teacher's ``why`` or, without one, the rule's from what the prompt shows."""
         seen = replace(one, history=self._shown(one.history))
-        return self.write(answer_of(one, trace(seen) if self.reasoning else ""))
+        return self.write(answer_of(one, (why or trace(seen)) if self.reasoning else ""))
 
     def _shown(self, history: Sequence[Message]) -> tuple[Message, ...]:
         task, *happened = history

@@ -1,0 +1,102 @@
+"""Reasoning by a teacher: a model that is shown what the environment answered says why (R* of DreamGym's equation 5).
+Every line is paid for once: it is on disk before the next ones are asked for."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from treeagent.seeds import derive_seed
+from treeagent.types import Message, Refused
+from treeagent.world_model.experience import Writer
+from treeagent.world_model.transition import Experience
+from treeagent.world_model.wording import Wording, answer_of
+
+INSTRUCTIONS = """\
+You are shown one step of an agent in an environment: what happened so far, the task, the agent's action, and what the \
+environment answered. Write one line of reasoning that leads from what came before to this answer: what the action \
+names or asks for there, what it changes, and, where the task ends, which of its conditions are met and which are not. \
+Who reads your line and has not seen the answer must be able to write it. Do not mention that you have seen it. Write \
+that line and nothing else."""
+_BATCH = 256
+"""Steps asked for together, and made durable by one transaction."""
+_SCHEMA = "CREATE TABLE IF NOT EXISTS reason (teacher TEXT, digest TEXT, line TEXT, PRIMARY KEY (teacher, digest))"
+
+
+@dataclass(slots=True)
+class Lessons:
+    """What a teacher said of some steps."""
+
+    reasons: dict[str, str] = field(default_factory=dict[str, str])
+    """The line of reasoning by the step's digest, of the steps that it explained."""
+    unexplained: int = 0
+    error: str = ""
+    """Why the first of these is without."""
+
+
+def explain(
+    experiences: Sequence[Experience],
+    writer: Writer,
+    wording: Wording,
+    path: Path,
+    teacher: str,
+    seed: int = 0,
+    on_done: Callable[[int], None] | None = None,
+) -> Lessons:
+    """A line of reasoning for every step; of how a task begins there is nothing to say.
+
+    Args:
+        wording: how much of an episode the world model is shown, and so the teacher.
+        path: a database that keeps the lines, made where it is not there; a step that it holds is not asked for again.
+        teacher: whose they are.
+        seed: of the draws, with the step's digest.
+        on_done: receives how many more steps are dealt with.
+
+    Raises:
+        Refused: the database is damaged or cannot be written.
+    """
+    steps, lessons = [one for one in experiences if not one.opens], Lessons()
+    shown = replace(wording, instructions=INSTRUCTIONS)
+    try:
+        with closing(sqlite3.connect(path, timeout=60)) as kept:
+            kept.execute(_SCHEMA)
+            known = dict(kept.execute("SELECT digest, line FROM reason WHERE teacher = ?", (teacher,)).fetchall())
+            for start in range(0, len(steps), _BATCH):
+                batch = {one.digest(): one for one in steps[start : start + _BATCH]}
+                lessons.reasons |= {digest: known[digest] for digest in batch if digest in known}
+                asked = {digest: one for digest, one in batch.items() if digest not in known}
+                seeds = [derive_seed(seed, "teacher", digest) for digest in asked]
+                drafts = asyncio.run(writer.write([question(shown, one) for one in asked.values()], seeds))
+                lines = {digest: _line(draft.text) for digest, draft in zip(asked, drafts, strict=True) if draft.text}
+                told = {digest: line for digest, line in lines.items() if line}
+                for digest, draft in zip(asked, drafts, strict=True):
+                    if digest not in told:
+                        lessons.unexplained += 1
+                        lessons.error = lessons.error or draft.error or f"the answer {draft.text[:80]!r} has no line"
+                lessons.reasons |= told
+                with kept:
+                    kept.executemany(
+                        "INSERT OR REPLACE INTO reason VALUES (?, ?, ?)",
+                        [(teacher, digest, line) for digest, line in told.items()],
+                    )
+                if on_done:
+                    on_done(len(steps[start : start + _BATCH]))
+    except sqlite3.Error as error:
+        raise Refused(
+            f"the reasons in {path} cannot be used ({error}): free some space, or remove the file to ask for all anew"
+        ) from error
+    return lessons
+
+
+def question(wording: Wording, one: Experience) -> tuple[Message, ...]:
+    """What the world model will be asked, with the answer."""
+    *before, asked = wording.prompt(one.history, one.action)
+    told = f"{asked.content}\n\nThe environment answered.\n{wording.write(answer_of(one))}"
+    return (*before, Message("user", told))
+
+
+def _line(text: str) -> str:
+    """What a teacher wrote, in one line; what it thought before it, it did not say."""
+    return " ".join(text.rpartition("</think>")[2].split()).removeprefix("Why:").strip()
