@@ -235,6 +235,16 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
             ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],
             "world.encoder.model '/nowhere' cannot be loaded",
         ),
+        (["adapt.imagined=0.5", "world.device_map=here"], "world.device_map is 'here', which torch cannot use here: "),
+        (
+            [
+                "adapt.imagined=0.5",
+                "world.teacher.model=m",
+                "world.teacher.remote.url=http://127.0.0.1:9/v1",
+                "world.teacher.remote.retries=0",
+            ],
+            "correct world.teacher.remote.url",
+        ),
         (["world.encoder.kind=sentence-transformers"], "world.encoder: kind is 'sentence-transformers', but no model"),
         (["world.encoder.model=m"], "world.encoder: model is 'm', but kind is 'lexical', which has none"),
     ],

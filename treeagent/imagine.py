@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -32,6 +33,9 @@ from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import answered
 from treeagent.world_model.wording import INSTRUCTIONS, Wording
+
+if TYPE_CHECKING:
+    from treeagent.world_model.remote import RemoteWriter  # its package is an extra
 
 _TINY = 1e-9
 """Returns that differ by no more are equal."""
@@ -232,11 +236,11 @@ def _writer(config: RunConfig, world: Path) -> Writer:
     return LocalWriter(generator, ChatFormat(tokenizer), settings.temperature, max_new_tokens=settings.max_new_tokens)
 
 
-def _remote_world(settings: WorldConfig) -> Writer:
+def _remote_world(settings: WorldConfig) -> "RemoteWriter":
     return _served("world", str(settings.model), settings)
 
 
-def teacher(settings: TeacherConfig) -> Writer:
+def teacher(settings: TeacherConfig) -> "RemoteWriter":
     """The model on a server that reasons about real steps.
 
     Raises:
@@ -245,8 +249,8 @@ def teacher(settings: TeacherConfig) -> Writer:
     return _served("world.teacher", settings.model, settings)
 
 
-def _served(section: str, model: str, settings: WorldConfig | TeacherConfig) -> Writer:
-    from treeagent.generators.remote import RemoteChat  # its package is an extra
+def _served(section: str, model: str, settings: WorldConfig | TeacherConfig) -> "RemoteWriter":
+    from treeagent.generators.remote import RemoteChat
     from treeagent.world_model.remote import RemoteWriter
 
     served = RemoteChat(settings.remote, model, f"{section}.remote")

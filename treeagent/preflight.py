@@ -39,9 +39,13 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     if config.evaluate.world:
         planned_in(config)
     _require_engines(config)
+    devices = {"policy.device_map": config.policy.device_map}
     if "adapt" in uses and config.adapt.imagines:
+        devices |= {"world.device_map": config.world.device_map, "world.encoder.device": config.world.encoder.device}
         require_world(config.world)  # hours before a round turns to it
-    _require_device(config)
+    if config.engine != "ray":  # whose machines are others than this one
+        for key, device in devices.items():
+            _require_device(key, device)
     refuse_held(config, methods)
     if config.update.processes > 1 and config.update.accelerate_config:
         for method in methods:
@@ -59,22 +63,21 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
 
 def _require_engines(config: RunConfig) -> None:
     """Each says itself what to install where its package is missing."""
-    if config.engine == "ray":  # whose machines are others than this one
+    if config.engine == "ray":
         import_module("treeagent.ray_engine")
     elif config.policy.generator != "local":
         import_module(f"treeagent.generators.{config.policy.generator}")
 
 
-def _require_device(config: RunConfig) -> None:
-    place = config.policy.device_map
-    if place is None or place in _SPREAD or config.engine == "ray":
+def _require_device(key: str, device: str | None) -> None:
+    if device is None or device in _SPREAD:
         return
     try:
-        torch.empty(0, device=place)
+        torch.empty(0, device=device)
     except (AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise Refused(
-            f"policy.device_map is {place!r}, which torch cannot use here: {reason}: set it to 'cpu', to a device that "
+            f"{key} is {device!r}, which torch cannot use here: {reason}: set it to 'cpu', to a device that "
             f"this machine has, or to one of {', '.join(_SPREAD)}"
         ) from error
 

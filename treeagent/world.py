@@ -6,7 +6,7 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
@@ -44,7 +44,7 @@ from treeagent.warm_start import demonstrations
 from treeagent.world_model.fidelity import Fidelity, audit
 from treeagent.world_model.fit import answer_rows
 from treeagent.world_model.replay import ReplayBuffer
-from treeagent.world_model.teacher import Lessons, explain
+from treeagent.world_model.teacher import explain
 from treeagent.world_model.transition import Experience
 
 _COMMON = 0.01
@@ -132,16 +132,15 @@ def _train(
 ) -> dict[str, Any]:
     """Write the weights; returns what is worth remembering."""
     settings = config.world
+    reasons, taught = _taught(config, run, progress, learnt)
     if last is None:
-        checkpoint = _initial_checkpoint(config, learnt)
+        checkpoint = _initial_checkpoint(config, learnt, reasons)
     else:
         checkpoint = load_checkpoint(last, device_map=settings.device_map)
     chat = ChatFormat(checkpoint.tokenizer)
 
-    lessons = _taught(config, run, progress, learnt)
-
     def rows_of(found: Sequence[Experience], end_rows: int = 1) -> list[TokenRow]:
-        told = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, lessons.reasons)
+        told = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, reasons)
         return [TokenRow(*row) for row in told if len(row.token_ids) <= settings.max_tokens]
 
     def learn(rows: Sequence[TokenRow], steps: int | None, name: str, rate: float) -> dict[str, Any]:
@@ -167,29 +166,24 @@ def _train(
     save_checkpoint(checkpoint, out)
     for name in (out.name, hard):
         shutil.rmtree(out.with_name(f".{name}"), ignore_errors=True)
-    if settings.teacher:
-        facts |= {"explained": len(lessons.reasons), "unexplained": lessons.unexplained}
-    return {"rows": len(rows), **facts}
+    return {"rows": len(rows), **facts, **taught}
 
 
-def _taught(config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]) -> Lessons:
-    """What the teacher says of the steps, if there is one; RUN/teacher.sqlite keeps it for every later fit.
+def _taught(
+    config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
+) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """What the teacher says of the steps, if there is one, and what is worth remembering of that; RUN/teacher.sqlite
+    keeps every line for later fits.
 
     Raises:
         RunError: it explains none.
     """
-    if config.world.teacher is None:
-        return Lessons()
+    settings = config.world.teacher
+    if settings is None:
+        return {}, {}
+    writer, path = teacher(settings), run.path / "teacher.sqlite"
     with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
-        lessons = explain(
-            learnt,
-            teacher(config.world.teacher),
-            wording(config),
-            run.path / "teacher.sqlite",
-            config.world.teacher.model,
-            config.seed,
-            advance,
-        )
+        lessons = explain(learnt, writer, wording(config), path, settings.model, config.seed, advance)
     asked = len(lessons.reasons) + lessons.unexplained
     if asked and not lessons.reasons:
         raise RunError(f"world.teacher explained none of {asked} steps, the first for this reason: {lessons.error}")
@@ -198,7 +192,13 @@ def _taught(config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Ex
             f"world.teacher left {lessons.unexplained} of {asked} steps unexplained, which are reasoned by rule, the "
             f"first for this reason: {lessons.error}"
         )
-    return lessons
+    used = writer.chat.usage
+    return lessons.reasons, {
+        "explained": len(lessons.reasons),
+        "unexplained": lessons.unexplained,
+        "teacher_tokens": used.generated_tokens,
+        "teacher_price": used.price,
+    }
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claims_kept: int = 0) -> Fidelity:
@@ -331,12 +331,13 @@ def _numberless(call: str) -> str:
     return re.sub(r"\d+", "#", call)
 
 
-def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience]) -> Checkpoint:
+def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons: Mapping[str, str]) -> Checkpoint:
     settings, words = config.world, wording(config)
     if settings.model is not None:
         loaded = load_checkpoint(settings.model, device_map=settings.device_map)
         adapted = with_adapter(loaded.model, settings.lora, derive_seed(config.seed, "world", "lora"))
         return Checkpoint(adapted, loaded.tokenizer, None)
     prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
-    tokenizer = train_tokenizer(chain(prompts, map(words.target, learnt)), settings.scratch)
+    answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
+    tokenizer = train_tokenizer(chain(prompts, answers), settings.scratch)
     return Checkpoint(random_model(tokenizer, settings.scratch, derive_seed(config.seed, "world")), tokenizer, None)
