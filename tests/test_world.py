@@ -342,7 +342,8 @@ def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> Non
 
     def fitted(url: str) -> "subprocess.CompletedProcess[str]":
         teacher = ["world.reasoning=true", "world.teacher.model=teller", f"world.teacher.remote.url={url}"]
-        return treeagent("world", "fit", copy, *WORLD, *teacher, "world.teacher.remote.retries=0")
+        few = ["world.teacher.remote.concurrency=4", "world.teacher.remote.retries=1"]  # the server here is a small one
+        return treeagent("world", "fit", copy, *WORLD, *teacher, *few)
 
     lost = fitted("http://127.0.0.1:9/v1")
     assert lost.returncode == 2 and "correct world.teacher.remote.url" in " ".join(lost.stderr.split())
