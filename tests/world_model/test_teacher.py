@@ -97,6 +97,7 @@ def test_a_line_is_what_stays_of_an_answer(tmp_path: Path, said: str) -> None:
     [
         (Master(error="no answer within 3 s"), "no answer within 3 s"),
         (Master("<think>so many thoughts</think> "), "the answer '<think>so many thoughts</think> ' has no line"),
+        (Master("<think>cut off"), "the answer '<think>cut off' has no line"),
         (Master("Why:"), "the answer 'Why:' has no line"),
     ],
 )

@@ -69,7 +69,9 @@ def explain(
                 asked = {digest: one for digest, one in batch.items() if digest not in known}
                 seeds = [derive_seed(seed, "teacher", digest) for digest in asked]
                 drafts = asyncio.run(writer.write([question(shown, one) for one in asked.values()], seeds))
-                lines = {digest: _line(draft.text) for digest, draft in zip(asked, drafts, strict=True) if draft.text}
+                lines = {
+                    digest: _line(draft.text) for digest, draft in zip(asked, drafts, strict=True) if not draft.error
+                }
                 told = {digest: line for digest, line in lines.items() if line}
                 for digest, draft in zip(asked, drafts, strict=True):
                     if digest not in told:
@@ -98,5 +100,6 @@ def question(wording: Wording, one: Experience) -> tuple[Message, ...]:
 
 
 def _line(text: str) -> str:
-    """What a teacher wrote, in one line; what it thought before it, it did not say."""
-    return " ".join(text.rpartition("</think>")[2].split()).removeprefix("Why:").strip()
+    """What a teacher wrote, in one line, without its thoughts; empty where it was cut off among these."""
+    said = text.rpartition("</think>")[2]
+    return "" if "<think>" in said else " ".join(said.split()).removeprefix("Why:").strip()
