@@ -91,23 +91,28 @@ def test_what_is_tried_beside_the_demonstrations_is_counted_and_changes_none_of_
     _, plain = start(tmp_path / "run", ["warm_start.max_tokens=400"])
     assert plain["world_rows"] == plain["reflections"] == 0
     assert early["world_rows"] > 20 and early["reflections"] > 10
-    for same in ("demonstrations", "demonstration_success", "rows"):
+    for same in ("demonstrations", "demonstration_success", "rows", "left_out"):
         assert plain[same] == early[same]
+    assert plain["rows"] + plain["left_out"] == plain["demonstrations"]
     assert early["environment_steps"] > 2 * plain["environment_steps"]
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("settings", "said"),
     [
         (
-            "policy.max_new_tokens=10",
+            [*BOTH, "policy.max_new_tokens=10"],
             r"leave [1-9]\d* world rows .* and 0 reflections within policy.max_new_tokens \(10\)",
         ),
-        ("warm_start.max_tokens=30", r"leave 0 world rows within warm_start.max_tokens \(30\) and 0 reflections"),
+        (
+            [*BOTH, "warm_start.max_tokens=30"],
+            r"leave 0 world rows within warm_start.max_tokens \(30\) and 0 reflections",
+        ),
+        (["warm_start.max_tokens=30"], r"none of [1-9]\d* demonstrations is a row within warm_start.max_tokens \(30\)"),
     ],
 )
-def test_rows_that_are_wanted_but_too_long_are_refused(tmp_path: Path, override: str, said: str) -> None:
-    config = load_config(CONFIG, [*SMALL, *BOTH, override])
+def test_rows_that_are_wanted_but_too_long_are_refused(tmp_path: Path, settings: list[str], said: str) -> None:
+    config = load_config(CONFIG, [*SMALL, *settings])
     with Run.create(tmp_path / "run", config, resume=False) as run, pytest.raises(RunError, match=said):
         warm_start(config, run, QuietProgress())
 

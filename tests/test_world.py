@@ -361,6 +361,21 @@ def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> Non
     assert draft.text.startswith("Why: because of this")
 
 
+def test_rows_that_are_too_long_are_counted_and_not_all(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+    none = treeagent("world", "fit", copy, *WORLD, "world.max_tokens=20")
+    assert none.returncode == 2
+    assert "steps to learn from is a row within world.max_tokens (20): raise it" in " ".join(none.stderr.split())
+    settings = [*WORLD, "world.sft.max_steps=1", "world.hard_steps=0", "world.end_rows=2"]
+    few = treeagent("world", "fit", copy, *settings, "world.max_tokens=120")  # nothing was learnt with the others
+    assert few.returncode == 0, few.stderr
+    facts = Run.open(copy).facts("world")
+    ends = sum(one.terminated for one in experiences(Run.open(copy)))
+    assert facts["left_out"] > 0 and facts["learnt"] < facts["rows"] + facts["left_out"] <= facts["learnt"] + ends
+    other = treeagent("world", "fit", copy, *settings, "world.max_tokens=130")
+    assert other.returncode == 2 and "other settings (world.max_tokens changed)" in " ".join(other.stderr.split())
+
+
 def test_a_world_model_is_an_adapter_on_a_given_model(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
     settings = [*WORLD, "world.sft.max_steps=2", "world.max_tokens=1000", f"world.model={run / 'checkpoints' / 'warm'}"]

@@ -65,7 +65,7 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
             "which are the run's"
         )
     out, kept = run.checkpoints / "world", settings_path(run)
-    if kept.is_file():
+    if kept.is_file() and (run.is_done("world") or any(path.exists() for path in _scratch(out))):
         changed = [key for key in config_difference(load_config(kept), config) if key.startswith("world.")]
         if changed:
             raise RunError(
@@ -143,30 +143,42 @@ def _train(
         told = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, reasons)
         return [TokenRow(*row) for row in told if len(row.token_ids) <= settings.max_tokens]
 
-    def learn(rows: Sequence[TokenRow], steps: int | None, name: str, rate: float) -> dict[str, Any]:
+    def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
+        name = folder.name.removeprefix(".")
         sft = replace(settings.sft, max_steps=steps, learning_rate=rate)
         hooks = Hooks(
             on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
             on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
-            checkpoint_dir=out.with_name(f".{name}"),
+            checkpoint_dir=folder,
         )
         return asdict(train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks))
 
-    hard = f"{out.name}-hard"
+    plain, harder = _scratch(out)
     rows = rows_of(learnt, settings.end_rows)
+    if not rows:
+        raise RunError(
+            f"none of the {len(learnt)} steps to learn from is a row within world.max_tokens ({settings.max_tokens}): "
+            "raise it"
+        )
+    given = sum(settings.end_rows if one.terminated else 1 for one in learnt)
     with logged(run.log, progress) as on_event:
         steps, rate = settings.sft.max_steps if last is None else settings.refit_steps, settings.sft.learning_rate
-        facts: dict[str, Any] = {"update": learn(rows, steps, out.name, rate)}
+        facts: dict[str, Any] = {"update": learn(rows, steps, plain, rate)}
         if settings.hard_steps and (ends := rows_of([one for one in learnt if one.terminated])):
             count = settings.hard_steps * settings.sft.batch_size * settings.sft.accumulation // 2
-            seed = derive_seed(config.seed, hard)
+            seed = derive_seed(config.seed, f"{out.name}-hard")
             drawn = hard_rows(checkpoint.model, ends, count, seed)
             mixed = [*drawn, *random.Random(seed).choices(rows, k=count)]
-            facts["hard"] = learn(mixed, settings.hard_steps, hard, rate / 2)
+            facts["hard"] = learn(mixed, settings.hard_steps, harder, rate / 2)
     save_checkpoint(checkpoint, out)
-    for name in (out.name, hard):
-        shutil.rmtree(out.with_name(f".{name}"), ignore_errors=True)
-    return {"rows": len(rows), **facts, **taught}
+    for folder in (plain, harder):
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"rows": len(rows), "left_out": given - len(rows), **facts, **taught}
+
+
+def _scratch(out: Path) -> tuple[Path, Path]:
+    """Where a fit that goes on is kept: of the rows as they come, and of the hard ones."""
+    return out.with_name(f".{out.name}"), out.with_name(f".{out.name}-hard")
 
 
 def _taught(
