@@ -69,7 +69,8 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
 
     A trajectory is a tried path from the root to where nothing further was tried; its return closes with V(s) unless
     its end is known. An edge that several trajectories share gets the mean of what each gives it, every one counting
-    once: the papers' groups are of sampled trajectories, and a visit more is not a trajectory more.
+    once: the papers' groups are of sampled trajectories, and a visit more is not a trajectory more. What
+    ``tree.may_prefer`` forbids to prefer has an advantage of at most 0.
 
     Raises:
         Refused: the trees are of several tasks.
@@ -85,7 +86,8 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
         for edge in path
         if edge.visits >= config.min_visits
     }
-    scored = _score(trees, config)
+    bound = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
+    scored = {edge: min(each, 0.0) if edge in bound else each for edge, each in _score(trees, config).items()}
     return {edge: advantage for edge, advantage in scored.items() if edge in kept and abs(advantage) > _TINY}
 
 

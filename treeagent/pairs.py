@@ -83,7 +83,8 @@ def preference_pairs(trees: Tree | Sequence[Tree], config: PairConfig) -> Iterat
 
 
 def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
-    """Pairs of tried siblings whose Q differs by at least ``config.min_margin``, widest margin first at each node."""
+    """Pairs of tried siblings whose Q differs by at least ``config.min_margin``, widest margin first at each node; the
+    better one is an action that ``tree.may_prefer``."""
     for path, node in tree.walk():
         tried = [
             (edge.with_critic(edge.value, config.critic_weight), edge)
@@ -95,7 +96,7 @@ def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
         wide = [
             (more - less, best, worst)
             for (more, best), (less, worst) in combinations(ranked, 2)
-            if more - less >= config.min_margin and best.action.text != worst.action.text
+            if more - less >= config.min_margin and best.action.text != worst.action.text and tree.may_prefer(best)
         ]
         wide.sort(key=itemgetter(0), reverse=True)
         if config.rule == "best_vs_worst":
@@ -116,8 +117,8 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     """The ended path of highest return against that of lowest, if they differ by at least ``config.min_margin``: the
     outcome-only baseline (Agent Q, equation 6). Ties go to the shorter path, then to the one found first.
 
-    A path that hit a limit has ended too; its return closes with V(s). One whose end nobody can tell is left out. Where
-    imagined paths were replayed, of which the real root tells, one whose end is still imagined is not preferred.
+    A path that hit a limit has ended too; its return closes with V(s). One whose end nobody can tell is left out, and
+    the better one ends with an action that ``tree.may_prefer``.
 
     Raises:
         Refused: the trees are of several tasks, or the prompt starts anew on one of their paths.
@@ -139,7 +140,7 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
                 f"old observations are left out on a path of task {tree.task.id}, so that no one prompt stands before "
                 "its actions: compare siblings (update.pairs.rule), or collect trees with policy.context='refuse'"
             )
-    believed = [one for one in ended if one[1].root.origin == "imagined" or path_origin(one[2][-1:]) == "real"]
+    believed = [one for one in ended if one[1].may_prefer(one[2][-1])]
     if not believed:
         return
     high, tree, best = max(believed, key=lambda end: (end[0], -len(end[2])))

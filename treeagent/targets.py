@@ -59,13 +59,9 @@ def imitation_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
     a small λ. Of the successes that a world model imagined it is also the one most often true. Then they go to the
     shorter path, and to the one found first.
 
-    Where imagined paths were replayed, of which the real root tells, only such a path is imitated: an end that is still
-    imagined is there to be compared with.
+    It ends with an action that ``tree.may_prefer``.
     """
-    verified = tree.root.origin == "real"
-    ended = [
-        path for path, node in tree.walk() if path and node.terminated and not (verified and node.origin == "imagined")
-    ]
+    ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(path_return(path), config.min_return)]
     good.sort(key=lambda path: (-path_return(path, tree.discount), -path_logprob(path), len(path)))
     if config.imitate == "paths":

@@ -51,6 +51,18 @@ def test_sibling_values_by_hand() -> None:
     assert by_name(hand_tree(), AdvantageConfig(min_siblings=4)) == {}
 
 
+@pytest.mark.parametrize("kind", COMPARING)
+def test_what_was_not_replayed_is_not_reinforced(kind: Kind) -> None:
+    """Three ends worth 1, 0.8 and 0.2, the first one replayed: the second is better than the mean by nobody's word."""
+    tree = ends(("A", 1.0), ("B", 0.8), ("C", 0.2))
+    taken_at_its_word = by_name(tree, of(kind))
+    for sibling in tree.root.edges[1:]:
+        assert sibling.child is not None
+        sibling.child.origin = "imagined"
+    found = by_name(tree, of(kind))
+    assert taken_at_its_word["B"] > 0 and found == {name: taken_at_its_word[name] for name in "AC"}
+
+
 def test_values_less_the_states_own_by_hand() -> None:
     """V: root 1/2, after A 1, after B 0; a single action has something to be compared with."""
     scored = by_name(hand_tree(), AdvantageConfig(baseline="value"))

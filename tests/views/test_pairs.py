@@ -45,12 +45,23 @@ def test_a_pair_carries_its_prompt_and_both_actions() -> None:
     tree = hand_tree()
     a = tree.root.edges[0]
     assert a.child is not None
-    a.child.origin = "imagined"
+    tree.root.origin = a.child.origin = "imagined"
     first, second = preference_pairs(tree, PairConfig())
     assert first == PreferencePair("hand-1", (1, 2), alone(a), alone(tree.root.edges[2]), 0.75, origin="imagined")
     won, open_ = a.child.edges
     context = (1, 2, 10, 11, 20, 21)
     assert second == PreferencePair("hand-1", context, alone(won), alone(open_), 0.5, origin="imagined")
+
+
+def test_nothing_is_preferred_that_was_not_replayed() -> None:
+    """A was replayed, B and C were not: B is worth more than C on imagination's word alone."""
+    tree = hand_tree()
+    for sibling in tree.root.edges[1:3]:
+        assert sibling.child is not None
+        sibling.child.origin = "imagined"
+    assert names(tree, ALL) == ["A>C", "A>B", "A1>A2"]
+    tree.root.origin = "imagined"  # taken at its word
+    assert names(tree, ALL) == ["A>C", "A>B", "B>C", "A1>A2"]
 
 
 def test_several_trees_give_the_pairs_of_each() -> None:

@@ -145,6 +145,11 @@ class Tree:
         """Whether an action came without token ids, from a server that gives none: it cannot be trained on."""
         return any(not edge.action.token_ids for node in self.nodes() for edge in node.edges)
 
+    def may_prefer(self, edge: Edge) -> bool:
+        """Whether an expanded action may be preferred to others. Where imagined paths were replayed, of which the real
+        root tells, one that was not replayed is there to be compared with."""
+        return self.root.origin == "imagined" or path_origin([edge]) == "real"
+
     def nodes(self) -> Iterator[Node]:
         return (node for _, node in self.walk())
 
