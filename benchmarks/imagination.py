@@ -71,7 +71,7 @@ class Recipe:
     def overrides(self, seed_tasks: int) -> list[str]:
         rounds = (f"adapt.rounds={len(self.imagined)}", f"adapt.imagined={[*self.imagined]}")
         few = (f"collect.tasks={seed_tasks}",) if self.few else ()
-        verified = ("world.verify_steps=0",) if self.trusted else ()
+        verified = ("world.verify_steps=0",) if self.trusted else ("world.noise=0.05", "world.verify_steps=12")
         return [
             *ALIKE, *rounds, f"adapt.replay={self.replay}", *verified, *few, *WORLDS.get(self.world, ()),
             *self.settings,
