@@ -122,10 +122,7 @@ def search_wave(job: WaveJob, emit: Emit) -> Cost:
     whole.forget()
     if job.trees is not None:
         write_shard(job.trees, job.name, job.index, map(to_record, trees))
-    cost = meter.read(trees)
-    if model is not None:
-        cost.unreadable, cost.doubted = model.tally.unreadable, model.tally.doubted
-    return cost
+    return meter.read(trees)
 
 
 def evaluate_wave(job: WaveJob, emit: Emit) -> tuple[list[Outcome], float]:

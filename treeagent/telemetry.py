@@ -34,10 +34,6 @@ class Cost:
     price: float = 0.0
     """Of a server's tokens, by the prices of the configuration."""
     budget: Budget = field(default_factory=Budget)
-    unreadable: int = 0
-    """Imagined steps whose answer could not be read."""
-    doubted: int = 0
-    """Imagined ends that the world model was not sure enough of."""
 
     def add(self, other: "Cost") -> None:
         for name in self.__slots__:

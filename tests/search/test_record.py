@@ -107,7 +107,7 @@ def test_an_unusual_tree_comes_back() -> None:
         Edge(call, 0.75, visits=3, value_sum=-0.1 + 0.2, reward=None, process=0.1, critic=-0.5, child=below),
     ]
     root.exhausted = True
-    tree = Tree(shop, 2**63 - 1, root, Budget(3, 4, 5, 2, 1, 6, 7, 8, 0.1 + 0.2), "OSError: gone", discount=0.9)
+    tree = Tree(shop, 2**63 - 1, root, Budget(3, 4, 5, 2, 1, 2, 1, 6, 7, 8, 0.1 + 0.2), "OSError: gone", discount=0.9)
     assert_same(tree, reread(tree))
     again = reread(tree).root.edges[1].child
     assert again is not None

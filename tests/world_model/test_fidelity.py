@@ -10,7 +10,7 @@ from shop_steps import PAGE, RESULTS, experience, shop_steps, shop_trees
 
 from treeagent.transitions import transitions
 from treeagent.types import Action, Message, Refused, State, Task, Transition, Unanswered
-from treeagent.world_model.experience import DOUBT, ExperienceModel
+from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import (
     Episode,
     Fidelity,
@@ -217,12 +217,12 @@ def test_a_model_that_cannot_be_read_is_not_trusted() -> None:
 def test_what_the_model_doubts_counts_for_and_against_nothing() -> None:
     steps = shop_steps(50)
     ends = sum(one.terminated for one in steps)
-    found = audited(Oracle(steps, reward=None, error=f"{DOUBT} of this end"), steps)
+    found = audited(Oracle(steps, reward=None, error="not sure of this end", doubted=True), steps)
     assert found.doubted == found.to_json()["doubted"] == pytest.approx(ends / len(steps))
     assert found.overall == Figures(len(steps) - ends, 1, 1, 1, 0, 0, 1, 0)
     assert (found.episodes, found.lambda_cap) == (50 - ends, 0.0)  # silence earns no trust
     with pytest.raises(Refused, match=r"not sure of one of \d+ held-out steps: lower world.confidence"):
-        audited(Oracle(steps, reward=None, error=DOUBT), [one for one in steps if one.terminated])
+        audited(Oracle(steps, reward=None, error="not sure", doubted=True), [one for one in steps if one.terminated])
 
 
 def test_errors_compound_over_imagined_steps() -> None:
@@ -233,6 +233,16 @@ def test_errors_compound_over_imagined_steps() -> None:
     assert found.by_depth[2].observation_exact == 1.0
     assert found.compounding[1].observation_exact == 1.0
     assert found.compounding[2].observation_exact == found.compounding[3].observation_exact == 0.0
+
+
+def test_what_begins_in_the_midst_of_an_episode_is_none() -> None:
+    """Of half of them a malformed turn, which is no step, took the place of the first one."""
+    steps = shop_steps(80)
+    cut = {one.task_id for one in steps[: len(steps) // 2]}
+    left = [one for one in steps if one.depth or one.task_id not in cut]
+    found = audited(Oracle(steps), left)
+    assert found.episodes == found.compounding[1].steps == 80 - len(cut)
+    assert found.overall.steps == len(left)
 
 
 def test_plans_that_fail_for_real_lower_the_cap() -> None:

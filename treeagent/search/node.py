@@ -15,6 +15,10 @@ class Budget:
     """Replayed steps included."""
     imagined_steps: int = 0
     """Answers of a world model in place of the environment's."""
+    unreadable: int = 0
+    """Imagined steps whose answer could not be read."""
+    doubted: int = 0
+    """Imagined ends that the world model was not sure enough of."""
     claims: int = 0
     """Successes that imagination promised and that were replayed in the environment."""
     claims_kept: int = 0

@@ -15,7 +15,7 @@ from treeagent.world_model.wording import RESET, Answer, Wording
 
 _ROUNDING = 0.01
 """Of an episode's rewards, each of which is told in three decimals."""
-DOUBT = "the world model is not sure enough"
+_DOUBT = "the world model is not sure enough"
 """How the ``error`` of a transition begins whose answer can be read, but is not believed by the model itself."""
 
 
@@ -207,7 +207,7 @@ class ExperienceModel:
                 answers[place] = self._read(draft, asked[place].earned)
             waiting = [place for place in waiting if isinstance(answers[place], str)]
         self.tally.steps += len(places)
-        doubted = sum(str(answers[place]).startswith(DOUBT) for place in waiting)
+        doubted = sum(str(answers[place]).startswith(_DOUBT) for place in waiting)
         self.tally.doubted += doubted
         self.tally.unreadable += len(waiting) - doubted
         return answers
@@ -217,7 +217,7 @@ class ExperienceModel:
         if isinstance(answer, str):
             return answer
         if answer.terminated and draft.confidence < self._confidence:
-            return f"{DOUBT} of this end: its confidence is {draft.confidence:.2f}, not {self._confidence:g}"
+            return f"{_DOUBT} of this end: its confidence is {draft.confidence:.2f}, not {self._confidence:g}"
         low, high = self._return_range
         returned = min(max(earned + answer.reward, low), high)
         if abs(earned + answer.reward - returned) > _ROUNDING:
@@ -229,7 +229,16 @@ class ExperienceModel:
         said = Message("assistant", action.text, action.token_ids)
         if isinstance(answer, str):
             after = State(state.task, (*state.messages, said, Message("user", f"Unanswered: {answer}")))
-            return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0, error=answer)
+            return Transition(
+                after,
+                reward=None,
+                truncated=True,
+                origin="imagined",
+                invalid=True,
+                cost=0,
+                error=answer,
+                doubted=answer.startswith(_DOUBT),
+            )
         self.tally.invalid += answer.invalid
         messages = (*state.messages, said, Message("user", answer.observation))
         after = State(state.task, messages, snapshot=_Earned(_earned(state) + answer.reward))

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from treeagent.types import Action, Dynamics, Message, Refused, State, Task, Transition, Unanswered
-from treeagent.world_model.experience import DOUBT
 from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, answered
 
@@ -376,7 +375,8 @@ async def audit(
         return {name: judge(group) for name, group in sorted(groups.items())}
 
     begun = [Pair(one, said) for one, said in zip(opened, await _open(model, opened), strict=True)]
-    played = chains(kept)
+    # What follows a malformed turn, which is no step, begins in the midst of an episode.
+    played = [chain for chain in chains(kept) if not chain[0].depth]
     rolled = await _roll(model, played)
     episodes = [
         _episode(chain, imagined)
@@ -465,7 +465,7 @@ def _prediction(transition: Transition) -> Prediction:
         transition.reward,
         transition.terminated,
         transition.invalid,
-        transition.error.startswith(DOUBT),
+        transition.doubted,
     )
 
 
