@@ -143,6 +143,13 @@ def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:
     assert accuracy(tree) == 0.5 and edges(tree)["r"].value == pytest.approx(0.9)
 
 
+def test_a_reward_is_as_true_as_three_decimals_can_be() -> None:
+    env = Doors(dict.fromkeys(ENDS, 2 / 3))
+    tree = imagine(Teller(prize=lambda taken: 0.667), env)
+    assert env.steps == 2  # the others promise no more
+    assert len(list(imitation_rows(tree, TargetConfig(min_return=0.6)))) == 1
+
+
 class LooseLines(Doors):
     """Ends every observation as many a program does."""
 
@@ -290,6 +297,7 @@ def test_what_a_model_could_not_answer_is_a_figure_of_the_collection(policy: Pat
     cost, trees = wave(Babbler(), policy, tmp_path, "world.verify_steps=0")
     figures, asked = cost.metrics(1.0), sum(len(edges(tree)) for tree in trees)
     assert (figures["unreadable"], figures["doubted"]) == (asked, 0) and asked > 0
+    assert sum(tree.budget.unreadable for tree in trees) == asked  # what a resumed collection counts
 
 
 def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> None:
@@ -464,7 +472,7 @@ def test_the_last_rounds_model_can_be_audited_again(run: Path) -> None:
     done = treeagent("world", "eval", copy, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["reward_accuracy"] == 1.0 and found["bound"]["reward"] == 0.0
+    assert found["reward_accuracy"] == found["cr"] == 1.0 and found["bound"]["reward"] == 0.0
 
 
 @pytest.mark.slow

@@ -278,6 +278,24 @@ def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path) -> N
                 assert all(20 * number <= place < 20 * number + 20 for place in listener.heard)
 
 
+def test_an_unreadable_reward_is_off_by_the_range_of_returns(tmp_path: Path) -> None:
+    @dataclass
+    class Liar(Teller):
+        def answer(self, prompt: str) -> Answer:
+            return Answer("a dragon", 9.0, terminated=True)
+
+    with served(Liar()) as url:
+        config = told("environment.returns=[-1, 2]", f"world.remote.url={url}")
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder())
+            empty.add([])
+            empty.close()
+            write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(20))))
+            found = audit_world(config, run, run.checkpoints / "world")
+    assert (found.overall.unreadable, found.overall.reward_error) == (1.0, 3.0)
+    assert found.bound is not None and found.bound.transition == 4 * (1 / 2) * 3.0 * 2**2
+
+
 def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> None:
     config, env = told(), OneGame()
     places = {True: list[int](), False: list[int]()}

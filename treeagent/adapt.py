@@ -32,7 +32,7 @@ from treeagent.seeds import derive_seed
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import NothingToLearn, Refused
 from treeagent.warm_start import warm_start
-from treeagent.world import audit_world, fit
+from treeagent.world import audit_world, fit, imagined_trees
 from treeagent.world_model.fidelity import improvement_bound
 
 
@@ -79,7 +79,7 @@ def adapt(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         updated = _update(config, run, progress, current, number, names)
         figures = tree_figures(read_trees(run.trees, [_name(number)])) | _score(run, updated)
         course.append(figures)
-        believed = tree_figures(read_trees(run.trees, [_imagined(number)]))
+        believed = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
         imagined = {f"imagined/{name}": figure for name, figure in believed.items()}
         imagined |= _kept(run, number) | _bound(config, run, updated, number, trust)
         run.log("adapt", {"step": number, **figures, **_spent(run, number), **trust, **imagined})
@@ -164,10 +164,6 @@ def _name(number: int) -> str:
     return f"{COLLECTED}-{number}"
 
 
-def _imagined(number: int) -> str:
-    return f"{_name(number)}-imagined"
-
-
 def _varied(number: int) -> str:
     """Of variations that are learned from; all that were searched are under another name."""
     return f"{_name(number)}-varied"
@@ -175,7 +171,7 @@ def _varied(number: int) -> str:
 
 def _parts(run: Run, number: int) -> list[str]:
     """The names of a round's trees."""
-    return [name for name in (_name(number), _imagined(number), _varied(number)) if run.is_done(name)]
+    return [name for name in (_name(number), imagined_trees(number), _varied(number)) if run.is_done(name)]
 
 
 def _trust(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
@@ -188,8 +184,7 @@ def _trust(config: RunConfig, run: Run, progress: Progress, number: int) -> dict
     if not run.is_done(stage):
         last = next((out for each in range(number - 1, 0, -1) if run.is_done((out := _world(run, each)).name)), None)
         world = fit(config, run, progress, _world(run, number), last)
-        before = run.stages().get(_imagined(number - 1), {})
-        found = audit_world(config, run, world, before.get("claims", 0), before.get("claims_kept", 0))
+        found = audit_world(config, run, world)
         told = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
         errors = {name: getattr(found.overall, name) for name in ("reward_error", "transition_error")}
         run.finish(stage, {"imagined": min(wanted, found.lambda_cap), **told, **errors})
@@ -207,14 +202,14 @@ def _collect(
     varied = _variants(config, searched, number)
     new, again, hard = choose_tasks(told, config.collect.tasks - len(varied), config.adapt.curriculum)
     places = [*again, *new, *hard]
-    draw = random.Random(derive_seed(config.seed, _imagined(number)))
+    draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, part(trust.get("imagined", 0.0), len(places))))
     real = set(places) - imagined
     # Trees of one path are what verification leaves of many, and no reason to search further tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
     jobs = _jobs(config, run, checkpoint, _name(number), [*again, *new], hard, real)
     _search(config, run, progress, jobs, free=1 + max([*places, *told]))
-    jobs = _jobs(config, run, checkpoint, _imagined(number), [*again, *new], hard, imagined)
+    jobs = _jobs(config, run, checkpoint, imagined_trees(number), [*again, *new], hard, imagined)
     _search(once, run, progress, [replace(job, world=_world(run, number)) for job in jobs])
     _vary(once, run, progress, checkpoint, number, varied, searched)
 
@@ -248,7 +243,7 @@ def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict
     imagined: dict[int, Searched] = {}
     for earlier in range(number):
         real.update(_shown(run, _name(earlier)))
-        imagined.update(_shown(run, _imagined(earlier)))
+        imagined.update(_shown(run, imagined_trees(earlier)))
     return real, imagined | real
 
 
@@ -344,7 +339,7 @@ def _score(run: Run, checkpoint: Path) -> dict[str, float]:
 
 def _spent(run: Run, number: int) -> dict[str, float]:
     """What searching has cost so far, the first world model's steps included."""
-    names = [name for each in range(number + 1) for name in (_name(each), _imagined(each), _all_varied(each))]
+    names = [name for each in range(number + 1) for name in (_name(each), imagined_trees(each), _all_varied(each))]
     facts = [found for name, found in run.stages().items() if name in names]
     counted = ("environment_steps", "imagined_steps", "generated_tokens", "simulations")
     return {name: sum(each[name] for each in facts) for name in counted}
@@ -352,7 +347,7 @@ def _spent(run: Run, number: int) -> dict[str, float]:
 
 def _kept(run: Run, number: int) -> dict[str, float]:
     """CR, the share of a round's imagined successes that kept their word, and the share of variations learned from."""
-    imagined, varied = (run.stages().get(name, {}) for name in (_imagined(number), _varied(number)))
+    imagined, varied = (run.stages().get(name, {}) for name in (imagined_trees(number), _varied(number)))
     figures = {"cr": imagined["claims_kept"] / imagined["claims"]} if imagined.get("claims") else {}
     return figures | ({"variations_kept": varied["kept"] / varied["variations"]} if varied else {})
 
@@ -361,10 +356,11 @@ def _bound(config: RunConfig, run: Run, updated: Path, number: int, trust: Mappi
     """What the round's imagined trees guarantee of its update: DreamGym's lower bound and its terms. Empty where none
     grew."""
     stage = f"bound-{number}"
-    if run.is_done(_imagined(number)) and not run.is_done(stage):
+    if run.is_done(imagined_trees(number)) and not run.is_done(stage):
         checkpoint = load_checkpoint(updated, config.policy.dtype, config.policy.device_map)
         score = scorer(checkpoint.model, config.policy.temperature or 1.0)
-        moved, told = change(read_trees(run.trees, [_imagined(number)]), score), dict[str, float]()
+        low, high = config.environment.returns
+        moved, told = change(read_trees(run.trees, [imagined_trees(number)]), score), dict[str, float]()
         if moved is not None:
             found = improvement_bound(
                 gain=moved.gain,
@@ -372,6 +368,7 @@ def _bound(config: RunConfig, run: Run, updated: Path, number: int, trust: Mappi
                 reward_error=trust["reward_error"],
                 transition_error=trust["transition_error"],
                 discount=1 - 1 / config.environment.max_steps,
+                reward_max=high - low,
             )
             told = {"bound": found.total} | {f"bound_{name}": term for name, term in asdict(found).items()}
         run.finish(stage, told)

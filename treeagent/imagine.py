@@ -37,8 +37,8 @@ from treeagent.world_model.wording import INSTRUCTIONS, Wording
 if TYPE_CHECKING:
     from treeagent.world_model.remote import RemoteWriter  # its package is an extra
 
-_TINY = 1e-9
-"""Returns that differ by no more are equal."""
+_ROUNDING = 0.0015
+"""Returns that differ by no more are equal: a world model writes its rewards in three decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
     tree.root.origin = "real"
     while tree.budget.environment_steps - before < steps and (plan := _best_promise(tree)):
         promised = path_return(plan, tree.discount)
-        if promised <= best + _TINY:
+        if promised <= best + _ROUNDING:
             break
         claimed = succeeds(plan)
         played = await _replay(growth, plan, environment, seconds)
@@ -358,7 +358,7 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
     imagined, reward = _end(path), path[-1].reward
     await take_step(environment, growth, path, seconds)
     real = _end(path)
-    if real is imagined or not _same(imagined, real) or not math.isclose(reward or 0.0, path[-1].reward or 0.0):
+    if real is imagined or not _same(imagined, real) or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING:
         return False
     real.value, real.edges = imagined.value, imagined.edges
     real.context_ids, real.left_out = imagined.context_ids, imagined.left_out
@@ -375,7 +375,9 @@ def _same(imagined: Node, real: Node) -> bool:
 def _keep_believable(node: Node, discount: float) -> None:
     replayed = [edge for edge in node.edges if edge.child is not None and edge.child.origin == "real"]
     best = max((edge.value for edge in replayed), default=-math.inf)
-    node.edges = [edge for edge in node.edges if edge.child is None or edge in replayed or edge.value < best - _TINY]
+    node.edges = [
+        edge for edge in node.edges if edge.child is None or edge in replayed or edge.value < best - _ROUNDING
+    ]
     for edge in node.edges:
         if edge in replayed:
             _keep_believable(_end([edge]), discount)

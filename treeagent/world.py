@@ -33,7 +33,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
 from treeagent.progress import Progress
-from treeagent.run import Run, RunError
+from treeagent.run import COLLECTED, Run, RunError
 from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_atomic
@@ -213,15 +213,17 @@ def _taught(
     }
 
 
-def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claims_kept: int = 0) -> Fidelity:
+def imagined_trees(number: int) -> str:
+    """Of a round's imagined trees: the name of their shards, and of the stage that searches them."""
+    return f"{COLLECTED}-{number}-imagined"
+
+
+def audit_world(config: RunConfig, run: Run, world: Path) -> Fidelity:
     """Measure a run's world model in the folder ``world`` on the steps of the tasks held out from it, but for those
     that it learnt as another task's: of whole trees, the newest first, since it is to answer the policy of today, and
     where these hold fewer than ``world.audit_steps``, of demonstrations such as it learnt from; written to
-    RUN/fidelity.json.
-
-    Args:
-        claims: successes that were found in imagination and replayed in the environment.
-        claims_kept: those that succeeded there too.
+    RUN/fidelity.json. Successes that it imagined in its own round, or the last model in the round before, count as far
+    as they were replayed.
 
     Raises:
         RunError: there is nothing held out, or the model learnt from what is.
@@ -235,6 +237,8 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
         )
     missing = most - sum(not one.opens for one in split(config, own, known)[1])
     learnt, held_out = split(config, chain(own, _held_out_demonstrations(config, missing)), known)
+    claims, claims_kept = _claims(run, world)
+    low, high = config.environment.returns
     steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
     if not steps:
         raise RunError(f"no task of {run.path} is held out: raise world.held_out and fit anew, or collect more tasks")
@@ -247,6 +251,7 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
                 learnt,
                 free=config.world.free,
                 noise=config.world.noise,
+                reward_span=high - low,
                 horizon=config.environment.max_steps,
                 kind=kinds([*learnt, *kept], config.world.free),
                 replayed=[place < claims_kept for place in range(claims)],
@@ -255,6 +260,13 @@ def audit_world(config: RunConfig, run: Run, world: Path, claims: int = 0, claim
         )
     write_atomic(run.path / "fidelity.json", orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2))
     return fidelity
+
+
+def _claims(run: Run, world: Path) -> tuple[int, int]:
+    """Successes that were found in imagination and replayed in the environment, and those that succeeded there too."""
+    number = int(world.name.rpartition("-")[2]) if "-" in world.name else 0
+    stages = (run.stages().get(imagined_trees(each), {}) for each in (number, number - 1))
+    return next(((facts["claims"], facts["claims_kept"]) for facts in stages if facts.get("claims")), (0, 0))
 
 
 def _whole_trees(steps: Iterable[Experience], most: int) -> list[Experience]:
