@@ -143,6 +143,17 @@ def test_an_encoder_of_another_dimension_is_refused(open_buffer: OpenBuffer) -> 
         open_buffer(LexicalEncoder(64))
 
 
+def test_another_encoder_of_the_same_dimension_is_refused(open_buffer: OpenBuffer) -> None:
+    class Reader(LexicalEncoder):
+        def encode(self, texts: Sequence[str]) -> Vectors:
+            return super().encode([text[::-1] for text in texts])
+
+    open_buffer(LexicalEncoder(64)).add([experience("search[a red lamp]")])
+    assert len(open_buffer(LexicalEncoder(64))) == 1
+    with pytest.raises(Refused, match=r"another vector of its first step than the encoder makes, \d\.\d\d away"):
+        open_buffer(Reader(64))
+
+
 def test_a_broken_encoder_is_refused(open_buffer: OpenBuffer) -> None:
     class Broken(Compass):
         def encode(self, texts: Sequence[str]) -> Vectors:

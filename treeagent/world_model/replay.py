@@ -27,6 +27,8 @@ _BATCH = 1024
 _BLOCK = 8192
 """Rows compared by one matrix product, with up to ``_QUERIES`` places."""
 _QUERIES = 256
+_ROUNDING = 0.3
+"""Distance of two embeddings, of length 1, of one place, which half precision and another device may leave."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS experience (
     id INTEGER PRIMARY KEY,
@@ -50,8 +52,7 @@ class ReplayBuffer:
         memory_bytes: vectors kept in memory; what exceeds them is read from disk at each call of ``nearest``.
 
     Raises:
-        Refused: the file is damaged, or its vectors are of another length than the encoder's; to read, later: it is not
-            there.
+        Refused: the file is damaged, or its vectors are not the encoder's; to read, later: it is not there.
     """
 
     def __init__(self, path: Path, encoder: Encoder, *, memory_bytes: int = 2**29) -> None:
@@ -88,15 +89,26 @@ class ReplayBuffer:
                 alone = not self.path.with_name(f"{self.path.name}-wal").exists()
                 place = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
                 self._connection = connect(place, uri=True)
-            row = self._connection.execute("SELECT length(vector) FROM experience LIMIT 1").fetchone()
+            row = self._connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
         except sqlite3.DatabaseError as error:
             raise Refused(
                 f"the replay buffer {self.path} cannot be used ({error}): restore it, or fit the world model anew"
             ) from error
-        if row is not None and row[0] != 2 * self._dimension:
+        if row is not None:
+            self._check_encoder(_unpacked(row[0]), np.frombuffer(row[1], np.float16))
+
+    def _check_encoder(self, one: Experience, vector: NDArray[np.float16]) -> None:
+        advice = "use the encoder that it was filled with, or fill another file"
+        if len(vector) != self._dimension:
             raise Refused(
-                f"the replay buffer {self.path} holds vectors of length {row[0] // 2}, but the encoder makes them of "
-                f"length {self._dimension}: use the encoder that it was filled with, or fill another file"
+                f"the replay buffer {self.path} holds vectors of length {len(vector)}, but the encoder makes them of "
+                f"length {self._dimension}: {advice}"
+            )
+        off = float(np.linalg.norm(embed(self._encoder, [(one.history, one.action)])[0] - vector))
+        if off > _ROUNDING:
+            raise Refused(
+                f"the replay buffer {self.path} holds another vector of its first step than the encoder makes, "
+                f"{off:.2f} away: {advice}"
             )
 
     def __len__(self) -> int:
