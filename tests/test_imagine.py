@@ -158,9 +158,12 @@ class LooseLines(Doors):
         return (f"{observation}\n", *others)  # type: ignore[return-value]
 
 
-def test_white_space_at_the_end_of_an_observation_is_a_part_of_it() -> None:
-    tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}\n"), LooseLines())
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_white_space_at_the_end_of_an_observation_may_be_left_out(end: str) -> None:
+    """As a server's is. What the agent has read is what it learns from."""
+    tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}{end}"), LooseLines())
     assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, TargetConfig()))) == 1
+    assert next(one.observation for one in transitions(tree) if one.origin == "real") == f"{seen('r')}{end}"
 
 
 def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:

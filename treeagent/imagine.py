@@ -360,16 +360,18 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
     real = _end(path)
     if real is imagined or not _same(imagined, real) or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING:
         return False
+    real.state = replace(real.state, messages=imagined.state.messages)  # what the actions below were drawn behind
     real.value, real.edges = imagined.value, imagined.edges
     real.context_ids, real.left_out = imagined.context_ids, imagined.left_out
     return True
 
 
 def _same(imagined: Node, real: Node) -> bool:
-    """Whether the agent reads the same, and the same is possible from there on."""
+    """Whether the agent reads the same, but for white space at the end, which a served model's answers lack, and the
+    same is possible from there on."""
     told, heard = answered(imagined.state.messages), answered(real.state.messages)
     flags = ("terminated", "truncated", "invalid")
-    return told == heard and all(getattr(imagined, flag) == getattr(real, flag) for flag in flags)
+    return told.rstrip() == heard.rstrip() and all(getattr(imagined, flag) == getattr(real, flag) for flag in flags)
 
 
 def _keep_believable(node: Node, discount: float) -> None:
