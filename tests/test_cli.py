@@ -181,9 +181,20 @@ def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
 
 def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    Run.create(out, load_config(None, ["search.limits.simulations=3"]), resume=False).close()
+    with Run.create(out, load_config(None, ["search.limits.simulations=3"]), resume=False) as run:
+        run.finish("warm_start", {})
     said = sentence("quickstart", "--out", out, "--resume", "collect.tasks=5")
     assert "(collect.tasks changed)" in said
+
+
+def test_a_world_model_that_cannot_be_had_is_told_before_anything_is_kept(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "world.toml"
+    file.write_text('[world]\ngenerator = "remote"\nmodel = "m"\nremote = { url = "http://localhost:1/v1" }\n')
+    served = sentence("world", "fit", run, "--config", file, "world.generator=remote", "world.remote.retries=0")
+    assert "cannot be reached" in served and served.rstrip().endswith("or correct world.remote.url")
+    assert sentence("world", "fit", run, "world.model=./nowhere").startswith("./nowhere")
+    assert sentence("world", "fit", run, "world.device_map=here").startswith("world.device_map is 'here', which torch")
+    assert not (run / "world.toml").exists() and not list((run / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize("command", ["collect", "eval"])
@@ -239,6 +250,10 @@ def test_training_without_trees_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run")
     assert said.startswith(f"{tmp_path / 'run'} holds no trees: make some with treeagent collect")
+    with Run.create(tmp_path / "played", RunConfig(), resume=False) as played:
+        write_shard(played.trees, "evaluate-base-mcts", 0, [to_record(sample_tree())])
+    said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run", "--trees", played.path)
+    assert said.startswith(f"{played.path} holds no trees") and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("arguments", [("update", "ppo", "x", "--out", "y"), ("export", "r"), ("fly",)])

@@ -486,7 +486,8 @@ def test_trees_without_token_ids_are_refused_by_name(chat: ChatFormat, tmp_path:
         for edge in node.edges:
             edge.action = replace(edge.action, token_ids=(), logprobs=())
     run = make_run(tmp_path / "run", [[tree]])
-    assert "no path of the tree of task train-1 has the tokens" in sentence(run.path, "--out", tmp_path / "out")
+    said = sentence(run.path, "--out", tmp_path / "out")
+    assert "only --view transitions or reflection can be exported" in said
     assert not (tmp_path / "out").exists()
     counts = {"transitions": 4, "reflection": 1}
     assert write(run, tmp_path / "out", *counts) == counts

@@ -76,14 +76,27 @@ def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
 
 
 def test_another_config_cannot_resume_but_other_workers_and_another_engine_can(tmp_path: Path) -> None:
-    Run.create(tmp_path, CONFIG, resume=False).close()
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        run.finish("warm_start", {})
     changed = load_config(None, ["seed=3", "search.limits.simulations=99"])
     assert refused(tmp_path, changed, resume=True) == (
         f"{tmp_path} was begun with another config (search.limits.simulations, seed changed): "
         "restore these settings to resume, or choose another --out"
     )
-    with Run.create(tmp_path, load_config(None, ["workers=7", "engine=ray"]), resume=True) as run:
-        assert (run.config.workers, run.config.engine) == (7, "ray")
+    other = ["workers=7", "engine=ray", "policy.remote.url=http://moved:8000/v1", "policy.remote.retries=9"]
+    with Run.create(tmp_path, load_config(None, other), resume=True) as run:
+        assert (run.config.workers, run.config.engine, run.config.policy.remote.retries) == (7, "ray", 9)
+
+
+def test_what_made_nothing_leaves_its_settings_open(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        run.take("rft", Path("org/model"))
+    changed = load_config(None, ["seed=3"])
+    with Run.create(tmp_path, changed, resume=True) as run:
+        run.take("rft", Path("org/another"))
+        write_shard(run.trees, "collect", 0, [{"number": 0}])
+    assert Run.open(tmp_path).config == changed
+    assert "(seed changed)" in refused(tmp_path, CONFIG, resume=True)
 
 
 def test_what_was_begun_with_one_checkpoint_is_not_gone_on_with_another(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
         ("search.skip_exhausted=1", "search.skip_exhausted is 1, but must be a valid boolean: correct it"),
         ("search.merge=all", "search.merge is \"all\", but must be 'text' or 'call': correct it"),
         ("search=3", "search is 3, but must be a section: correct it"),
+        ("world.teacher.temperature=0.5", "world.teacher wants model: set world.teacher.model"),
+        ("world.teacher.modl=x", "world.teacher.modl is no setting: did you mean world.teacher.model?"),
         (
             "warm_start.early_experience.rows=worlds",
             "warm_start.early_experience.rows is \"worlds\", but must be 'none', 'world', 'reflection' or 'both'",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import torch
 from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -25,6 +26,8 @@ from treeagent.value_head import ValueHead
 
 _ADAPTER = "adapter_config.json"
 """PEFT's name for what tells an adapter's folder from a whole model's."""
+_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Values of a ``device_map`` that leave it to accelerate where the weights go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +179,21 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
         )
     set_peft_model_state_dict(adapted, saved)
     return cast(PeftModel, adapted)
+
+
+def require_device(key: str, device: str | None) -> None:
+    """That torch can use the device, where one is named.
+
+    Raises:
+        Refused: it cannot; the sentence names the setting ``key``.
+    """
+    if device is None or device in _SPREAD:
+        return
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise Refused(
+            f"{key} is {device!r}, which torch cannot use here: {reason}: set it to 'cpu', to a device that "
+            f"this machine has, or to one of {', '.join(_SPREAD)}"
+        ) from error

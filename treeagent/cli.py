@@ -221,7 +221,7 @@ def update(
     Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo50 --trees runs/shop update.dpo.max_steps=50
     """
     checkpoint_path = _checkpoint(checkpoint)
-    _require_trees(trees or out)
+    _require_trees(trees or out, "collect")  # evaluations leave trees, too
     if trees and not (out / "config.toml").is_file():
         config = config or trees / "config.toml"
     given = _Given(config, overrides, seed, engine, out, resume)
@@ -403,11 +403,12 @@ def _may_be_hub_name(name: str) -> bool:
     return bool(slash and model and "/" not in model and "=" not in name and not a_path)
 
 
-def _require_trees(folder: Path) -> None:
+def _require_trees(folder: Path, kind: str = "") -> None:
+    """That the run has some, of shards whose names begin with ``kind``."""
     from treeagent.run import RunError
-    from treeagent.store import shards
+    from treeagent.store import shard_names
 
-    if not shards(folder / "trees"):
+    if not any(name.startswith(kind) for name in shard_names(folder / "trees")):
         raise RunError(f"{folder} holds no trees: make some with treeagent collect CHECKPOINT --out {folder}")
 
 

@@ -624,10 +624,13 @@ def _refuse_foreign_values(settings: Mapping[str, Any]) -> None:
 
 def _sentence(problems: list[ErrorDetails], settings: dict[str, Any]) -> str:
     """The first problem in words; the members of a union, told apart by pydantic, are one problem."""
+    problems = sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
     keys, value = _locate(settings, problems[0]["loc"])
     if problems[0]["type"] == "unexpected_keyword_argument":
         return _unknown_key([str(part) for part in problems[0]["loc"]])
     key = ".".join(keys) or "the config"
+    if isinstance(value, dict) and problems[0]["type"] == "missing":
+        return f"{key} wants {problems[0]['loc'][-1]}: set {key}.{problems[0]['loc'][-1]}"
     if problems[0]["type"] == "value_error":  # a section's own check of settings that belong together
         return f"{key}: {problems[0]['msg'].removeprefix('Value error, ')}"
     same = [problem for problem in problems if _locate(settings, problem["loc"])[0] == keys]

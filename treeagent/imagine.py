@@ -131,10 +131,12 @@ def require_world(settings: WorldConfig) -> None:
     """Ask for what a world model of these settings turns to, before anything is done for it.
 
     Raises:
-        Refused: a server or its model, an encoder or a package cannot be had.
+        Refused: a server or its model, a model, an encoder or a package cannot be had.
     """
     if settings.encoder.model is not None:
         load_encoder(settings.encoder, settings.encoder.model)
+    if settings.model is not None and settings.generator != "remote":
+        load_tokenizer(settings.model)
     if settings.generator == "vllm":
         import_module("treeagent.generators.vllm")
     elif settings.generator == "remote":

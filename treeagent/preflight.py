@@ -6,9 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
-import torch
-
-from treeagent.checkpoint import load_tokenizer
+from treeagent.checkpoint import load_tokenizer, require_device
 from treeagent.config import Method, RunConfig
 from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.base import Env
@@ -21,8 +19,6 @@ from treeagent.types import Refused, Split
 
 Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
 """What takes tasks of the environment, by the section that says how many."""
-_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Values of ``policy.device_map`` that leave it to accelerate where the weights go."""
 
 
 def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = (), model: Path | None = None) -> None:
@@ -45,7 +41,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         require_world(config.world)  # hours before a round turns to it
     if config.engine != "ray":  # whose machines are others than this one
         for key, device in devices.items():
-            _require_device(key, device)
+            require_device(key, device)
     refuse_held(config, methods)
     if config.update.processes > 1 and config.update.accelerate_config:
         for method in methods:
@@ -67,19 +63,6 @@ def _require_engines(config: RunConfig) -> None:
         import_module("treeagent.ray_engine")
     elif config.policy.generator != "local":
         import_module(f"treeagent.generators.{config.policy.generator}")
-
-
-def _require_device(key: str, device: str | None) -> None:
-    if device is None or device in _SPREAD:
-        return
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise Refused(
-            f"{key} is {device!r}, which torch cannot use here: {reason}: set it to 'cpu', to a device that "
-            f"this machine has, or to one of {', '.join(_SPREAD)}"
-        ) from error
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:

@@ -15,12 +15,21 @@ from treeagent.store import StoreError, remove_leftovers, shard_names, shards, w
 
 COLLECTED = "collect"
 """Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
-_FREE = {"workers", "engine", "ray.address", "ray.gpus_per_worker", "trackers"}
+_FREE = {"workers", "engine", "ray.address", "ray.gpus_per_worker", "trackers", "policy.cache_bytes"} | {
+    f"{server}.remote.{key}"
+    for server in ("policy", "world", "world.teacher")
+    for key in ("url", "concurrency", "timeout", "retries", "prompt_price", "generated_price")
+}
 """Settings that results do not depend on; a run may be resumed under others."""
 
 
 class RunError(RuntimeError):
     """A folder that cannot serve as a run: one sentence with the reason and the fix."""
+
+
+def changed_settings(begun: RunConfig, now: RunConfig) -> list[str]:
+    """The dotted keys of what differs and results depend on, sorted."""
+    return [key for key in config_difference(begun, now) if key not in _FREE]
 
 
 class Run:
@@ -253,16 +262,23 @@ class Run:
         except OSError as error:
             raise _unwritable(self.path, error) from error
         path = self.path / "config.toml"
-        if path.exists():
-            changed = [key for key in config_difference(load_config(path), self.config) if key not in _FREE]
-            if changed:
+        if path.exists() and self._holds_work():
+            if changed := changed_settings(load_config(path), self.config):
                 raise RunError(
                     f"{self.path} was begun with another config ({', '.join(changed)} changed): "
                     "restore these settings to resume, or choose another --out"
                 )
             _drop_torn_line(self.path / "metrics.jsonl")
         else:
+            self._given_path.unlink(missing_ok=True)
             write_atomic(path, dump_config(self.config).encode())
+
+    def _holds_work(self) -> bool:
+        """Something was made by its settings. What was refused before that leaves them open."""
+        files, folders = ("stages.json", "metrics.jsonl", "results.json"), (self.trees, self.checkpoints, self.outcomes)
+        return any((self.path / name).exists() for name in files) or any(
+            folder.is_dir() and any(folder.iterdir()) for folder in folders
+        )
 
     def _require_lock(self) -> None:
         if self._lock is None:

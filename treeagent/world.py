@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.config import RunConfig, config_difference, dump_config, load_config
+from treeagent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
+from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.imagine import (
@@ -33,7 +33,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks
 from treeagent.progress import Progress
-from treeagent.run import COLLECTED, Run, RunError
+from treeagent.run import COLLECTED, Run, RunError, changed_settings
 from treeagent.search.record import from_record
 from treeagent.seeds import derive_seed
 from treeagent.store import read_as, write_atomic
@@ -59,22 +59,23 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
         RunError: the trees hold no step to learn from or are of another environment than ``config``, or a world model
             was fitted with other settings; Refused, as ``require_world``.
     """
-    if config.environment != run.config.environment:
-        raise RunError(
-            f"the trees of {run.path} are of another environment or other options of it: leave environment.* out, "
-            "which are the run's"
-        )
+    _require_environment(config, run)
     out, kept = run.checkpoints / "world", settings_path(run)
     if kept.is_file() and (run.is_done("world") or any(path.exists() for path in _scratch(out))):
-        changed = [key for key in config_difference(load_config(kept), config) if key.startswith("world.")]
-        if changed:
+        if changed := changed_settings(load_config(kept), config):
             raise RunError(
                 f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
-                f"them, or remove {kept} and {out} to fit it anew"
+                f"them, or remove {kept} to fit it anew"
             )
-    elif run.is_done("world"):
+    else:  # of what was begun nobody knows by which settings
+        for folder in _scratch(out):
+            shutil.rmtree(folder, ignore_errors=True)
+    made = (memory_path(out), *([] if config.world.generator == "remote" else [out]))
+    if run.is_done("world") and not (kept.is_file() and all(path.exists() for path in made)):
         run.forget("world")
     if not run.is_done("world"):
+        require_device("world.device_map", config.world.device_map)
+        require_device("world.encoder.device", config.world.encoder.device)
         require_world(config.world)
         make_encoder(config, out)
         write_atomic(kept, dump_config(config).encode())
@@ -111,6 +112,14 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     memory.close()
     run.finish(out.name, facts)
     return out
+
+
+def _require_environment(config: RunConfig, run: Run) -> None:
+    if config.environment != run.config.environment:
+        raise RunError(
+            f"the trees of {run.path} are of another environment or other options of it: leave environment.* out, "
+            "which are the run's"
+        )
 
 
 def _remembered(config: RunConfig, world: Path) -> Iterator[Experience]:
@@ -226,8 +235,9 @@ def audit_world(config: RunConfig, run: Run, world: Path) -> Fidelity:
     as they were replayed.
 
     Raises:
-        RunError: there is nothing held out, or the model learnt from what is.
+        RunError: there is nothing held out, the model learnt from what is, or ``config`` is of another environment.
     """
+    _require_environment(config, run)
     most, own, known = config.world.audit_steps, list(_newest_first(run)), list(_remembered(config, world))
     leaked = {one.task_id for one in known if _is_held_out(config, one.task_id)}
     if leaked:

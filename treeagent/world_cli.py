@@ -26,6 +26,7 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
 
     Example: treeagent world fit runs/shop --config configs/world.toml
     """
+    import re
     from dataclasses import replace
 
     from pydantic import ValidationError
@@ -38,8 +39,9 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
 
     own = Run.open(run_folder).path / "config.toml"
     world = load_config(config or own, overrides or ()).world
+    others = [override for override in overrides or () if not config or re.split(r"[.=]", override)[0] != "world"]
     try:
-        settings = replace(load_config(own, overrides or ()), world=world)
+        settings = replace(load_config(own, others), world=world)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(f"[world] of {config} does not go with the other settings of {own}: {reason}") from None

@@ -8,7 +8,7 @@ import fcntl
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -141,6 +141,7 @@ def _refuse_empty(config: RunConfig, run: Run, views: set[str]) -> None:
     """Before anything is written: reads trees until each view has had a row, which is mostly the first one or two."""
     for path in _collected(run):
         for tree in _trees(path):
+            _refuse_text_only(tree, path, views)
             views -= {view for view in views if any(True for _ in VIEWS[view].rows(tree, config))}
             if not views:
                 return
@@ -149,6 +150,15 @@ def _refuse_empty(config: RunConfig, run: Run, views: set[str]) -> None:
     settings = [f"update.{section}.{key} (now {getattr(getattr(config.update, section), key)})" for key in loosen]
     fix = f"loosen {' or '.join(settings)}, or collect" if settings else "collect"
     raise RunError(f"the view {name} of {run.path} has no rows: {fix} more trees, or leave it out by --view")
+
+
+def _refuse_text_only(tree: Tree, path: Path, views: Collection[str]) -> None:
+    if tree.text_only and not all(VIEWS[view].texts for view in views):
+        texts = " or ".join(name for name, view in VIEWS.items() if view.texts)
+        raise RunError(
+            f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected with "
+            f"policy.remote.text_only only --view {texts} can be exported"
+        )
 
 
 @contextmanager
@@ -203,12 +213,7 @@ def _export_shard(path: Path, config: RunConfig, views: Sequence[str], format: F
             trees += 1
             budget.add(tree.budget)
             origins.update(node.origin for node in tree.nodes() if node is not tree.root)
-            if tree.text_only and not all(VIEWS[view].texts for view in views):
-                texts = " or ".join(name for name, view in VIEWS.items() if view.texts)
-                raise RunError(
-                    f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected "
-                    f"with policy.remote.text_only only --view {texts} can be exported"
-                )
+            _refuse_text_only(tree, path, views)
             for view in views:
                 made = list(VIEWS[view].rows(tree, config))
                 if not made:

@@ -96,7 +96,7 @@ def _without_reference() -> Iterator[None]:
 def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
     if not pairs:
         raise NothingToLearn(
-            "no preference pairs (treeagent.pairs): collect more trees, or ask for fewer visits or a smaller margin"
+            "no preference pairs: collect more trees, or lower update.pairs.min_visits or update.pairs.min_margin"
         )
     for pair in pairs:
         for side in (pair.chosen, pair.rejected):

@@ -51,8 +51,8 @@ def train_grpo(
     rows = [row for row in rows if any(row.mask)]
     if not rows:
         raise NothingToLearn(
-            f"none of the {given} advantage rows (treeagent.advantages) trains a token: collect more trees, or ask "
-            "for fewer visits, since siblings that were all visited too little carry no advantage"
+            f"none of {given} advantage rows trains a token: collect more trees, or lower "
+            "update.advantages.min_visits, since siblings that were all visited too little carry no advantage"
         )
     for row in rows:
         if not row.prompt_ids:

@@ -53,8 +53,8 @@ def train_sft(
     rows = [row for row in rows if any(row.mask[1:]) or (head is not None and row.value_positions)]
     if not rows:
         raise NothingToLearn(
-            f"none of the {given} token rows (treeagent.targets) has a token to imitate or a value to learn: "
-            "collect more trees, or keep more of their paths"
+            f"none of {given} rows has a token to imitate or a value to learn: collect more trees, or lower "
+            "update.targets.min_return"
         )
     if sharing() and head is not None and isinstance(model, PeftModel):
         raise Refused(
