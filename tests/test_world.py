@@ -303,10 +303,11 @@ def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> No
         alone = Experience(task.id, (Message("user", "win"),), "look", "a room")
         places[bool(split(config, [alone])[1])].append(place)
     with Run.create(tmp_path / "run", config, resume=False) as run:
-        write_shard(run.trees, "collect-1", 0, map(to_record, searched(env, places[False][:2])))
+        write_shard(run.trees, "collect-0", 0, map(to_record, searched(env, places[False][:2])))
+        write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(9))))  # a round to be done again
         first = fit(config, run, QuietProgress(), run.checkpoints / "world-1")
         assert run.facts("world-1")["learnt"] == 7  # six steps and how the game opens
-        write_shard(run.trees, "collect-2", 0, map(to_record, searched(env, places[True][:2])))
+        write_shard(run.trees, "collect-1", 0, map(to_record, searched(env, places[True][:2])))
         second = fit(config, run, QuietProgress(), run.checkpoints / "world-2", first)
         assert (run.facts("world-2")["learnt"], run.facts("world-2")["held_out"]) == (7, 0)
         for world in (first, second):

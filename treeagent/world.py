@@ -97,7 +97,9 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     else:  # the last one has them in its memory
         played, known = [], list(_remembered(config, last))
     others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
-    learnt, held_out = split(config, chain(experiences(run), others), known)
+    # Where a round is done again, later ones may lie on disk.
+    own = [name for name in run.collections() if out.name == "world" or _round(name) < _round(out.name)]
+    learnt, held_out = split(config, chain(experiences(run, own), others), known)
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
     path = memory_path(out)
@@ -274,7 +276,7 @@ def audit_world(config: RunConfig, run: Run, world: Path) -> Fidelity:
 
 def _claims(run: Run, world: Path) -> tuple[int, int]:
     """Successes that were found in imagination and replayed in the environment, and those that succeeded there too."""
-    number = int(world.name.rpartition("-")[2]) if "-" in world.name else 0
+    number = _round(world.name)
     stages = (run.stages().get(imagined_trees(each), {}) for each in (number, number - 1))
     return next(((facts["claims"], facts["claims_kept"]) for facts in stages if facts.get("claims")), (0, 0))
 
@@ -303,29 +305,26 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
             yield from found
 
 
-def experiences(run: Run) -> Iterator[Experience]:
-    """How the tasks of the run's searched trees began, and every step that the trees took for real. Those of a harder
-    variation go by its task's name: where that is held out, so are they."""
-    return _told(run, run.collections())
-
-
-def _newest_first(run: Run) -> Iterator[Experience]:
-    """Those of the last round's trees first; each tree in one piece."""
-
-    def number(name: str) -> int:
-        found = re.search(r"\d+", name)
-        return int(found[0]) if found else 0
-
-    return _told(run, sorted(run.collections(), key=number, reverse=True))
-
-
-def _told(run: Run, names: Iterable[str]) -> Iterator[Experience]:
-    for name in names:
+def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experience]:
+    """How the tasks of the run's searched trees, or of those in shards of these names, began, and every step that the
+    trees took for real. Those of a harder variation go by its task's name: where that is held out, so are they."""
+    for name in run.collections() if names is None else names:
         bases = run.stages().get(name, {}).get("bases", ())
         for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
             began = [opening(tree)] if tree.root.state.messages else []
             found = chain(began, transitions(tree, run.config.policy.format))
             yield from (replace(one, task_id=base or one.task_id) for one in found if one.origin == "real")
+
+
+def _newest_first(run: Run) -> Iterator[Experience]:
+    """Those of the last round's trees first; each tree in one piece."""
+    return experiences(run, sorted(run.collections(), key=_round, reverse=True))
+
+
+def _round(name: str) -> int:
+    """The number in the name of trees or of a world model; 0 where there is none."""
+    found = re.search(r"\d+", name)
+    return int(found[0]) if found else 0
 
 
 def split(

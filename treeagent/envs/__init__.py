@@ -111,6 +111,8 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         known = f"; it knows {sorted(options_type.__dataclass_fields__)}" if options_type is not None else ""
+        if first["type"] == "unexpected_keyword_argument":
+            known += "; where these are another environment's, give all of environment.options={...} anew"
         what = f"wants option {where}" if first["type"] == "missing" else f"refuses option {where}={first['input']!r}"
         raise Refused(f"environment {name!r} {what}: {first['msg']}{known}") from error
     except TypeError as error:
