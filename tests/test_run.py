@@ -93,6 +93,7 @@ def test_what_made_nothing_leaves_its_settings_open(tmp_path: Path) -> None:
         run.take("rft", Path("org/model"))
     changed = load_config(None, ["seed=3"])
     with Run.create(tmp_path, changed, resume=True) as run:
+        assert run.taken("rft") == Path("org/model")
         run.take("rft", Path("org/another"))
         write_shard(run.trees, "collect", 0, [{"number": 0}])
     assert Run.open(tmp_path).config == changed
@@ -124,6 +125,7 @@ def test_an_update_of_some_trees_is_not_taken_for_one_of_others(tmp_path: Path) 
         run.take_trees("rft", lender)
         run.take_trees("rft", lender)
         run.take_trees("dpo", other)
+        (run.checkpoints / ".rft").mkdir()
         for trees in (other, run):
             with pytest.raises(RunError, match=r"the rft from trees of .*/run was begun with 1 file and .*/lender"):
                 run.take_trees("rft", trees)

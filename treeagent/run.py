@@ -185,7 +185,7 @@ class Run:
     def _remember(self, purpose: str, name: str) -> None:
         self._require_lock()
         given = self._given()
-        if purpose not in given:
+        if purpose not in given or not self._holds_work():
             write_atomic(self._given_path, orjson.dumps(given | {purpose: name}))
         elif given[purpose] != name:
             raise RunError(
@@ -270,7 +270,6 @@ class Run:
                 )
             _drop_torn_line(self.path / "metrics.jsonl")
         else:
-            self._given_path.unlink(missing_ok=True)
             write_atomic(path, dump_config(self.config).encode())
 
     def _holds_work(self) -> bool:
