@@ -41,6 +41,8 @@ from treeagent.world_model.fit import answer_rows
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
 ALIKE = ("update.rft.validate_every=150",)
+CAREFUL = ("world.noise=0.05", "world.verify_steps=12")
+"""As far as an audit allows, and verified: by which worlds are audited, whoever takes them at their word."""
 _SEEDING, _WORLD, _AUDIT = "collect-0", "world-1", "audit-1"
 """Stages of a run that imagines: the real trees, the world model of them, its audit."""
 _IMAGINED, _LEARNT = "collect-1-imagined", "round-1-rft"
@@ -71,7 +73,7 @@ class Recipe:
     def overrides(self, seed_tasks: int) -> list[str]:
         rounds = (f"adapt.rounds={len(self.imagined)}", f"adapt.imagined={[*self.imagined]}")
         few = (f"collect.tasks={seed_tasks}",) if self.few else ()
-        verified = ("world.verify_steps=0",) if self.trusted else ("world.noise=0.05", "world.verify_steps=12")
+        verified = ("world.verify_steps=0",) if self.trusted else CAREFUL
         return [
             *ALIKE, *rounds, f"adapt.replay={self.replay}", *verified, *few, *WORLDS.get(self.world, ()),
             *self.settings,
@@ -191,7 +193,7 @@ def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, 
     folder = _folder(out, f"world {name}", seed)
     if (folder / "fidelity.json").exists():
         return folder
-    config = load_config(config_file, arguments_of(seed, [*WORLDS[name], *overrides]))
+    config = load_config(config_file, arguments_of(seed, [*WORLDS[name], *CAREFUL, *overrides]))
     progress = RichProgress()
     first = make_world(config_file, "", seed, start, out, overrides) if name else None
     with Run.create(folder, config, resume=True) as made:
