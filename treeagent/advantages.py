@@ -86,8 +86,8 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
         for edge in path
         if edge.visits >= config.min_visits
     }
-    bound = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
-    scored = {edge: min(each, 0.0) if edge in bound else each for edge, each in _score(trees, config).items()}
+    unproven = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
+    scored = {edge: min(each, 0.0) if edge in unproven else each for edge, each in _score(trees, config).items()}
     return {edge: advantage for edge, advantage in scored.items() if edge in kept and abs(advantage) > _TINY}
 
 

@@ -58,10 +58,11 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             f"and {len(reflected)} reflections within policy.max_new_tokens ({config.policy.max_new_tokens}) beside: "
             f"raise these, or set warm_start.early_experience.rows, now {early.rows!r}, to what there is"
         )
+    taken = sum(len(each.imitation) for each in told)
     if not rows:
         raise RunError(
-            f"none of {len(told)} demonstrations is a row within warm_start.max_tokens ({settings.max_tokens}): "
-            "raise it"
+            f"none of {taken} demonstrations that took a step is within warm_start.max_tokens "
+            f"({settings.max_tokens}): raise it"
         )
     before, after = run.checkpoints / ".warm_start_world", run.checkpoints / ".warm_start"
     with logged(run.log, progress) as on_event:
@@ -89,7 +90,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             "demonstration_success": sum(reaches(outcome, 1.0) for outcome in outcomes) / max(len(outcomes), 1),
             "environment_steps": sum(each.environment_steps for each in told),
             "rows": len(rows),
-            "left_out": sum(len(each.imitation) for each in told) - len(rows),
+            "left_out": taken - len(rows),
             "world_rows": len(world),
             "reflections": len(reflected),
             "parameters": sum(parameter.numel() for parameter in checkpoint.model.parameters()),
