@@ -347,6 +347,7 @@ def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
     assert len(refit(run, "world.held_out=0.6")) == Run.open(run).facts("world")["learnt"]
 
 
+@pytest.mark.slow
 def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> None:
     @dataclass
     class Master:
@@ -395,6 +396,7 @@ def test_rows_that_are_too_long_are_counted_and_not_all(run: Path, tmp_path: Pat
     assert other.returncode == 2 and "other settings (world.max_tokens changed)" in " ".join(other.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_world_model_is_an_adapter_on_a_given_model(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
     settings = [*WORLD, "world.sft.max_steps=2", "world.max_tokens=1000", f"world.model={run / 'checkpoints' / 'warm'}"]
@@ -405,6 +407,7 @@ def test_a_world_model_is_an_adapter_on_a_given_model(run: Path, tmp_path: Path)
     assert treeagent("world", "eval", copy).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
     fitted = treeagent("world", "fit", copy, *WORLD, "world.sft.max_steps=1", "world.encoder.kind=hidden-states")
@@ -420,6 +423,7 @@ def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path:
     assert treeagent("world", "eval", copy, f"world.encoder.model={tmp_path / 'warm'}").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_path: Path) -> None:
     settings = ["world.sft.max_steps=10", "world.hard_steps=60", "world.sft.save_every=5", "world.sft.log_every=1"]
     weights = []

@@ -158,9 +158,9 @@ def test_rows_with_nothing_to_learn_are_left_out(model: LlamaForCausalLM, tokeni
 
 
 def test_nothing_to_learn_is_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(ValueError, match="none of the 0 token rows"):
+    with pytest.raises(ValueError, match="none of 0 rows has a token"):
         train_sft(model, tokenizer, [], ONE_STEP)
-    with pytest.raises(ValueError, match="none of the 1 token rows"):
+    with pytest.raises(ValueError, match="none of 1 rows has a token"):
         train_sft(model, tokenizer, [TokenRow("t", (3, 4), (True, False), (1,), (1.0,))], ONE_STEP)
 
 
