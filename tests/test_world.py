@@ -394,6 +394,17 @@ def test_rows_that_are_too_long_are_counted_and_not_all(run: Path, tmp_path: Pat
     assert facts["left_out"] > 0 and facts["learnt"] < facts["rows"] + facts["left_out"] <= facts["learnt"] + ends
     other = treeagent("world", "fit", copy, *settings, "world.max_tokens=130")
     assert other.returncode == 2 and "other settings (world.max_tokens changed)" in " ".join(other.stderr.split())
+    shutil.rmtree(copy / "checkpoints" / "world")
+    (copy / "checkpoints" / ".world").mkdir()  # of a fit that was cut off by other settings, which are removed
+    (copy / "world.toml").unlink()
+    assert treeagent("world", "fit", copy, *settings, "world.max_tokens=130").returncode == 0
+    assert (copy / "checkpoints" / "world" / "model.safetensors").is_file()
+    assert not (copy / "checkpoints" / ".world").exists()
+    shutil.rmtree(copy / "checkpoints" / "world")
+    assert treeagent("world", "fit", copy, *settings, "world.max_tokens=130").returncode == 0  # lost, not done
+    assert (copy / "checkpoints" / "world" / "model.safetensors").is_file()
+    elsewhere = treeagent("world", "eval", copy, "environment.max_steps=3")
+    assert elsewhere.returncode == 2 and "leave environment.* out" in " ".join(elsewhere.stderr.split())
 
 
 @pytest.mark.slow
