@@ -220,8 +220,10 @@ def update(
 
     Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo50 --trees runs/shop update.dpo.max_steps=50
     """
+    from treeagent.run import COLLECTED
+
     checkpoint_path = _checkpoint(checkpoint)
-    _require_trees(trees or out, "collect")  # evaluations leave trees, too
+    _require_trees(trees or out, COLLECTED)  # evaluations leave trees, too
     if trees and not (out / "config.toml").is_file():
         config = config or trees / "config.toml"
     given = _Given(config, overrides, seed, engine, out, resume)

@@ -334,4 +334,4 @@ def test_rule_written_answers_pass_the_audit_of_an_experience_model() -> None:
     model = ExperienceModel(Script({action: Wording().target(one) for action, one in actions.items()}), max_steps=9)
     found = asyncio.run(audit(model, list(actions.values()), ()))
     assert found.overall.observation_exact == found.overall.reward_accuracy == 1.0
-    assert model.tally.unreadable == 0
+    assert found.overall.unreadable == 0

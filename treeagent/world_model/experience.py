@@ -56,20 +56,6 @@ class _Question:
     """Sum of the rewards imagined on the way there."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a world model was asked."""
-
-    steps: int = 0
-    """Answers wanted, those given by rule not counted."""
-    unreadable: int = 0
-    """Steps without a readable answer."""
-    doubted: int = 0
-    """Ends that the model itself is not sure enough of."""
-    invalid: int = 0
-    """Actions that were refused, by the model or as malformed."""
-
-
 class ExperienceModel:
     """Plays ``types.Dynamics`` in imagination.
 
@@ -79,7 +65,7 @@ class ExperienceModel:
 
     An answer of another form, or whose reward takes the return of what was imagined so far out of range, is no
     transition: after ``attempts`` the state is a dead end (truncated, invalid, with the reason as its ``error``)
-    whose reward is unknown (None), not 0; ``tally`` counts it and a search takes it for no visit. So is an end that
+    whose reward is unknown (None), not 0; a search counts it and takes it for no visit. So is an end that
     the model is not sure enough of: like the halt state of MOReL (Kidambi et al. 2020), it keeps search
     from where the model knows too little, without a word on what it is worth. Malformed actions are refused by rule, in
     the words of ``EnvDynamics``.
@@ -124,7 +110,6 @@ class ExperienceModel:
         self.writer = writer
         self.wording = wording or Wording()
         self.memory = memory
-        self.tally = Tally()
         self._max_steps = max_steps
         self._examples = examples
         self._attempts = attempts
@@ -206,10 +191,6 @@ class ExperienceModel:
             for place, draft in zip(waiting, drafts, strict=True):
                 answers[place] = self._read(draft, asked[place].earned)
             waiting = [place for place in waiting if isinstance(answers[place], str)]
-        self.tally.steps += len(places)
-        doubted = sum(str(answers[place]).startswith(_DOUBT) for place in waiting)
-        self.tally.doubted += doubted
-        self.tally.unreadable += len(waiting) - doubted
         return answers
 
     def _read(self, draft: Draft, earned: float) -> Answer | str:
@@ -239,7 +220,6 @@ class ExperienceModel:
                 error=answer,
                 doubted=answer.startswith(_DOUBT),
             )
-        self.tally.invalid += answer.invalid
         messages = (*state.messages, said, Message("user", answer.observation))
         after = State(state.task, messages, snapshot=_Earned(_earned(state) + answer.reward))
         return Transition(
