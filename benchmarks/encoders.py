@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from treeagent.config import RunConfig
-from treeagent.imagine import load_encoder
-from treeagent.run import Run
-from treeagent.world import experiences, split
+from treeagent.imagination.load import load_encoder
+from treeagent.run.folder import Run
+from treeagent.stages.world import experiences, split
 from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
 from treeagent.world_model.fidelity import agreement
 from treeagent.world_model.replay import ReplayBuffer

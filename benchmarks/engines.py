@@ -16,13 +16,13 @@ from collections import defaultdict
 from pathlib import Path
 
 from treeagent.config import load_config
-from treeagent.jobs import WaveJob, search_wave
-from treeagent.pool import Processes, Workers
-from treeagent.progress import QuietProgress
-from treeagent.ray_engine import RayWorkers
-from treeagent.run import COLLECTED, Run
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.progress import QuietProgress
+from treeagent.stages.search import BatchJob, search_batch
+from treeagent.stages.warm_start import warm_start
 from treeagent.store import digest, read_records
-from treeagent.warm_start import warm_start
+from treeagent.workers.processes import Processes, Workers
+from treeagent.workers.ray import RayWorkers
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 WORKERS = 2
@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=64)
-    parser.add_argument("--wave", type=int, default=8, help="trees of a job")
+    parser.add_argument("--batch", type=int, default=8, help="trees of a job")
     parsed = parser.parse_args()
     # As a local worker's: by itself Ray gives its workers the lowest priority.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
@@ -47,13 +47,13 @@ def main() -> None:
             for engine, workers in engines.items():
                 trees = Path(name) / f"{engine}-{number}"
                 trees.mkdir()
-                starts = range(0, parsed.tasks, parsed.wave)
+                starts = range(0, parsed.tasks, parsed.batch)
                 jobs = [
-                    WaveJob(config, checkpoint, COLLECTED, index, range(start, start + parsed.wave), trees)
+                    BatchJob(config, checkpoint, COLLECTED, index, range(start, start + parsed.batch), trees)
                     for index, start in enumerate(starts)
                 ]
                 started = time.perf_counter()
-                done = list(workers.run(search_wave, jobs, lambda event: None))
+                done = list(workers.run(search_batch, jobs, lambda event: None))
                 seconds[engine].append(time.perf_counter() - started)
                 assert len(done) == len(jobs)
                 digests.add(digest(read_records(trees)))
@@ -62,7 +62,7 @@ def main() -> None:
     assert len(digests) == 1
     local, ray = (statistics.median(seconds[engine][1:]) for engine in ("local", "ray"))
     ratios = sorted(far / near for far, near in zip(seconds["ray"][1:], seconds["local"][1:], strict=True))
-    print(f"{parsed.tasks} trees in waves of {parsed.wave}, {WORKERS} workers, {parsed.rounds} rounds; trees equal")
+    print(f"{parsed.tasks} trees in batches of {parsed.batch}, {WORKERS} workers, {parsed.rounds} rounds; trees equal")
     print(f"local {local:.2f} s, ray {ray:.2f} s: ratio {ray / local:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
 
 

@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+from treeagent.cli.envs import Findings, find
 from treeagent.envs import BUILT_IN, Env, make_env
-from treeagent.envs_cli import Findings, find
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 SCALED = "shop"
 ENVIRONMENTS = 16
@@ -52,7 +52,7 @@ def row(name: str, tasks: int) -> str:
     """One environment's: medians of its calls, and how many branches equalled their replay."""
     try:
         env, other = make_env(name), make_env(name)
-    except Refused as refused:
+    except UserError as refused:
         return f"| {name} | {refused} |" + " |" * (len(CALLS) + 2)
     try:
         found: Findings = find(name, env, other, tasks)

@@ -23,20 +23,20 @@ from pathlib import Path
 
 from learning import Learnt, arguments_of, pooled, train
 
-from treeagent.actors import environment, play_on
-from treeagent.checkpoint import load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
-from treeagent.health import finished_paths
-from treeagent.imagine import memory_path, open_memory, wording
-from treeagent.jobs import read_trees
+from treeagent.imagination.load import memory_path, open_memory, wording
 from treeagent.learners.sft import train_sft
-from treeagent.loop import search_waves, waves
-from treeagent.progress import RichProgress
-from treeagent.run import Run
-from treeagent.search.node import succeeds
-from treeagent.targets import TokenRow
-from treeagent.world import audit_world, experiences, fit, split
+from treeagent.run.folder import Run
+from treeagent.run.progress import RichProgress
+from treeagent.run.trees import read_trees
+from treeagent.search.node import finished_paths, succeeds
+from treeagent.stages.audit import audit_world
+from treeagent.stages.build import environment, play_on
+from treeagent.stages.search import batches, search_batches
+from treeagent.stages.world import experiences, fit, split
+from treeagent.views.tokens import TokenRow
 from treeagent.world_model.fit import answer_rows
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
@@ -198,7 +198,9 @@ def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, 
     first = make_world(config_file, "", seed, start, out, overrides) if name else None
     with Run.create(folder, config, resume=True) as made:
         if first is None:
-            search_waves(config, made, progress, waves(config, made, start, _SEEDING, range(config.adapt.seed_tasks)))
+            search_batches(
+                config, made, progress, batches(config, made, start, _SEEDING, range(config.adapt.seed_tasks))
+            )
         elif name == "optimist" and not made.is_done(_WORLD):
             lend(Run.open(first), made, (_SEEDING, _WORLD), partial(flatter, config))
         elif not made.is_done(_SEEDING):

@@ -4,7 +4,7 @@
 
 The model learns demonstrations from scratch. Then further tasks are demonstrated in the environment, where each step is
 timed, and so is going back one step, as every branch of a search must; the model is asked for the same steps alone and
-sixteen at a time, as a search's wave asks, and needs not go back. How often it is right stands beside.
+sixteen at a time, as a search's batch asks, and needs not go back. How often it is right stands beside.
 """
 
 import argparse
@@ -16,16 +16,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from treeagent.actors import environment, play_on
-from treeagent.collect import demonstrate, demonstrated
 from treeagent.config import RunConfig, load_config
-from treeagent.grammar import ReAct
-from treeagent.imagine import world_model
-from treeagent.progress import RichProgress
-from treeagent.run import Run
+from treeagent.generators.grammar import ReAct
+from treeagent.imagination.load import world_model
+from treeagent.run.folder import Run
+from treeagent.run.progress import RichProgress
 from treeagent.search.node import Tree
+from treeagent.stages.build import environment, play_on
+from treeagent.stages.demonstrate import demonstrate, demonstrated
+from treeagent.stages.world import fit
 from treeagent.types import Action, State, Transition
-from treeagent.world import fit
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.transition import answered
 
@@ -90,14 +90,14 @@ def chained(tree: Tree) -> Iterator[tuple[State, Action]]:
 def imagine(model: ExperienceModel, steps: Sequence[Step], together: int) -> tuple[list[Transition], float]:
     """What the model says of all steps, so many asked at once, and its seconds."""
 
-    async def wave(asked: Sequence[Step]) -> list[Transition]:
+    async def batch(asked: Sequence[Step]) -> list[Transition]:
         return await asyncio.gather(*(model.step(step.before, step.action) for step in asked))
 
     told: list[Transition] = []
     started = time.perf_counter()
     with asyncio.Runner() as runner:
         for start in range(0, len(steps), together):
-            told += runner.run(wave(steps[start : start + together]))
+            told += runner.run(batch(steps[start : start + together]))
     return told, time.perf_counter() - started
 
 

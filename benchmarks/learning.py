@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treeagent.config import load_config
-from treeagent.evaluate import wilson_interval
-from treeagent.run import Run
+from treeagent.run.folder import Run
+from treeagent.run.outcomes import wilson_interval
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 RECIPES = ("adapt", *sorted(path.stem for path in (CONFIGS / "baselines").glob("*.toml")))

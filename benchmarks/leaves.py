@@ -3,7 +3,7 @@
     PYTHONPATH=tests/search .venv/bin/python benchmarks/leaves.py
 
 Success is the share of trees of known values (``KnownTree``) in which the most visited action at the root is the best
-one; ± is the standard error of its difference from one leaf, over the same trees. Waves are calls of the model.
+one; ± is the standard error of its difference from one leaf, over the same trees. Batches are calls of the model.
 """
 
 import argparse
@@ -25,36 +25,36 @@ InFlight = Literal["wu_uct", "virtual_loss"]
 
 
 def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray[np.bool_], float]:
-    """Which of the trees a search succeeds in, and its waves a tree."""
-    waves = 0
+    """Which of the trees a search succeeds in, and its batches a tree."""
+    batches = 0
     found: list[bool] = []
 
     def note(_: object) -> None:
-        nonlocal waves
-        waves += 1
+        nonlocal batches
+        batches += 1
 
     for world in trees:
         search = Search(world, world, config, world)
         [tree] = asyncio.run(search.run([Task("known", "")], [world.seed], note))
         found.append(best_path(tree, "visits")[0].action.text == str(world.best_action))
-    return np.array(found), waves / len(trees)
+    return np.array(found), batches / len(trees)
 
 
 def measure(count: int, simulations: int, selection: Literal["puct", "uct", "gumbel"]) -> None:
     """Print the table."""
     trees = [KnownTree(seed) for seed in range(count)]
     print(f"{selection}, {simulations} simulations, {count} trees")
-    print("in flight       leaves  success  lost             waves")
+    print("in flight       leaves  success  lost             batches")
     for in_flight in ("wu_uct", "virtual_loss"):
         alone: NDArray[np.bool_] | None = None
         for leaves in (1, 2, 4, 8):
-            found, waves = successes(trees, settings(simulations, selection, in_flight, leaves))
+            found, batches = successes(trees, settings(simulations, selection, in_flight, leaves))
             alone = found if alone is None else alone
             lost = alone.astype(float) - found
             error = lost.std() / count**0.5 / alone.mean()
             print(
                 f"{in_flight:15} {leaves:6} {found.mean():8.1%} "
-                f"{lost.mean() / alone.mean():6.1%} ± {error:5.1%} {waves:8.1f}"
+                f"{lost.mean() / alone.mean():6.1%} ± {error:5.1%} {batches:8.1f}"
             )
 
 

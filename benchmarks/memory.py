@@ -5,7 +5,7 @@
 
 A small policy, warm-started as in the quickstart, searches the shop through the same ``collect`` as every run, workers
 in processes of their own; or random calls do, through the same pool, environment, search and store. After each
-finished wave Linux is asked for the resident memory of all of them. From the first tenth of the nodes on a slope is
+finished batch Linux is asked for the resident memory of all of them. From the first tenth of the nodes on a slope is
 fitted to the means of ten stretches, for neighbouring samples tell nearly the same. Ctrl-C ends it early.
 """
 
@@ -29,32 +29,30 @@ from pathlib import Path
 import psutil
 from matplotlib.figure import Figure
 
-from treeagent.actors import environment, play_on, tasks_at
 from treeagent.config import load_config
-from treeagent.grammar import ReAct
-from treeagent.jobs import WaveJob
-from treeagent.loop import collect, waves
-from treeagent.pool import kept_workers, run_jobs
-from treeagent.progress import Advance, QuietProgress
-from treeagent.run import COLLECTED, Run
+from treeagent.generators.grammar import ReAct
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.metrics import Emit
+from treeagent.run.progress import Advance, QuietProgress
 from treeagent.search.methods import make_search
 from treeagent.search.record import to_record
-from treeagent.seeds import derive_seed
+from treeagent.stages.build import environment, play_on, tasks_at
+from treeagent.stages.search import BatchJob, batches, collect
+from treeagent.stages.warm_start import warm_start
 from treeagent.store import read_as, shards, write_shard
-from treeagent.telemetry import Emit
-from treeagent.types import Estimate, Proposal, State
-from treeagent.warm_start import warm_start
+from treeagent.types import Estimate, Proposal, State, derive_seed
+from treeagent.workers.processes import kept_workers, run_jobs
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREES, SIMULATIONS = 32, 256
-"""Of a wave, and of each of them: large enough that the shop has tasks enough."""
+"""Of a batch, and of each of them: large enough that the shop has tasks enough."""
 SETTINGS = (
     "policy.scratch={width=32,heads=2,layers=1,vocabulary=512}",
     "policy.max_new_tokens=16",
     "warm_start.episodes=600",
     "warm_start.sft.max_steps=200",
     f"search={{limits={{simulations={SIMULATIONS}}},candidates=16,c_init=10.0,leaves=16,prune_invalid=false}}",
-    f"collect.wave={TREES}",
+    f"collect.batch={TREES}",
 )
 """Cheap nodes: short turns, many of them for each pass of the model."""
 WORDS = ("linen shirt", "lunch box", "durable box", "washable", "small", "theft proof", "striped", "canvas")
@@ -68,9 +66,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Resident memory after some wave, in bytes."""
+    """Resident memory after some batch, in bytes."""
 
-    waves: int
+    batches: int
     """On disk."""
     seconds: float
     command: int
@@ -112,8 +110,8 @@ class Clicker:
         return [Estimate(len(state.messages[-1].content) % 7 / 7) for state in states]
 
 
-def click(job: WaveJob, emit: Emit) -> int:
-    """As ``search_wave``, but for who plays and judges."""
+def click(job: BatchJob, emit: Emit) -> int:
+    """As ``search_batch``, but for who plays and judges."""
     assert job.trees is not None
     env = environment(job.config)
     search = make_search(Clicker(), play_on(env, job.config, job.name), job.config.search, Clicker())
@@ -143,10 +141,10 @@ def slope(nodes: Sequence[int], memory: Sequence[int]) -> Slope:
 
 
 def nodes_on_disk(trees: Path) -> list[int]:
-    """After no wave, one, two and so on, in the order in which they were finished."""
+    """After no batch, one, two and so on, in the order in which they were finished."""
     finished = sorted(shards(trees, COLLECTED), key=lambda path: path.stat().st_mtime_ns)
-    waves = (int(path.name.removesuffix(".jsonl.zst").rsplit("-", 1)[1]) for path in finished)
-    counts = (sum(read_as(lambda record: len(record["nodes"]), trees, COLLECTED, wave)) for wave in waves)
+    batches = (int(path.name.removesuffix(".jsonl.zst").rsplit("-", 1)[1]) for path in finished)
+    counts = (sum(read_as(lambda record: len(record["nodes"]), trees, COLLECTED, batch)) for batch in batches)
     return list(accumulate(counts, initial=0))
 
 
@@ -155,7 +153,7 @@ def table(nodes: Sequence[int], samples: Sequence[Sample]) -> str:
     for part in range(STRETCHES + 1):
         place = min(len(samples) * part // STRETCHES, len(samples) - 1)
         at = samples[place]
-        lines.append(f"| {nodes[at.waves]:,} | {at.seconds:.0f} | {at.command / MIB:.1f} | {at.workers / MIB:.1f} |")
+        lines.append(f"| {nodes[at.batches]:,} | {at.seconds:.0f} | {at.command / MIB:.1f} | {at.workers / MIB:.1f} |")
     return "\n".join(lines)
 
 
@@ -163,7 +161,7 @@ def plot(path: Path, nodes: Sequence[int], samples: Sequence[Sample]) -> None:
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.add_subplot()
     for name, memory in (("command", [at.command for at in samples]), ("workers", [at.workers for at in samples])):
-        axes.plot([nodes[at.waves] for at in samples], [each / MIB for each in memory], label=name, linewidth=1)
+        axes.plot([nodes[at.batches] for at in samples], [each / MIB for each in memory], label=name, linewidth=1)
     axes.set_xlabel("nodes on disk")
     axes.set_ylabel("resident memory, MiB")
     axes.set_ylim(bottom=0)
@@ -187,18 +185,18 @@ def main() -> None:
         with kept_workers(config), suppress(KeyboardInterrupt):  # what has been measured is told
             if arguments.scripted:
                 tasks = TREES * math.ceil(arguments.nodes / TREES / SIMULATIONS)
-                jobs = waves(config, run, checkpoint, COLLECTED, range(tasks))
+                jobs = batches(config, run, checkpoint, COLLECTED, range(tasks))
                 for _ in run_jobs(click, jobs, config):
                     watch.take()
             else:
                 collect(config, run, watch, checkpoint)
         nodes, samples = nodes_on_disk(run.trees), watch.samples
-    settled = [at for at in samples if nodes[at.waves] >= nodes[-1] / 10]
+    settled = [at for at in samples if nodes[at.batches] >= nodes[-1] / 10]
     seconds = samples[-1].seconds
-    print(f"{nodes[-1]:,} nodes in {len(nodes) - 1} waves, {arguments.workers} workers, {seconds:.0f} s\n")
+    print(f"{nodes[-1]:,} nodes in {len(nodes) - 1} batches, {arguments.workers} workers, {seconds:.0f} s\n")
     print(table(nodes, samples))
     print(f"\nAfter the first tenth ({len(settled)} samples), bytes a node with their 95 % interval:")
-    at = [nodes[sample.waves] for sample in settled]
+    at = [nodes[sample.batches] for sample in settled]
     for part, memory in (
         ("command", [sample.command for sample in settled]),
         ("workers", [sample.workers for sample in settled]),

@@ -13,12 +13,13 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from treeagent.config import load_config
-from treeagent.evaluate import Mode, wilson_interval
-from treeagent.jobs import WaveJob, evaluate_wave
-from treeagent.pool import run_jobs
+from treeagent.config import Mode, load_config
+from treeagent.run.outcomes import wilson_interval
 from treeagent.search.config import SearchConfig, Selection
 from treeagent.search.limits import Limits
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.search import BatchJob
+from treeagent.workers.processes import run_jobs
 
 # Far more than the tokens allow; chains and steps of a beam are counted by them alone.
 _MANY = 100_000
@@ -68,13 +69,13 @@ def main() -> None:
                 continue
             settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=_MANY))
             jobs = [
-                WaveJob(
+                BatchJob(
                     settings, run / "checkpoints" / arguments.policy, name, index,
                     range(start, min(start + 50, arguments.tasks)), None, split="test", mode=mode,
                 )
                 for index, start in enumerate(range(0, arguments.tasks, 50))
             ]  # fmt: skip
-            outcomes = [one for _, (part, _) in run_jobs(evaluate_wave, jobs, config) for one in part]
+            outcomes = [one for _, (part, _) in run_jobs(evaluate_batch, jobs, config) for one in part]
             solved[name].append(sum(outcome.success for outcome in outcomes))
             tokens[name].append(statistics.mean(outcome.budget.generated_tokens for outcome in outcomes))
             steps[name].append(statistics.mean(outcome.budget.environment_steps for outcome in outcomes))

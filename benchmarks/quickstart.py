@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from treeagent.evaluate import wilson_interval
+from treeagent.run.outcomes import wilson_interval
 
 Row = dict[str, Any]
 

@@ -270,10 +270,10 @@ STORES: dict[str, Any] = {
 
 def make_rows(folder: Path, rows: int) -> None:
     """Distinct transitions of noisy demonstrations, embedded: ``vectors.npy``, ``queries.npy`` and ``texts.json``."""
-    from treeagent.collect import demonstrate
     from treeagent.envs import EnvDynamics, make_env
-    from treeagent.grammar import ReAct
-    from treeagent.transitions import transitions
+    from treeagent.generators.grammar import ReAct
+    from treeagent.stages.demonstrate import demonstrate
+    from treeagent.views.transitions import transitions
     from treeagent.world_model.encoder import LexicalEncoder
     from treeagent.world_model.replay import embed
 

@@ -34,20 +34,19 @@ from reference_loops import (
     worth,
 )
 
-from treeagent.grammar import ReAct
+from treeagent.generators.grammar import ReAct
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.seeds import derive_seed
-from treeagent.types import Action, Dynamics, Estimate, Policy, Proposal, State, Task, Transition, Value
+from treeagent.types import Action, Dynamics, Estimate, Policy, Proposal, State, Task, Transition, Value, derive_seed
 
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
+    from treeagent.agent.value_head import ValueHead
     from treeagent.envs.shop import ShopEnv
     from treeagent.generators.chat import ChatFormat
-    from treeagent.value_head import ValueHead
 
 STUB_SIMULATIONS = 128
 """Of each tree of part core."""
@@ -107,7 +106,7 @@ class Core:
 
     name: str
     tree_counts: tuple[int, ...]
-    """It is measured with so many trees; a loop that knows no waves, with one."""
+    """It is measured with so many trees; a loop that knows no batches, with one."""
     grow: Callable[[int], Grown]
 
 
@@ -301,7 +300,7 @@ class Way:
     name: str
     trees: int
     """Searched in a round."""
-    wave: int
+    batch: int
     """Of them grown together."""
     leaves: int = 1
     together: bool | None = None
@@ -331,13 +330,13 @@ class Measured:
 
 
 def go_shopping(width: int, layers: int) -> Shopping:
-    from treeagent.collect import demonstrate
+    from treeagent.agent.value_head import ValueHead
     from treeagent.envs import EnvDynamics
     from treeagent.envs.shop import ShopEnv, ShopOptions
     from treeagent.generators.chat import ChatFormat
     from treeagent.generators.config import ScratchConfig
     from treeagent.generators.scratch import random_model, train_tokenizer
-    from treeagent.value_head import ValueHead
+    from treeagent.stages.demonstrate import demonstrate
 
     class ReplayedShop(ShopEnv):
         snapshot_kind = "replay"
@@ -356,9 +355,9 @@ def go_shopping(width: int, layers: int) -> Shopping:
 
 def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measured) -> None:
     """One round."""
+    from treeagent.agent.policy import HeadValue, LLMPolicy
     from treeagent.envs import EnvDynamics
     from treeagent.generators.local import LocalGenerator
-    from treeagent.policy import HeadValue, LLMPolicy
 
     spent, chat, head = Spent(), shopping.chat, shopping.head
     generator: LocalGenerator | None = None
@@ -377,9 +376,9 @@ def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measur
     trees: list[Tree] = []
     hooks = _time_model(shopping.model, spent)
     started = time.process_time()
-    for first in range(0, way.trees, way.wave):
-        wave = tasks[first : first + way.wave]
-        trees += asyncio.run(search.run(wave, [derive_seed(task.id) for task in wave]))
+    for first in range(0, way.trees, way.batch):
+        batch = tasks[first : first + way.batch]
+        trees += asyncio.run(search.run(batch, [derive_seed(task.id) for task in batch]))
     measured.seconds.append(time.process_time() - started)
     for hook in hooks:
         hook.remove()
@@ -410,11 +409,11 @@ def tokens_to_read(tree: Tree) -> int:
 
 
 WAYS = (
-    Way("`generate` for each candidate", trees=2, wave=1, together=False),
-    Way("`generate`, num_return_sequences = K", trees=4, wave=1, together=True),
-    Way("treeagent, 1 tree", trees=8, wave=1),
-    Way("treeagent, 1 tree, 4 leaves in flight", trees=8, wave=1, leaves=4),
-    Way("treeagent, 100 trees", trees=100, wave=100),
+    Way("`generate` for each candidate", trees=2, batch=1, together=False),
+    Way("`generate`, num_return_sequences = K", trees=4, batch=1, together=True),
+    Way("treeagent, 1 tree", trees=8, batch=1),
+    Way("treeagent, 1 tree, 4 leaves in flight", trees=8, batch=1, leaves=4),
+    Way("treeagent, 100 trees", trees=100, batch=100),
 )
 
 

@@ -27,7 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
-from treeagent.targets import TokenRow
+from treeagent.views.tokens import TokenRow
 
 FSDP = Path(__file__).parents[1] / "configs" / "models" / "fsdp.yaml"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}

@@ -34,11 +34,10 @@ import pyarrow
 import pyarrow.parquet
 import zstandard
 
-from treeagent.grammar import ReAct
+from treeagent.generators.grammar import ReAct
 from treeagent.search.record import from_record, to_record
-from treeagent.seeds import derive_seed
 from treeagent.store import CorruptShard, read_records, replacing, write_shard
-from treeagent.types import Action, Estimate, Proposal, State
+from treeagent.types import Action, Estimate, Proposal, State, derive_seed
 
 if TYPE_CHECKING:
     from treeagent.envs import EnvDynamics
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 Write = Callable[[Path, int, Sequence[Record]], None]
-"""(folder, index of the wave, its records): appends a finished wave, and returns when it is safely on disk."""
+"""(folder, index of the batch, its records): appends a finished batch, and returns when it is safely on disk."""
 Read = Callable[[Path], Iterator[Record]]
 
 
@@ -89,10 +88,9 @@ def _single(value: float) -> float:
     return float(np.float32(value))
 
 
-def grow(folder: Path, nodes: int, wave: int) -> list[Path]:
-    """At least ``nodes`` searched states, a plain JSONL file for each wave of trees."""
+def grow(folder: Path, nodes: int, batch: int) -> list[Path]:
+    """At least ``nodes`` searched states, a plain JSONL file for each batch of trees."""
     # Imported here, for the processes that measure have no use for any of it.
-    from treeagent.collect import demonstrate
     from treeagent.envs import EnvDynamics, make_env
     from treeagent.envs.shop import ShopEnv
     from treeagent.generators.chat import ChatFormat
@@ -101,6 +99,7 @@ def grow(folder: Path, nodes: int, wave: int) -> list[Path]:
     from treeagent.search.config import SearchConfig
     from treeagent.search.limits import Limits
     from treeagent.search.mcts import Search
+    from treeagent.stages.demonstrate import demonstrate
 
     env = make_env("shop")
     assert isinstance(env, ShopEnv)
@@ -114,15 +113,15 @@ def grow(folder: Path, nodes: int, wave: int) -> list[Path]:
     paths: list[Path] = []
     grown = edges = tokens = 0
     while grown < nodes:
-        tasks = env.tasks("train", wave, start=wave * len(paths))
+        tasks = env.tasks("train", batch, start=batch * len(paths))
         trees = asyncio.run(search.run(tasks, [derive_seed(task.id) for task in tasks]))
         actions = [edge.action for tree in trees for node in tree.nodes() for edge in node.edges]
         grown += sum(1 for tree in trees for _ in tree.nodes())
         edges += len(actions)
         tokens += sum(len(action.token_ids) for action in actions)
-        paths.append(folder / f"wave-{len(paths):05d}.jsonl")
+        paths.append(folder / f"batch-{len(paths):05d}.jsonl")
         paths[-1].write_bytes(b"".join(map(_json_line, map(to_record, trees))))
-    print(f"{len(paths) * wave:,} trees, {grown:,} nodes, {edges:,} edges, {tokens:,} sampled tokens\n", flush=True)
+    print(f"{len(paths) * batch:,} trees, {grown:,} nodes, {edges:,} edges, {tokens:,} sampled tokens\n", flush=True)
     return paths
 
 
@@ -160,7 +159,7 @@ def write_short_logprobs(folder: Path, index: int, records: Sequence[Record]) ->
 
 
 def write_dictionary(folder: Path, index: int, records: Sequence[Record]) -> None:
-    """A frame for each tree, so that each can be appended and read alone; the first wave trains the dictionary."""
+    """A frame for each tree, so that each can be appended and read alone; the first batch trains the dictionary."""
     lines = list(map(_json_line, records))
     if index == 0:
         (folder / "dictionary").write_bytes(zstandard.train_dictionary(112_640, [*lines]).as_bytes())
@@ -296,7 +295,7 @@ class Format:
     readers: str
     """What reads it without treeagent."""
     append: str
-    """What a crash while a wave is appended leaves."""
+    """What a crash while a batch is appended leaves."""
 
 
 _SHARD = "whole shards"
@@ -346,10 +345,10 @@ FORMATS = {
 }
 
 
-def write_seconds(name: str, folder: Path, waves: Sequence[Path]) -> float:
-    """Of all waves; the records are in memory before each."""
+def write_seconds(name: str, folder: Path, batches: Sequence[Path]) -> float:
+    """Of all batches; the records are in memory before each."""
     seconds = 0.0
-    for index, path in enumerate(waves):
+    for index, path in enumerate(batches):
         records = list(_loads(path.read_bytes().splitlines()))
         started = time.process_time()
         FORMATS[name].write(folder, index, records)
@@ -403,9 +402,9 @@ class Measured:
     cut: str = ""
 
 
-def measure(name: str, folder: Path, waves: Sequence[Path], so_far: Measured) -> Measured:
+def measure(name: str, folder: Path, batches: Sequence[Path], so_far: Measured) -> Measured:
     folder.mkdir()
-    written = alone(write_seconds, name, folder, waves)
+    written = alone(write_seconds, name, folder, batches)
     size = sum(path.stat().st_size for path in folder.iterdir())
     records, memory = alone(read_seconds, name, folder, False)
     trees, _ = alone(read_seconds, name, folder, True)
@@ -438,18 +437,18 @@ def table(measured: dict[str, Measured], nodes: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=100_000)
-    parser.add_argument("--wave", type=int, default=100, help="trees in a shard")
+    parser.add_argument("--batch", type=int, default=100, help="trees in a shard")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        waves = grow(folder, arguments.nodes, arguments.wave)
-        nodes = sum(len(record["nodes"]) for path in waves for record in _loads(path.read_bytes().splitlines()))
+        batches = grow(folder, arguments.nodes, arguments.batch)
+        nodes = sum(len(record["nodes"]) for path in batches for record in _loads(path.read_bytes().splitlines()))
         measured = {name: Measured() for name in FORMATS}
         for turn in range(arguments.rounds):
             for place, name in enumerate(FORMATS):
                 target = folder / f"{turn}-{place}"
-                measured[name] = measure(name, target, waves, measured[name])
+                measured[name] = measure(name, target, batches, measured[name])
     print(table(measured, nodes))
 
 

@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from treeagent.actors import environment, load_actors, play_on
 from treeagent.config import RunConfig, load_config
-from treeagent.evaluate import execute, wilson_interval
-from treeagent.progress import QuietProgress
-from treeagent.run import Run
+from treeagent.run.folder import Run
+from treeagent.run.outcomes import wilson_interval
+from treeagent.run.progress import QuietProgress
+from treeagent.stages.build import environment, load_actors, play_on
+from treeagent.stages.play import execute
+from treeagent.stages.warm_start import warm_start
 from treeagent.types import Policy, Proposal, State
-from treeagent.warm_start import warm_start
 
 CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.toml"
 

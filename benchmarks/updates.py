@@ -22,9 +22,11 @@ from pathlib import Path
 from learning import pooled
 
 from treeagent.config import Method, load_config
-from treeagent.loop import collect, learn, measure
-from treeagent.progress import QuietProgress
-from treeagent.run import COLLECTED, Run
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.progress import QuietProgress
+from treeagent.stages.evaluate import measure
+from treeagent.stages.search import collect
+from treeagent.stages.update import learn
 
 ADAPT = Path(__file__).parent.parent / "configs" / "adapt.toml"
 PLAIN = ("update.dpo.loss_type=['sigmoid']", "update.dpo.loss_weights=[1.0]")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.run import Run
+from treeagent.run.folder import Run
 from treeagent.store import digest, read_records
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"

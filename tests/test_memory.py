@@ -1,17 +1,18 @@
-"""A worker that goes from wave to wave holds nothing of the waves behind it."""
+"""A worker that goes from batch to batch holds nothing of the batches behind it."""
 
 import gc
 from pathlib import Path
 
-from treeagent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
 from treeagent.config import load_config
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.jobs import WaveJob, evaluate_wave, search_wave
-from treeagent.run import COLLECTED
+from treeagent.run.folder import COLLECTED
 from treeagent.search.node import Node
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.search import BatchJob, search_batch
 from treeagent.types import Message
-from treeagent.value_head import ValueHead
 
 SETTINGS = [
     "environment.options={products=200,difficulty=1}",
@@ -27,16 +28,16 @@ def alive(kind: type) -> int:
     return sum(type(each) is kind for each in gc.get_objects())
 
 
-def test_a_finished_wave_is_let_go(tmp_path: Path) -> None:
+def test_a_finished_batch_is_let_go(tmp_path: Path) -> None:
     shape = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=512)
     tokenizer = train_tokenizer(["search[red shirt]", "click[1]"], shape)
     save_checkpoint(Checkpoint(random_model(tokenizer, shape, 0), tokenizer, ValueHead(16)), tmp_path / "toy")
     config = load_config(None, SETTINGS)
     others = alive(Node)  # of earlier tests
     held: list[tuple[int, int]] = []
-    for wave in range(3):  # the first one loads the policy
-        job = WaveJob(config, tmp_path / "toy", COLLECTED, wave, [2 * wave, 2 * wave + 1], tmp_path)
-        assert search_wave(job, lambda event: None).budget.environment_steps > 4
-        evaluate_wave(WaveJob(config, tmp_path / "toy", "toy", wave, [2 * wave], None, "test"), lambda event: None)
+    for batch in range(3):  # the first one loads the policy
+        job = BatchJob(config, tmp_path / "toy", COLLECTED, batch, [2 * batch, 2 * batch + 1], tmp_path)
+        assert search_batch(job, lambda event: None).budget.environment_steps > 4
+        evaluate_batch(BatchJob(config, tmp_path / "toy", "toy", batch, [2 * batch], None, "test"), lambda event: None)
         held.append((alive(Node) - others, alive(Message)))
     assert held[0] == held[1] == held[2] and held[0][0] == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from treeagent.run import Run
+from treeagent.run.folder import Run
 from treeagent.store import digest, read_records, shards
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"

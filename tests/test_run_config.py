@@ -8,16 +8,16 @@ from treeagent.config import (
     CollectConfig,
     ConfigError,
     EnvironmentConfig,
+    EvaluateConfig,
     PolicyConfig,
     RunConfig,
     config_difference,
     dump_config,
     load_config,
 )
-from treeagent.evaluate import EvaluateConfig
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 
 def sentence(path: Path | None, *overrides: str) -> str:
@@ -86,9 +86,9 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
     assert PolicyConfig(context="drop", max_new_tokens=40).most_tokens(100) == 60
     assert PolicyConfig(context="drop", max_new_tokens=40, context_tokens=60).most_tokens(100) == 60
     for tokens in (61, 200):
-        with pytest.raises(Refused, match=r"holds 100 tokens, which leaves 60 beside policy.max_new_tokens \(40\)"):
+        with pytest.raises(UserError, match=r"holds 100 tokens, which leaves 60 beside policy.max_new_tokens \(40\)"):
             PolicyConfig(context="drop", max_new_tokens=40, context_tokens=tokens).most_tokens(100)
-    with pytest.raises(Refused, match="leaves 0 beside"):
+    with pytest.raises(UserError, match="leaves 0 beside"):
         PolicyConfig(context="drop", max_new_tokens=100).most_tokens(100)
 
 

@@ -1,4 +1,4 @@
-from treeagent.seeds import derive_seed
+from treeagent.types import derive_seed
 
 
 def test_seeds_are_the_same_on_every_machine() -> None:

@@ -28,7 +28,7 @@ from treeagent.store import (
     write_atomic,
     write_shard,
 )
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -136,7 +136,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, text: bytes, said: st
 def even(record: dict[str, Any]) -> int:
     number: int = record["n"]
     if number % 2:
-        raise Refused(f"{number} is odd: halve something else")
+        raise UserError(f"{number} is odd: halve something else")
     return number // 2
 
 

@@ -18,23 +18,29 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_vali
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-from treeagent.advantages import AdvantageConfig
 from treeagent.envs.base import SNAPSHOT_BYTES
 from treeagent.envs.shield import Shield
-from treeagent.evaluate import EvaluateConfig
 from treeagent.generators.config import DType, RemoteConfig, ScratchConfig, VllmConfig
-from treeagent.grammar import Format
+from treeagent.generators.grammar import Format
 from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, Seed, SFTConfig, ValueConfig
-from treeagent.pairs import PairConfig
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.decide import Decision
 from treeagent.search.limits import Limits
-from treeagent.targets import TargetConfig
-from treeagent.types import Refused
+from treeagent.types import UserError
+from treeagent.views.advantages import AdvantageConfig
+from treeagent.views.imitation import TargetConfig
+from treeagent.views.pairs import PairConfig
 from treeagent.world_model.encoder import EncoderConfig
 
 _STRICT = ConfigDict(extra="forbid")
+
+
 Method = Literal["rft", "dpo", "grpo"]
+
+
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 
@@ -43,6 +49,36 @@ def _check_methods(methods: Sequence[Method]) -> None:
         raise ValueError('methods is empty: name at least one of "rft", "dpo", "grpo"')
     if len(set(methods)) < len(methods):  # a checkpoint goes by its method
         raise ValueError(f"methods {list(methods)} names one twice: name each once")
+
+
+Mode = Literal["greedy", SearchMethod]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class EvaluateConfig:
+    """How policies are compared."""
+
+    tasks: Annotated[int, Field(gt=0)] = 200
+    """Held-out tasks (the environment's test split)."""
+    modes: tuple[Mode, ...] = ("greedy", "best_of_n", "mcts")
+    """Ways of acting: the policy at temperature 0, or a method of search. Sampling is ``best_of_n`` with N = 1."""
+    best_of: Annotated[int, Field(gt=0)] = 8
+    """N of best-of-N, where it stands for ``search.limits.simulations``."""
+    decision: Decision = "leaf"
+    """How a search's tree becomes actions; those of lookahead are taken already."""
+    likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
+    """λ of ``leaf``: ends are ranked by V + λ log π(path), in reward units a nat."""
+    world: str = ""
+    """The folder of a run whose world model is searched in place of the environment, anew after each step that the
+    environment took (model predictive control); none if empty."""
+
+    @model_validator(mode="after")
+    def _some_mode(self) -> Self:
+        if not self.modes:
+            raise ValueError('modes is empty: name at least one, such as "greedy"')
+        if len(set(self.modes)) < len(self.modes):
+            raise ValueError(f"modes {list(self.modes)} names one twice: name each once")
+        return self
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -138,13 +174,13 @@ class PolicyConfig:
         where nothing is left out.
 
         Raises:
-            Refused: the context does not hold as many.
+            UserError: the context does not hold as many.
         """
         if self.context == "refuse":
             return None
         room = context - self.max_new_tokens
         if room < (self.context_tokens or 1):
-            raise Refused(
+            raise UserError(
                 f"the model's context holds {context} tokens, which leaves {room} beside policy.max_new_tokens "
                 f"({self.max_new_tokens}): lower that or policy.context_tokens ({self.context_tokens or 'unset'})"
             )
@@ -196,10 +232,10 @@ class CollectConfig:
 
     tasks: Annotated[int, Field(gt=0)] = 800
     """One tree each."""
-    wave: Annotated[int, Field(gt=0)] = 100
-    """Trees that share their model calls; a finished wave is what a resumed run keeps."""
+    batch: Annotated[int, Field(gt=0)] = 100
+    """Trees that share their model calls; a finished batch is what a resumed run keeps."""
     limits: Limits | None = None
-    """What all trees of a collection may spend together: it ends with the wave that reaches a limit."""
+    """What all trees of a collection may spend together: it ends with the batch that reaches a limit."""
     resample: Annotated[int, Field(ge=0)] = 0
     """Rounds in which trees whose returns are all equal are made up for by trees of further tasks (DAPO's dynamic
     sampling)."""

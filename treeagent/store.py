@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 import orjson
 import zstandard
 
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 Record = Mapping[str, Any]
 Read = TypeVar("Read")
@@ -93,7 +93,7 @@ def read_as(
     """What ``parse`` makes of each of those records, so that trees are read by ``read_as(from_record, folder)``.
 
     Raises:
-        CorruptShard: as there, or ``parse`` raised ``Refused``.
+        CorruptShard: as there, or ``parse`` raised ``UserError``.
     """
     for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):
@@ -105,7 +105,7 @@ def read_as(
                 raise _corrupt(path, number, "is no record")
             try:
                 parsed = parse(record)
-            except Refused as error:
+            except UserError as error:
                 raise CorruptShard(f"{path}, line {number}: {error}") from error
             yield parsed
 

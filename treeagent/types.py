@@ -6,18 +6,23 @@ they were sampled; nothing downstream tokenises an action again.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Literal, Protocol
 
 Role = Literal["system", "user", "assistant"]
+
+
 Split = Literal["train", "validation", "test"]
+
+
 Origin = Literal["real", "imagined"]
 
 
-class Refused(ValueError):
+class UserError(ValueError):
     """A value that cannot be used: one sentence names it and the fix, and the command line prints no more."""
 
 
-class NothingToLearn(Refused):
+class NothingToLearn(UserError):
     """Trees that an update can learn nothing from: no pairs, no advantages, too few rows. Other trees may do."""
 
 
@@ -209,3 +214,9 @@ class Dynamics(Protocol):
     async def reset(self, task: Task) -> State: ...
 
     async def step(self, state: State, action: Action) -> Transition: ...
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A 63-bit seed that depends on every part; equal parts give the equal seed on every machine."""
+    text = "/".join(map(str, parts)).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.actors import environment
 from treeagent.config import CollectConfig, load_config
 from treeagent.envs import check_env
 from treeagent.envs.alfworld import AlfworldEnv, AlfworldOptions
@@ -24,7 +23,8 @@ from treeagent.envs.alfworld import game as game_module
 from treeagent.envs.alfworld.games import draw_spec, game_data
 from treeagent.envs.alfworld.options import Kind
 from treeagent.envs.check import check_tasks
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.stages.build import environment
+from treeagent.types import Split, Task, ToolCall, UserError
 
 pytest.importorskip("alfworld", reason="the alfworld extra is not installed")
 
@@ -181,8 +181,8 @@ def test_games_that_had_to_go_are_played_on(monkeypatch: pytest.MonkeyPatch) -> 
         assert (env.state_key(), env.legal_actions()) == (key, commands)
 
 
-def test_the_games_of_a_wave_stay_loaded() -> None:
-    assert CollectConfig().wave <= env_module.LOADED
+def test_the_games_of_a_batch_stay_loaded() -> None:
+    assert CollectConfig().batch <= env_module.LOADED
 
 
 def test_writing_texts_changes_no_name(env: AlfworldEnv) -> None:
@@ -252,21 +252,21 @@ def test_files_of_alfworlds_own_writer_are_played(tmp_path: Path) -> None:
     walkthrough = json.loads(file.read_text())["walkthrough"]
     assert [env.step(command)[1:3] for command in walkthrough][-1] == (1.0, True)
     assert check_env(env, tasks[0], branches=4, depth=3).violations == ()
-    with pytest.raises(Refused, match="train games 0 to 2 are asked for"):
+    with pytest.raises(UserError, match="train games 0 to 2 are asked for"):
         env.tasks("train", 2)
     file.unlink()
-    with pytest.raises(Refused, match="has no game file"):
+    with pytest.raises(UserError, match="has no game file"):
         AlfworldEnv(AlfworldOptions(games=str(made))).reset(options={"task": tasks[1]})
-    with pytest.raises(Refused, match=r"has no game\.tw-pddl"):
+    with pytest.raises(UserError, match=r"has no game\.tw-pddl"):
         AlfworldEnv(AlfworldOptions(games=str(tmp_path / "raw")))
 
 
 def test_foreign_values_are_refused(env: AlfworldEnv) -> None:
-    with pytest.raises(Refused, match="holds no ALFWorld game"):
+    with pytest.raises(UserError, match="holds no ALFWorld game"):
         env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(Refused, match="is no snapshot of an AlfworldEnv"):
+    with pytest.raises(UserError, match="is no snapshot of an AlfworldEnv"):
         env.restore(3)
-    with pytest.raises(Refused, match=r"noise is 1\.5"):
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)
     with pytest.raises(ValueError, match="no episode has begun"):
         AlfworldEnv(SMALL).step("look")

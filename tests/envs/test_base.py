@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from treeagent.envs import BUILT_IN, Env, Forkable, Mark, ReplayDivergence, ToolSpec, check_env, make_env
 from treeagent.envs.base import SnapshotKind, SnapshotLost, StepResult, snapshot_size
 from treeagent.envs.shop import ShopEnv
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 TASK = Task("count-0", "reach three", seed=5, data={"answer": "seven"})
 
@@ -382,7 +382,7 @@ def test_without_room_every_way_back_is_a_replay_and_with_room_none() -> None:
     assert walked(none)[1] == walked(plenty)[1]
     assert (none.replayed_steps, none.restored_snapshots) == (sum(WALK), 0)
     assert (plenty.replayed_steps, plenty.restored_snapshots, plenty.evicted_snapshots) == (0, len(WALK), 0)
-    with pytest.raises(Refused, match="snapshot_bytes is -1"):
+    with pytest.raises(UserError, match="snapshot_bytes is -1"):
         Forkable(ExactCounter(), snapshot_bytes=-1)
 
 

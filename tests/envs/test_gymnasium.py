@@ -13,7 +13,7 @@ from treeagent.envs import Forkable, WorkerEnv, check_env, make_env
 from treeagent.envs.adapters.gymnasium import GymnasiumEnv, from_gymnasium
 from treeagent.envs.check import check_tasks
 from treeagent.envs.frozenlake import FrozenLakeEnv, FrozenLakeOptions, shortest_way
-from treeagent.types import Refused, Task, ToolCall
+from treeagent.types import Task, ToolCall, UserError
 
 gymnasium = pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")
 
@@ -113,7 +113,7 @@ def test_no_map_is_in_two_splits_however_they_are_asked_for() -> None:
     assert list(env.tasks("test", 60)) == list(test)
     maps = [repr(task.data["map"]) for task in (*train, *test, *env.tasks("validation", 60))]
     assert len(set(maps)) == 180
-    with pytest.raises(Refused, match="maps of size 2: raise size"):
+    with pytest.raises(UserError, match="maps of size 2: raise size"):
         FrozenLakeEnv(FrozenLakeOptions(size=2)).tasks("train", 100)
 
 
@@ -159,7 +159,7 @@ def test_the_demonstrator_wins_unless_noise_or_ice_lead_it_astray() -> None:
     assert won[0.0] == 30
     assert 2 < won[0.5] < 25
     assert lake().demonstrator(0.0).act(random.Random(0))[0].endswith("right")
-    with pytest.raises(Refused, match=r"noise is 1\.5"):
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)
 
 
@@ -256,7 +256,7 @@ def test_baby_ai_in_words_with_its_own_bot(capsys: pytest.CaptureFixture[str]) -
             print(f"{level}: the bot wins {won:.0f} of 8 at noise 0.2")
         assert won >= 6
     assert make_env("minigrid", {"level": "MiniGrid-DoorKey-5x5-v0"}).demonstrator(0.0) is None
-    with pytest.raises(Refused, match="level is 'Nowhere-v0'"):
+    with pytest.raises(UserError, match="level is 'Nowhere-v0'"):
         make_env("minigrid", {"level": "Nowhere-v0"})
 
 
@@ -276,14 +276,14 @@ def test_what_baby_ai_shows_is_named_by_where_it_is() -> None:
 
 
 def test_an_unknown_id_and_no_action_are_refused() -> None:
-    with pytest.raises(Refused, match="'Nowhere-v0'"):
+    with pytest.raises(UserError, match="'Nowhere-v0'"):
         from_gymnasium("Nowhere-v0", prompt="", render=lambda *_: "", actions={"up": 1})
-    with pytest.raises(Refused, match="actions is empty"):
+    with pytest.raises(UserError, match="actions is empty"):
         from_gymnasium("CartPole-v1", prompt="", render=lambda *_: "", actions={})
     env = lake()
-    with pytest.raises(Refused, match="holds no map"):
+    with pytest.raises(UserError, match="holds no map"):
         env.reset(options={"task": Task("lake", "walk")})
-    with pytest.raises(Refused, match="is no snapshot"):
+    with pytest.raises(UserError, match="is no snapshot"):
         env.restore(3)
     with pytest.raises(ValueError, match="no episode has begun"):
         FrozenLakeEnv().step("up")

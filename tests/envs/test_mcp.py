@@ -10,7 +10,7 @@ from faulty_envs import children, gone
 
 from treeagent.envs import EnvCrashed, EnvTimeout, Forkable, check_env, make_env
 from treeagent.envs.adapters.mcp import McpEnv, from_mcp
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
 pytestmark = pytest.mark.timeout(900)
@@ -135,18 +135,18 @@ def test_a_server_that_is_slow_to_end_is_waited_for() -> None:
 
 
 def test_what_does_not_start_or_is_not_there_is_refused() -> None:
-    with pytest.raises(Refused, match="command is empty"):
+    with pytest.raises(UserError, match="command is empty"):
         from_mcp([], tasks=TASKS)
-    with pytest.raises(Refused, match=r"\['no-such-server'\] does not start \(.*no-such-server"):
+    with pytest.raises(UserError, match=r"\['no-such-server'\] does not start \(.*no-such-server"):
         from_mcp(["no-such-server"], tasks=TASKS)
-    with pytest.raises(Refused, match="does not start"):
+    with pytest.raises(UserError, match="does not start"):
         from_mcp([sys.executable, "-c", "pass"], tasks=TASKS, seconds=60)
-    with pytest.raises(Refused, match=r"has no tool \['fly'\]: it has \['add', 'find'"):
+    with pytest.raises(UserError, match=r"has no tool \['fly'\]: it has \['add', 'find'"):
         from_mcp(COMMAND, tasks=TASKS, tools=["fly"], seconds=120)
 
 
 def test_a_split_holds_the_tasks_that_were_given(env: McpEnv) -> None:
-    with pytest.raises(Refused, match="train tasks 0 to 2 are asked for, but there are 1"):
+    with pytest.raises(UserError, match="train tasks 0 to 2 are asked for, but there are 1"):
         env.tasks("train", 2)
 
 

@@ -14,7 +14,7 @@ from faulty_envs import children, gone
 
 from treeagent.envs import EnvCrashed, Forkable, WorkerEnv, check_env, make_env
 from treeagent.envs.miniwob import Element, MiniWoBEnv, MiniWoBOptions, pages
-from treeagent.types import Refused, ToolCall
+from treeagent.types import ToolCall, UserError
 
 pytest.importorskip("miniwob", reason="the miniwob extra is not installed")
 pytestmark = [
@@ -201,12 +201,12 @@ def test_a_browser_dies_with_its_worker() -> None:
 
 
 def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="page is 'click-nothing': give one"):
+    with pytest.raises(UserError, match="page is 'click-nothing': give one"):
         make_env("miniwob", {"page": "click-nothing"})
-    with pytest.raises(Refused, match="noise is 2"):
+    with pytest.raises(UserError, match="noise is 2"):
         MiniWoBEnv().demonstrator(2)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(Refused, match="chromium is not installed: MiniWoB"):
+    with pytest.raises(UserError, match="chromium is not installed: MiniWoB"):
         MiniWoBEnv()
 
 

@@ -16,7 +16,7 @@ import pytest
 from treeagent.envs import EnvCrashed, EnvTimeout, Forkable, SnapshotLost, check_env
 from treeagent.envs.adapters.openenv import OpenEnvEnv, from_openenv
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.types import Refused, ToolCall
+from treeagent.types import ToolCall, UserError
 
 pytest.importorskip("openenv", reason="the openenv extra is not installed")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
@@ -131,7 +131,7 @@ def test_the_conformance_check_passes_with_snapshots_over_the_wire(shop_server: 
     other.close()
 
 
-def test_snapshots_outlive_the_resets_of_a_wave_and_are_replayed_in_another_session(shop_server: str) -> None:
+def test_snapshots_outlive_the_resets_of_a_batch_and_are_replayed_in_another_session(shop_server: str) -> None:
     env = from_openenv(shop_server, name="shop", prompt="Buy it.")
     fork, marks = Forkable(env), []
     for task in env.tasks("train", 2):
@@ -206,5 +206,5 @@ def test_a_server_that_hangs_or_dies_costs_the_episode(counter_server: str) -> N
 
 
 def test_a_server_that_is_not_there_is_refused() -> None:
-    with pytest.raises(Refused, match=r"the OpenEnv server http://127\.0\.0\.1:9 does not answer"):
+    with pytest.raises(UserError, match=r"the OpenEnv server http://127\.0\.0\.1:9 does not answer"):
         counter("http://127.0.0.1:9")

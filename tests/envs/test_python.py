@@ -15,7 +15,7 @@ from treeagent.envs.check import check_tasks
 from treeagent.envs.python import PythonEnv, PythonOptions
 from treeagent.envs.python.sandbox import Sandbox
 from treeagent.envs.python.tasks import draw_task, exercise_of
-from treeagent.types import Refused, Task, ToolCall
+from treeagent.types import Task, ToolCall, UserError
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="code is sandboxed on Linux on x86-64 only"
@@ -177,11 +177,11 @@ def test_where_a_right_cannot_be_given_up_no_code_is_run(monkeypatch: pytest.Mon
     old_kernel.write_text(text.replace("= 444, 445, 446", "= 9999, 445, 446"))
     monkeypatch.setattr(sandbox, "_CHILD", old_kernel)
     with pytest.raises(
-        Refused, match=r"cannot be run safely on this machine \(Landlock is refused \(Function not"
+        UserError, match=r"cannot be run safely on this machine \(Landlock is refused \(Function not"
     ) as caught:
         Sandbox().run("print('ran')")
     assert "ran" not in str(caught.value)
-    with pytest.raises(Refused, match="cannot be run safely"):
+    with pytest.raises(UserError, match="cannot be run safely"):
         make_env("python")
 
 
@@ -260,7 +260,7 @@ def test_no_exercise_is_in_two_splits() -> None:
         for index in range(128)
     ]
     assert len(set(golds)) == len(golds) == 384
-    with pytest.raises(Refused, match="of difficulty 1 there are"):
+    with pytest.raises(UserError, match="of difficulty 1 there are"):
         draw_task("train", 128, 1)
     for difficulty in (2, 3):
         for index in range(300):
@@ -286,12 +286,12 @@ def test_the_demonstrator_solves_its_tasks_unless_it_slips(env: PythonEnv) -> No
 
 
 def test_foreign_values_are_refused(env: PythonEnv) -> None:
-    with pytest.raises(Refused, match="holds no exercise"):
+    with pytest.raises(UserError, match="holds no exercise"):
         env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(Refused, match="is no snapshot of a PythonEnv"):
+    with pytest.raises(UserError, match="is no snapshot of a PythonEnv"):
         env.restore(3)
-    with pytest.raises(Refused, match=r"noise is 1\.5"):
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)
-    with pytest.raises(Refused, match="seconds=0"):
+    with pytest.raises(UserError, match="seconds=0"):
         make_env("python", {"seconds": 0})
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -15,7 +15,7 @@ from treeagent.envs.qa import QaEnv, QaOptions
 from treeagent.envs.qa.encyclopedia import Encyclopedia
 from treeagent.envs.qa.index import Index, Passage
 from treeagent.envs.qa.questions import Hop, Question, data_of, normalised, question_of, right
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
@@ -240,7 +240,7 @@ def test_files_of_ones_own_are_searched_and_asked(tmp_path: Path) -> None:
     assert player.act(random.Random(0)) == ("", f"search[{task.prompt}]")
     assert env.step(f"search[{task.prompt}]")[0].startswith("Norway: Its capital is Oslo.")
     assert env.step(player.act(random.Random(0))[1])[1] == 1.0
-    with pytest.raises(Refused, match=r"train questions 0 to 1000 are asked for, but .*questions\.jsonl has \d+"):
+    with pytest.raises(UserError, match=r"train questions 0 to 1000 are asked for, but .*questions\.jsonl has \d+"):
         env.tasks("train", 1000)
 
 
@@ -261,30 +261,30 @@ def test_files_of_another_form_are_refused(
     tmp_path: Path, passages: list[dict[str, object]], questions: list[dict[str, object]], complaint: str
 ) -> None:
     options = files(tmp_path, passages, questions)
-    with pytest.raises(Refused, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         make_env("qa", options).reset(options={"task": Task("q", "?", data=data_of(Question(("x",), (Hop("x"),))))})
 
 
 def test_foreign_values_are_refused(tmp_path: Path) -> None:
     env = begun()
-    with pytest.raises(Refused, match="holds no question"):
+    with pytest.raises(UserError, match="holds no question"):
         env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(Refused, match="is no snapshot of a QaEnv"):
+    with pytest.raises(UserError, match="is no snapshot of a QaEnv"):
         env.restore(3)
-    with pytest.raises(Refused, match=r"noise is 1\.5"):
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)
     with pytest.raises(ValueError, match="no episode has begun"):
         QaEnv().step("search[x]")
-    with pytest.raises(Refused, match=r"train questions 0 to 5000 are asked for, .*: raise articles or difficulty"):
+    with pytest.raises(UserError, match=r"train questions 0 to 5000 are asked for, .*: raise articles or difficulty"):
         env.tasks("train", 5000)
-    with pytest.raises(Refused, match="difficulty=9"):
+    with pytest.raises(UserError, match="difficulty=9"):
         make_env("qa", {"difficulty": 9})
-    with pytest.raises(Refused, match="corpus and questions belong together"):
+    with pytest.raises(UserError, match="corpus and questions belong together"):
         make_env("qa", {"corpus": "x.jsonl"})
     asked = files(tmp_path, [], [{"question": "Who?", "answers": ["x"]}])
-    with pytest.raises(Refused, match="corpus nowhere is no file"):
+    with pytest.raises(UserError, match="corpus nowhere is no file"):
         make_env("qa", {**asked, "corpus": "nowhere"})
-    with pytest.raises(Refused, match="nowhere cannot be read"):
+    with pytest.raises(UserError, match="nowhere cannot be read"):
         make_env("qa", {**asked, "questions": "nowhere"})
 
 

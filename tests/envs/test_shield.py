@@ -9,19 +9,19 @@ from faulty_envs import STAIRS, Stairs, WordsPolicy, stairs_task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.actors import environment
 from treeagent.config import ConfigError, load_config
 from treeagent.envs import Env, EnvDynamics, Forkable, Shield, ShieldedEnv, WorkerEnv, check_env
 from treeagent.envs.base import EnvBroken
 from treeagent.envs.python import PythonEnv
 from treeagent.envs.shield import FORBIDDEN
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.health import tree_figures
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.types import Action, Refused, State, ToolCall, Transition
+from treeagent.stages.build import environment
+from treeagent.types import Action, State, ToolCall, Transition, UserError
+from treeagent.views.figures import tree_figures
 
 NO_DOWN = Shield(deny=("^down$",), penalty=0.25)
 
@@ -231,7 +231,7 @@ def test_what_an_environment_answers_wrongly_is_named_here_too() -> None:
     env.step("up")
     with pytest.raises(EnvBroken, match="step returned"):
         env.step("up")
-    with pytest.raises(Refused, match="a int is no snapshot of a ShieldedEnv"):
+    with pytest.raises(UserError, match="a int is no snapshot of a ShieldedEnv"):
         env.restore(3)
 
 
@@ -245,14 +245,14 @@ def test_what_an_environment_answers_wrongly_is_named_here_too() -> None:
     ],
 )
 def test_a_shield_that_cannot_hold_is_refused(shield: Shield, words: str) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(UserError, match=words):
         ShieldedEnv(Stairs(), shield)
 
 
 def test_a_predicate_that_does_not_decide_stops_the_call() -> None:
     stairs = Stairs()
     env = ShieldedEnv(stairs, Shield(predicate=f"{__name__}:undecided"))
-    with pytest.raises(Refused, match="returned True: give a reason in words or None"):
+    with pytest.raises(UserError, match="returned True: give a reason in words or None"):
         climb(env, "up")
     assert stairs.level == 0
 

@@ -8,7 +8,7 @@ import pytest
 from treeagent.envs import WorkerEnv, check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.envs.sokoban import Place, Room, SokobanEnv, SokobanOptions, moved, shortest_way
-from treeagent.types import Refused, Task, ToolCall
+from treeagent.types import Task, ToolCall, UserError
 
 ROOM = ["######", "#P__##", "#_X_O#", "#____#", "######", "######"]
 MOVES = ("up", "down", "left", "right")
@@ -161,7 +161,7 @@ def test_every_room_can_be_solved_and_none_is_in_two_splits() -> None:
         assert env.way()
         assert (observation.count("X"), observation.count("√")) == (2, 0)
         assert observation.count("O") + observation.count("S") == 2
-    with pytest.raises(Refused, match="rooms of size 5: raise size or boxes"):
+    with pytest.raises(UserError, match="rooms of size 5: raise size or boxes"):
         SokobanEnv(SokobanOptions(size=5, walls=0)).tasks("train", 5000)
 
 
@@ -201,14 +201,14 @@ def test_foreign_values_are_refused() -> None:
         {"room": ["PO", "__"]},
         {"room": 3},
     ):
-        with pytest.raises(Refused, match="holds no room"):
+        with pytest.raises(UserError, match="holds no room"):
             env.reset(options={"task": Task("other", "push", data=data)})
-    with pytest.raises(Refused, match="is no snapshot of a SokobanEnv"):
+    with pytest.raises(UserError, match="is no snapshot of a SokobanEnv"):
         env.restore(3)
-    with pytest.raises(Refused, match=r"noise is 1\.5"):
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)
     with pytest.raises(ValueError, match="no episode has begun"):
         SokobanEnv().step("up")
     for option, value in (("size", 4), ("boxes", 0), ("walls", 1.0), ("moves_per_action", 0)):
-        with pytest.raises(Refused, match=f"refuses option {option}="):
+        with pytest.raises(UserError, match=f"refuses option {option}="):
             make_env("sokoban", {option: value})

@@ -12,7 +12,7 @@ from treeagent.envs.check import check_tasks
 from treeagent.envs.sql import SqlEnv, SqlOptions
 from treeagent.envs.sql.database import Database, QueryRefused, Rows, Schema, same_result
 from treeagent.envs.sql.questions import Question, right
-from treeagent.types import Refused, Task, ToolCall
+from treeagent.types import Task, ToolCall, UserError
 
 SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
 
@@ -228,13 +228,13 @@ def test_duplicates_types_and_order_count() -> None:
 
 
 def test_foreign_values_are_refused(env: SqlEnv) -> None:
-    with pytest.raises(Refused, match="holds no question"):
+    with pytest.raises(UserError, match="holds no question"):
         env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(Refused, match="is no snapshot of a SqlEnv"):
+    with pytest.raises(UserError, match="is no snapshot of a SqlEnv"):
         env.restore(3)
-    with pytest.raises(Refused, match=r"noise is 1\.5"):
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)
     with pytest.raises(ValueError, match="no episode has begun"):
         SqlEnv().step("schema[]")
-    with pytest.raises(Refused, match="difficulty=9"):
+    with pytest.raises(UserError, match="difficulty=9"):
         make_env("sql", {"difficulty": 9})

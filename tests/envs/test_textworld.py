@@ -23,7 +23,7 @@ from treeagent.envs.textworld import env as env_module
 from treeagent.envs.textworld.games import LEVELS, PROMPTS, cache_folder, compiled, contained, game_spec, spec_of
 from treeagent.envs.textworld.options import Kind
 from treeagent.envs.textworld.text import split_trace
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 textworld = pytest.importorskip("textworld", reason="the textworld extra is not installed")
 
@@ -345,7 +345,7 @@ def test_a_second_use_compiles_nothing(cache: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("INFORM_HOME", str(tmp_path / "no-compiler-here"))
     assert begin(make(cache)) == text
     other = make(str(tmp_path / "cache"))
-    with pytest.raises(Refused, match="see that its compiler runs here"):
+    with pytest.raises(UserError, match="see that its compiler runs here"):
         begin(other)
     assert list(tmp_path.glob("cache/*/*")) == []
 
@@ -381,7 +381,7 @@ def test_the_cache_is_where_it_should_be(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(Refused, match=r"cannot be written .* set environment option cache"):
+    with pytest.raises(UserError, match=r"cannot be written .* set environment option cache"):
         begin(make(str(tmp_path / "file")))
 
 
@@ -458,13 +458,13 @@ def test_the_demonstrator_reads_first_and_thinks_of_the_recipe(env: TextWorldEnv
     ],
 )
 def test_options_that_fit_no_game_are_refused(settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(UserError, match=reason):
         TextWorldEnv(TextWorldOptions(**settings))
 
 
 def test_a_game_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     env = make(str(tmp_path), "coin_collector", rooms=40, quest_length=5)
-    with pytest.raises(Refused, match=r"TextWorld cannot make the game coin_collector-plain-rooms40-quest_length5-0"):
+    with pytest.raises(UserError, match=r"TextWorld cannot make the game coin_collector-plain-rooms40-quest_length5-0"):
         begin(env)
     assert list(tmp_path.glob("*/*")) == []
 
@@ -475,11 +475,11 @@ def test_options_reach_the_game() -> None:
 
 
 def test_strange_tasks_and_snapshots_are_refused(env: TextWorldEnv) -> None:
-    with pytest.raises(Refused, match="task 'x' holds no TextWorld game"):
+    with pytest.raises(UserError, match="task 'x' holds no TextWorld game"):
         env.reset(options={"task": Task("x", "play")})
-    with pytest.raises(Refused, match="is a str"):
+    with pytest.raises(UserError, match="is a str"):
         env.reset(options={"task": "play"})
-    with pytest.raises(Refused, match="a int is no snapshot"):
+    with pytest.raises(UserError, match="a int is no snapshot"):
         env.restore(3)
     with pytest.raises(ValueError, match="no episode has begun"):
         env.step("look")
@@ -500,5 +500,5 @@ def test_without_textworld_the_extra_is_named() -> None:
         "    print(type(error).__name__, error)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.stdout.startswith("Refused TextWorld is missing"), run.stderr
+    assert run.stdout.startswith("UserError TextWorld is missing"), run.stderr
     assert "pip install 'treeagent[textworld]'" in run.stdout

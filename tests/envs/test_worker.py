@@ -37,7 +37,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.types import Policy, Proposal, Refused, State, Task, ToolCall, Unanswered
+from treeagent.types import Policy, Proposal, State, Task, ToolCall, Unanswered, UserError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 
@@ -226,13 +226,13 @@ def test_what_an_environment_raises_tells_where(stairs: WorkerEnv) -> None:
 
 
 def test_what_cannot_be_used_is_refused_at_the_door() -> None:
-    with pytest.raises(Refused, match="call_seconds is 0: give a positive"):
+    with pytest.raises(UserError, match="call_seconds is 0: give a positive"):
         WorkerEnv("shop", call_seconds=0)
-    with pytest.raises(Refused, match="episode_seconds is nan"):
+    with pytest.raises(UserError, match="episode_seconds is nan"):
         WorkerEnv("shop", episode_seconds=float("nan"))
-    with pytest.raises(Refused, match="unknown environment 'shopp'"):
+    with pytest.raises(UserError, match="unknown environment 'shopp'"):
         WorkerEnv("shopp")
-    with pytest.raises(Refused, match="products=7"):
+    with pytest.raises(UserError, match="products=7"):
         WorkerEnv("shop", {"products": 7})
     with pytest.raises(EnvTimeout, match=r"Stairs', make took longer than start_seconds=0\.5"):
         WorkerEnv(STAIRS, {"snapshots": "never made"}, start_seconds=0.5)

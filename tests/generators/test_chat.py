@@ -9,7 +9,7 @@ from toy_llama import tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Message, Refused
+from treeagent.types import Message, UserError
 
 CHAT = ChatFormat(tokenizer())
 STOP = CHAT.stop_id
@@ -166,7 +166,7 @@ def other_template(template: str | None) -> PreTrainedTokenizerFast:
 )
 def test_a_template_that_rewrites_earlier_turns_is_refused(rewrite: str) -> None:
     template = "{% for m in messages %}[{{ m['role'] }}]" + rewrite + "<|end|>{% endfor %}[assistant]"
-    with pytest.raises(Refused, match="rewrites earlier turns; give the tokenizer one under which"):
+    with pytest.raises(UserError, match="rewrites earlier turns; give the tokenizer one under which"):
         ChatFormat(other_template(template))
 
 

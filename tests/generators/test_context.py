@@ -11,20 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_llama import CONFIG, plain_hidden, plain_logprobs, shared_model, tokenizer
 
-from treeagent.critic import LMCritic
+from treeagent.agent.critic import LMCritic
+from treeagent.agent.policy import HeadValue, LLMPolicy
+from treeagent.agent.think_act import SplitDynamics, SplitPolicy
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.base import Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
-from treeagent.policy import HeadValue, LLMPolicy
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
-from treeagent.seeds import derive_seed
-from treeagent.split import SplitDynamics, SplitPolicy
-from treeagent.types import Action, Message, State, Task, Transition, as_read
-from treeagent.value_head import ValueHead
+from treeagent.types import Action, Message, State, Task, Transition, as_read, derive_seed
 
 WHOLE = ChatFormat(tokenizer())
 BUDGET = 200
@@ -233,12 +232,12 @@ def test_a_tree_holds_the_prompts_that_were_read(config: dict[str, Any]) -> None
         ]
 
 
-def test_a_tree_is_the_same_alone_and_in_a_wave() -> None:
-    wave = grow(TASKS, LocalGenerator(shared_model()))
+def test_a_tree_is_the_same_alone_and_in_a_batch() -> None:
+    batch = grow(TASKS, LocalGenerator(shared_model()))
     [alone] = grow(TASKS[1:2], LocalGenerator(shared_model(), cache_bytes=0))
     assert restarts(alone)
-    for (path, node), (other_path, other) in zip(wave[1].walk(), alone.walk(), strict=True):
-        assert wave[1].prompt_ids(path) == alone.prompt_ids(other_path)
+    for (path, node), (other_path, other) in zip(batch[1].walk(), alone.walk(), strict=True):
+        assert batch[1].prompt_ids(path) == alone.prompt_ids(other_path)
         assert node.left_out == other.left_out
         assert [edge.visits for edge in node.edges] == [edge.visits for edge in other.edges]
 

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_families import FAMILIES, family
 
-from treeagent.actors import conversation, known_tools
-from treeagent.collect import demonstrate
 from treeagent.config import PolicyConfig, RunConfig
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env
 from treeagent.envs.frozenlake import FrozenLakeEnv
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.sql import SqlEnv
-from treeagent.grammar import Format, Grammar, JsonAction, ReAct, ToolCalls, make_grammar, openai_tools
+from treeagent.generators.grammar import Format, Grammar, JsonAction, ReAct, ToolCalls, make_grammar, openai_tools
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
+from treeagent.stages.build import conversation, known_tools
+from treeagent.stages.demonstrate import demonstrate
 from treeagent.types import Action, Message, State, Task, ToolCall
 
 JSON, HERMES, LLAMA, MISTRAL = JsonAction(), ToolCalls("hermes"), ToolCalls("llama"), ToolCalls("mistral")

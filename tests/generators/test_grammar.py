@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.grammar import ReAct
+from treeagent.generators.grammar import ReAct
 
 REACT = ReAct()
 line = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])).map(str.strip)

@@ -9,9 +9,10 @@ import torch
 from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
-from treeagent.generators.base import Pause, Sample, Usage
+from treeagent.generators.base import Pause, Sample
 from treeagent.generators.local import LocalGenerator, PrefixCache, Segment, _draw
-from treeagent.types import Refused
+from treeagent.generators.usage import Usage
+from treeagent.types import UserError
 
 NEVER = -1
 """A stop id that no model samples."""
@@ -260,9 +261,9 @@ def test_a_full_gpu_halves_the_batch_and_says_so_once() -> None:
     handle.remove()
     generator = LocalGenerator(model, max_rows=2)
     model.register_forward_pre_hook(full(0), with_kwargs=True)
-    with pytest.warns(UserWarning, match="from now on 1 "), pytest.raises(Refused, match="of one prompt's samples"):
+    with pytest.warns(UserWarning, match="from now on 1 "), pytest.raises(UserError, match="of one prompt's samples"):
         draw(generator, PROMPTS, 3, SEEDS)
-    with pytest.raises(Refused, match="does not hold a pass of a few tokens"):
+    with pytest.raises(UserError, match="does not hold a pass of a few tokens"):
         LocalGenerator(model)
 
 

@@ -14,9 +14,10 @@ from openai_server import Body, Fault, OpenAIServer, serving
 from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
 from typer.testing import CliRunner
 
-from treeagent.actors import load_actors
-from treeagent.checkpoint import Checkpoint, save_checkpoint
-from treeagent.cli import app
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.policy import ChatPolicy, LLMPolicy
+from treeagent.agent.value_head import ValueHead
+from treeagent.cli.app import app
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import Failure, Generator, Pause, Sample
 from treeagent.generators.chat import ChatFormat
@@ -25,15 +26,16 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.generators.remote import RemoteChat, RemoteGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
-from treeagent.jobs import WaveJob, evaluate_wave, read_trees, search_wave
-from treeagent.policy import ChatPolicy, LLMPolicy
-from treeagent.run import COLLECTED, Run
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.trees import read_trees
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Node
-from treeagent.types import Action, Message, Refused, State, Task, Transition
-from treeagent.value_head import ValueHead
+from treeagent.stages.build import load_actors
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.search import BatchJob, search_batch
+from treeagent.types import Action, Message, State, Task, Transition, UserError
 
 CHAT = ChatFormat(tokenizer())
 PROMPTS = [tuple(range(10, 10 + length)) for length in (9, 23, 1, 14)]
@@ -105,7 +107,9 @@ def test_sglang_serves_as_vllm_does(server: OpenAIServer, temperature: float) ->
     generator = remote(server, temperature or 1.0)
     same(draw(generator, temperature=temperature), draw(LocalGenerator(shared_model()), temperature=temperature))
     assert generator.usage.cached_tokens == 0 < generator.usage.encoded_tokens
-    with pytest.raises(Refused, match=r"leaves out token_id:7, .*logprob_token_ids, or set search.critic_weight to 0"):
+    with pytest.raises(
+        UserError, match=r"leaves out token_id:7, .*logprob_token_ids, or set search.critic_weight to 0"
+    ):
         generator.next_logprobs(PROMPTS, [7])
 
 
@@ -136,7 +140,7 @@ def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(server: OpenAIS
     sent = len(server.asked)
     for prompt in ((), (7,) * 255, (7,) * 256):
         assert generator.refusal(prompt) == local.refusal(prompt)
-    with pytest.raises(Refused, match="the prompt has 256 tokens, but the model's context holds 256"):
+    with pytest.raises(UserError, match="the prompt has 256 tokens, but the model's context holds 256"):
         generator.sample([(7,) * 256], 1, [0], stop_id=NEVER, max_new_tokens=4)
     assert len(server.asked) == sent
     [[sample]] = sampled(generator.sample([(7,) * 250], 1, [0], stop_id=NEVER, max_new_tokens=40))
@@ -219,7 +223,7 @@ def test_what_fails_every_request_stops_the_run_with_a_sentence(server: OpenAISe
         (405, r"answered 405 \(not now\): see to the account, or correct policy.remote.url"),
     ):
         server.fault = partial(answer_with, status)
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(UserError, match=said):
             draw(generator)
 
 
@@ -229,17 +233,17 @@ def answer_with(status: int, body: Body) -> int:
 
 def test_a_server_that_is_down_is_named() -> None:
     with pytest.raises(
-        Refused, match=r"the server at http://127.0.0.1:9/v1 cannot be reached \(.*refused.*\): start it"
+        UserError, match=r"the server at http://127.0.0.1:9/v1 cannot be reached \(.*refused.*\): start it"
     ):
         RemoteGenerator(RemoteConfig("http://127.0.0.1:9/v1", retries=0), "toy", 1.0)
-    with pytest.raises(Refused, match=r"correct world\.remote\.url"):
+    with pytest.raises(UserError, match=r"correct world\.remote\.url"):
         RemoteChat(RemoteConfig("http://127.0.0.1:9/v1", retries=0), "toy", "world.remote")
 
 
 def test_the_key_comes_from_the_environment(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.key = "secret"
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(Refused, match="refuses the key: set OPENAI_API_KEY"):
+    with pytest.raises(UserError, match="refuses the key: set OPENAI_API_KEY"):
         remote(server)
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert len(draw(remote(server))) == 4
@@ -249,13 +253,13 @@ def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
     """Else a run would go on with the weights of the round before."""
     server.model = "runs/shop/checkpoints/base"
     assert RemoteGenerator(config(server), "other/place/base", 1.0).model == "runs/shop/checkpoints/base"
-    with pytest.raises(Refused, match=r"serves 'runs/shop/checkpoints/base', not 'round-1-dpo': start it on this"):
+    with pytest.raises(UserError, match=r"serves 'runs/shop/checkpoints/base', not 'round-1-dpo': start it on this"):
         RemoteGenerator(config(server), "round-1-dpo", 1.0)
 
 
 def test_log_probabilities_without_the_temperature_are_refused(server: OpenAIServer) -> None:
     server.raw_logprobs = True
-    with pytest.raises(Refused, match=r"without the temperature 0.7 .* --logprobs-mode processed_logprobs"):
+    with pytest.raises(UserError, match=r"without the temperature 0.7 .* --logprobs-mode processed_logprobs"):
         remote(server, 0.7)
     assert draw(remote(server, 1.0))  # where both are the same
 
@@ -317,10 +321,10 @@ def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_oth
 )
 def test_what_a_server_does_not_take_of_any_request_stops_the_run(server: OpenAIServer, error: Body, said: str) -> None:
     server.fault = lambda body: error
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         RemoteChat(config(server), "toy").reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.7)
     with pytest.raises(
-        Refused, match=r"\): use one that takes it, as vLLM and SGLang do, or set policy\.remote\.text_"
+        UserError, match=r"\): use one that takes it, as vLLM and SGLang do, or set policy\.remote\.text_"
     ):
         remote(server)
 
@@ -354,7 +358,7 @@ class TwoTurns:
 
 def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> None:
     server.token_ids = False
-    with pytest.raises(Refused, match=r"gives no token ids .* set policy.remote.text_only=true"):
+    with pytest.raises(UserError, match=r"gives no token ids .* set policy.remote.text_only=true"):
         remote(server)
     policy = ChatPolicy(RemoteChat(config(server), "toy"), max_new_tokens=8)
     states = [
@@ -380,7 +384,9 @@ def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> N
 
 def test_a_server_holds_turns_to_their_form_or_is_refused(server: OpenAIServer) -> None:
     form = Form(CHAT, lambda spelt: f"turn: {spelt('Action: ')} (/[a-z]/ | {spelt('<|pad|>')})")
-    with pytest.raises(Refused, match=r"does not hold turns to a form \(it drew the tokens .*guidance, or set policy"):
+    with pytest.raises(
+        UserError, match=r"does not hold turns to a form \(it drew the tokens .*guidance, or set policy"
+    ):
         RemoteGenerator(config(server), "toy", 1.0, structured=True)
     server.structured = True
     drawn = []
@@ -390,12 +396,12 @@ def test_a_server_holds_turns_to_their_form_or_is_refused(server: OpenAIServer) 
     same(*drawn)
     for sample in chain(*drawn[0]):
         assert re.fullmatch(r"Action: ([a-z]|<\|pad\|>)", CHAT.decode(sample.token_ids))
-    with pytest.raises(Refused, match="a turn that has begun can be held to a form by the local generator alone"):
+    with pytest.raises(UserError, match="a turn that has begun can be held to a form by the local generator alone"):
         RemoteGenerator(config(server), "toy", 1.0).sample(
             PROMPTS[:1], 1, [1], stop_id=1, max_new_tokens=1, form=form, begun=[(9,)]
         )
     server.fault = lambda body: 400 if "structured_outputs" in body else None
-    with pytest.raises(Refused, match=r"does not hold turns to a form \(.* answered 400: .*not now\)"):
+    with pytest.raises(UserError, match=r"does not hold turns to a form \(.* answered 400: .*not now\)"):
         RemoteGenerator(config(server), "toy", 1.0, structured=True)
 
 
@@ -421,7 +427,7 @@ def test_a_remote_policy_collects_the_trees_of_a_local_one(shop: tuple[OpenAISer
         chosen = replace(config, policy=replace(config.policy, generator=kind))
         folder = checkpoint.parent / kind
         folder.mkdir()
-        search_wave(WaveJob(chosen, checkpoint, COLLECTED, 0, [0, 1], folder), lambda event: None)
+        search_batch(BatchJob(chosen, checkpoint, COLLECTED, 0, [0, 1], folder), lambda event: None)
         trees.append(read_trees(folder))
     for one, two in zip(*trees, strict=True):
         assert one.error == "" and one.budget.generated_tokens > 0
@@ -440,14 +446,14 @@ def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[O
     server.token_ids = False
     text = replace(config, policy=replace(config.policy, remote=replace(config.policy.remote, text_only=True)))
     (checkpoint.parent / "trees").mkdir()
-    job = WaveJob(text, checkpoint, COLLECTED, 0, [0, 1], checkpoint.parent / "trees")
-    cost = search_wave(job, lambda event: None)
+    job = BatchJob(text, checkpoint, COLLECTED, 0, [0, 1], checkpoint.parent / "trees")
+    cost = search_batch(job, lambda event: None)
     assert (cost.trees, cost.failed) == (2, 0) and cost.encoded_tokens > 0
-    with pytest.raises(Refused, match=r"the tree of task .*-train-0 in .* holds actions without token ids"):
+    with pytest.raises(UserError, match=r"the tree of task .*-train-0 in .* holds actions without token ids"):
         read_trees(checkpoint.parent / "trees")
-    outcomes, _ = evaluate_wave(replace(job, mode="greedy", split="test"), lambda event: None)
+    outcomes, _ = evaluate_batch(replace(job, mode="greedy", split="test"), lambda event: None)
     assert [outcome.error for outcome in outcomes] == ["", ""]
-    with pytest.raises(Refused, match=r"want token ids, which policy.remote.text_only does without"):
+    with pytest.raises(UserError, match=r"want token ids, which policy.remote.text_only does without"):
         load_actors(checkpoint, replace(text, search=replace(text.search, granularity="split")))
 
 

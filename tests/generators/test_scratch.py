@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from toy_llama import CONFIG, TEXTS, make_model, tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.types import Message
-from treeagent.value_head import ValueHead
 
 SPECIAL = set(tokenizer().all_special_tokens)
 CONVERSATION = (Message("system", "Be brief."), Message("user", "a lamp ✂️\n under $9"))

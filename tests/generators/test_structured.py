@@ -14,23 +14,24 @@ from hypothesis import strategies as st
 from template_families import FAMILIES, family
 from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
 
-from treeagent.actors import conversation, known_tools
-from treeagent.adapt import adapt
-from treeagent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.policy import LLMPolicy
+from treeagent.agent.think_act import SplitPolicy
+from treeagent.agent.value_head import ValueHead
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
+from treeagent.generators.grammar import Format, Grammar, make_grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
-from treeagent.grammar import Format, Grammar, make_grammar
-from treeagent.jobs import WaveJob, read_trees, search_wave
-from treeagent.loop import quickstart, refuse_held
-from treeagent.policy import LLMPolicy
-from treeagent.progress import QuietProgress
-from treeagent.run import COLLECTED, Run
-from treeagent.split import SplitPolicy
-from treeagent.types import Message, Refused, State, Task, ToolCall
-from treeagent.value_head import ValueHead
+from treeagent.loop import quickstart, train
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.progress import QuietProgress
+from treeagent.run.trees import read_trees
+from treeagent.stages.build import conversation, known_tools
+from treeagent.stages.search import BatchJob, search_batch
+from treeagent.stages.update import refuse_held
+from treeagent.types import Message, State, Task, ToolCall, UserError
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def test_a_split_turn_is_held_to_what_its_thought_began() -> None:
 def test_a_schema_that_cannot_be_held_to_is_refused() -> None:
     chat, grammar = talk("json", "plain")
     with pytest.raises(
-        Refused, match=r"cannot be held to their format and the environment's tools .*policy.structured"
+        UserError, match=r"cannot be held to their format and the environment's tools .*policy.structured"
     ):
         Form(chat, partial(grammar.rules, [Tool("odd", {"type": "colour"})]))
 
@@ -247,7 +248,7 @@ def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, g
     shape, spoken = replace(CONFIG, context=4096), family("llama3")
     save_checkpoint(Checkpoint(random_model(spoken, shape, 0), spoken, ValueHead(shape.width)), tmp_path / "model")
     config = settings_of(f"search.granularity={granularity}")
-    search_wave(WaveJob(config, tmp_path / "model", COLLECTED, 0, [0, 1], tmp_path), lambda event: None)
+    search_batch(BatchJob(config, tmp_path / "model", COLLECTED, 0, [0, 1], tmp_path), lambda event: None)
     stop = ChatFormat(spoken).stop_id
     edges = [edge for tree in read_trees(tmp_path) for path, _ in tree.walk() for edge in path[-1:]]
     ended = [edge.action for edge in edges if edge.action.token_ids[-1] == stop]
@@ -258,14 +259,14 @@ def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refus
     config = settings_of("policy.generator=vllm", "workers=1")
     with (
         Run.create(tmp_path / "run", config, resume=False) as run,
-        pytest.raises(Refused, match=r"^dpo compares .*: learn by rft, set policy.structured=false, or search with"),
+        pytest.raises(UserError, match=r"^dpo compares .*: learn by rft, set policy.structured=false, or search with"),
     ):
         quickstart(config, run, QuietProgress())
     with (
         Run.create(tmp_path / "more", config, resume=False) as run,
-        pytest.raises(Refused, match=r"^grpo compares the policy"),
+        pytest.raises(UserError, match=r"^grpo compares the policy"),
     ):
-        adapt(replace(config, adapt=replace(config.adapt, methods=("rft", "grpo"))), run, QuietProgress())
+        train(replace(config, adapt=replace(config.adapt, methods=("rft", "grpo"))), run, QuietProgress())
     refuse_held(config, ["rft"])
     refuse_held(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
 
@@ -276,7 +277,7 @@ def test_what_is_not_installed_is_told_before_the_warm_start(tmp_path: Path, mon
     config = settings_of()
     with (
         Run.create(tmp_path / "run", config, resume=False) as run,
-        pytest.raises(Refused, match=r"^llguidance is missing .* pip install 'treeagent\[structured\]'"),
+        pytest.raises(UserError, match=r"^llguidance is missing .* pip install 'treeagent\[structured\]'"),
     ):
         quickstart(config, run, QuietProgress())
 

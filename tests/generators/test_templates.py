@@ -14,18 +14,18 @@ from template_families import FAMILIES, STOPS, family, with_template
 from toy_llama import sharpened
 from transformers import PreTrainedModel
 
+from treeagent.agent.policy import LLMPolicy
 from treeagent.generators.base import Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
-from treeagent.pairs import PairConfig, preference_pairs
-from treeagent.policy import LLMPolicy
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.targets import TargetConfig, imitation_rows, policy_rows
-from treeagent.types import Action, Message, Refused, State, Task, Transition
+from treeagent.types import Action, Message, State, Task, Transition, UserError
+from treeagent.views.imitation import TargetConfig, imitation_rows, policy_rows
+from treeagent.views.pairs import PairConfig, preference_pairs
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -196,7 +196,7 @@ def test_a_prompt_does_not_depend_on_the_day() -> None:
 
 
 def test_a_conversation_that_the_template_cannot_write_is_refused() -> None:
-    with pytest.raises(Refused, match=r"cannot write this conversation \(user and model must take turns\): give"):
+    with pytest.raises(UserError, match=r"cannot write this conversation \(user and model must take turns\): give"):
         chat("gemma").prompt_ids((Message("user", "a"), Message("user", "b")))
 
 
@@ -208,7 +208,7 @@ def made(template: str) -> ChatFormat:
 
 
 def test_a_template_without_a_generation_prompt_is_refused() -> None:
-    with pytest.raises(Refused, match=r"opens a turn with '<\|im_start\|>assistant\\n', which its generation prompt"):
+    with pytest.raises(UserError, match=r"opens a turn with '<\|im_start\|>assistant\\n', which its generation prompt"):
         made(CHATML)
     made(CHATML + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
@@ -222,7 +222,9 @@ def test_a_template_without_a_generation_prompt_is_refused() -> None:
     ],
 )
 def test_a_template_that_rewrites_history_is_refused_with_what_to_do(template: str) -> None:
-    with pytest.raises(Refused, match="rewrites earlier turns; give the tokenizer one under which a longer conversati"):
+    with pytest.raises(
+        UserError, match="rewrites earlier turns; give the tokenizer one under which a longer conversati"
+    ):
         made(template)
 
 
@@ -232,12 +234,12 @@ def test_a_template_that_rewrites_history_later_on_is_refused_then() -> None:
     for _ in range(3):
         told = (*told, said(late, "x"), Message("user", "b"))
         late.prompt_ids(told)
-    with pytest.raises(Refused, match="rewrites earlier turns"):
+    with pytest.raises(UserError, match="rewrites earlier turns"):
         late.prompt_ids((*told, said(late, "x"), Message("user", "b")))
 
 
 def test_a_template_that_leaves_out_what_is_to_be_read_is_refused() -> None:
-    with pytest.raises(Refused, match="does not write a message of role 'system' once: give"):
+    with pytest.raises(UserError, match="does not write a message of role 'system' once: give"):
         made("{% for m in messages %}[{{ m.role }}]{{ m.content if m.role == 'assistant' }}.{% endfor %}[assistant]")
 
 

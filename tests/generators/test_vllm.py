@@ -22,12 +22,12 @@ from treeagent.generators.structured import Form
 
 pytest.importorskip("vllm", reason="wants the vllm extra")
 
-from treeagent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
 from treeagent.generators.vllm import VllmGenerator
 from treeagent.generators.vllm import engine as shared_engine
-from treeagent.imagine import world_model
-from treeagent.types import Message, Refused
+from treeagent.imagination.load import world_model
+from treeagent.types import Message, UserError
 from treeagent.world_model.experience import Draft
 from treeagent.world_model.local import LocalWriter
 
@@ -184,5 +184,7 @@ def test_the_engine_of_a_world_model_is_no_policys(folder: Path, tmp_path: Path)
     config = load_config(None, ["workers=1", "world.generator=vllm", "world.dtype=float32"])
     with world_model(config, tmp_path / "world"):
         pass
-    with pytest.raises(Refused, match="vLLM engine runs the world's model, so the policy's cannot: serve one of them"):
+    with pytest.raises(
+        UserError, match="vLLM engine runs the world's model, so the policy's cannot: serve one of them"
+    ):
         shared_engine("policy", str(folder / "0"), None, VllmConfig(), "float32")

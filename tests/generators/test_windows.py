@@ -11,16 +11,17 @@ from families import UNFIT, VOCABULARY, WINDOW, WINDOWED, composite, made, opt
 from toy_llama import make_grouped_model, plain_logprobs, shared_model, tokenizer
 from transformers import LlamaModel, Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
-from treeagent.actors import value_head
-from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
 from treeagent.config import RunConfig
 from treeagent.generators.attention import Window, base_model, narrowed
-from treeagent.generators.base import Sample, Usage
+from treeagent.generators.base import Sample
 from treeagent.generators.local import LocalGenerator
+from treeagent.generators.usage import Usage
 from treeagent.learners.value import _states
-from treeagent.targets import TokenRow
-from treeagent.types import Refused
-from treeagent.value_head import ValueHead
+from treeagent.stages.build import value_head
+from treeagent.types import UserError
+from treeagent.views.tokens import TokenRow
 
 HIDDEN = 32
 
@@ -99,7 +100,7 @@ def test_chunks_and_windows_by_position() -> None:
 @pytest.mark.parametrize("family", UNFIT)
 def test_models_that_no_mask_tells_what_to_see_are_refused(family: str) -> None:
     make, sentence = UNFIT[family]
-    with pytest.raises(Refused, match=sentence) as refused:
+    with pytest.raises(UserError, match=sentence) as refused:
         LocalGenerator(made(make))
     assert "with policy.generator=vllm, or take another model to train" in str(refused.value)
 
@@ -114,7 +115,7 @@ class Forgetful(LlamaModel):
 def test_a_model_that_does_as_it_likes_is_found_out() -> None:
     model = make_grouped_model()
     model.model.__class__ = Forgetful
-    with pytest.raises(Refused, match=r"cannot run LlamaForCausalLM: it judges tokens by other rules"):
+    with pytest.raises(UserError, match=r"cannot run LlamaForCausalLM: it judges tokens by other rules"):
         LocalGenerator(model)
 
 
@@ -154,7 +155,7 @@ def test_a_row_ends_where_longrope_would_turn_cached_keys_otherwise() -> None:
     drawn = draw(generator, [STEM])
     assert [len(sample.token_ids) for sample in drawn[0]] == [6, 6, 6]
     assert_plain(model, [STEM], drawn)
-    with pytest.raises(Refused, match="the prompt has 31 tokens, but the model's context holds 30"):
+    with pytest.raises(UserError, match="the prompt has 31 tokens, but the model's context holds 30"):
         generator.hidden([ids(9, 31)])
 
 

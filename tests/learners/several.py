@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 from tiny import make_model, make_tokenizer, weights
 
-from treeagent.checkpoint import load_checkpoint
+from treeagent.agent.checkpoint import load_checkpoint
 
 HERE = Path(__file__).parent
 MODELS = HERE.parents[1] / "configs" / "models"

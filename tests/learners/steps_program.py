@@ -16,6 +16,7 @@ import torch
 from accelerate import PartialState
 from tiny import HIDDEN, advantage_rows, make_model, make_tokenizer, pairs, token_rows, weights
 
+from treeagent.agent.value_head import ValueHead
 from treeagent.learners.common import Model
 from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
@@ -24,7 +25,6 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
-from treeagent.value_head import ValueHead
 
 torch.set_num_threads(1)
 processes, folder = int(sys.argv[1]), Path(sys.argv[2])

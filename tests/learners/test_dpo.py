@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.learners.config import DPOConfig, PreferenceLoss
 from treeagent.learners.dpo import train_dpo
-from treeagent.pairs import Continuation, PreferencePair
+from treeagent.views.pairs import Continuation, PreferencePair
 
 SIGMOID = DPOConfig(max_steps=1, batch_size=8, log_every=1, loss_type=("sigmoid",), loss_weights=(1.0,))
 

@@ -11,9 +11,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from tiny import advantage_rows, logprobs, make_model, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from treeagent.advantages import AdvantageRow
 from treeagent.learners.config import GRPOConfig, PolicyLoss
 from treeagent.learners.grpo import train_grpo
+from treeagent.views.advantages import AdvantageRow
 
 ONE_STEP = GRPOConfig(max_steps=1, batch_size=8, log_every=1)
 LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")

@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.likelihood import hard_rows, token_logprobs
 from treeagent.learners.sft import train_sft
-from treeagent.targets import TokenRow
+from treeagent.views.tokens import TokenRow
 
 
 def test_log_probabilities_are_those_of_each_pair_alone(model: LlamaForCausalLM) -> None:

@@ -15,7 +15,8 @@ from peft import PeftModel
 from tiny import HIDDEN, advantage_rows, logprobs, make_model, make_tokenizer, pairs, token_rows, tokens, weights
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from treeagent.checkpoint import Checkpoint, load_checkpoint, merge, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, merge, save_checkpoint
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.local import LocalGenerator
 from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
@@ -24,8 +25,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.types import Refused
-from treeagent.value_head import ValueHead
+from treeagent.types import UserError
 
 LORA = LoraConfig(rank=2, alpha=8.0)
 Learn = Callable[[PeftModel, PreTrainedTokenizerFast, Hooks, bool], TrainResult]
@@ -252,7 +252,7 @@ def test_a_base_elsewhere_is_named_by_its_whole_path(run: Path, tmp_path: Path) 
 
 def test_a_base_that_is_gone_is_refused_by_both_names(run: Path) -> None:
     shutil.rmtree(run / "checkpoints" / "base")
-    with pytest.raises(Refused, match=r"checkpoints/dpo belongs to the model in .*checkpoints/base, where"):
+    with pytest.raises(UserError, match=r"checkpoints/dpo belongs to the model in .*checkpoints/base, where"):
         load_checkpoint(run / "checkpoints" / "dpo")
 
 
@@ -267,7 +267,7 @@ def test_a_base_that_is_gone_is_refused_by_both_names(run: Path) -> None:
 def test_a_file_that_is_cut_short_is_refused_by_its_folder(run: Path, file: str, named: str) -> None:
     cut = run / "checkpoints" / file
     cut.write_bytes(cut.read_bytes()[:-9])
-    with pytest.raises(Refused, match=f"checkpoints/{named} cannot be loaded: .*: give the folder of a checkpoint"):
+    with pytest.raises(UserError, match=f"checkpoints/{named} cannot be loaded: .*: give the folder of a checkpoint"):
         load_checkpoint(run / "checkpoints" / "dpo")
 
 
@@ -282,7 +282,7 @@ def test_a_file_that_is_cut_short_is_refused_by_its_folder(run: Path, file: str,
 )
 def test_an_adapter_that_says_too_little_of_itself_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "adapter_config.json").write_text(text)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         load_checkpoint(tmp_path)
 
 
@@ -292,12 +292,12 @@ def test_a_base_of_another_architecture_is_refused(run: Path, change: dict[str, 
     for name, value in change.items():
         setattr(config, name, value)
     save_checkpoint(Checkpoint(LlamaForCausalLM(config), make_tokenizer()), run / "checkpoints" / "base")
-    with pytest.raises(Refused, match="does not fit the LlamaForCausalLM in"):
+    with pytest.raises(UserError, match="does not fit the LlamaForCausalLM in"):
         load_checkpoint(run / "checkpoints" / "dpo")
 
 
 def test_an_adapter_on_no_disk_s_model_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="on a model that is on no disk"):
+    with pytest.raises(UserError, match="on a model that is on no disk"):
         save_checkpoint(Checkpoint(adapted(), make_tokenizer()), tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
 
@@ -311,20 +311,20 @@ def test_a_merged_checkpoint_is_a_stock_model_of_the_same_outputs(run: Path) -> 
     assert not torch.allclose(logprobs(stock, row), logprobs(make_model(), row), atol=1e-2)
     assert policy.head is not None
     assert torch.equal(weights(ValueHead.load(out, HIDDEN)), weights(policy.head))
-    with pytest.raises(Refused, match="holds no adapter"):
+    with pytest.raises(UserError, match="holds no adapter"):
         merge(out, run / "again")
-    with pytest.raises(Refused, match="exists: choose a new folder"):
+    with pytest.raises(UserError, match="exists: choose a new folder"):
         merge(run / "checkpoints" / "dpo", out)
 
 
 def test_another_adapter_than_the_checkpoint_s_is_refused() -> None:
     for other in (replace(LORA, rank=4), replace(LORA, alpha=4.0), replace(LORA, targets=("q_proj",))):
-        with pytest.raises(Refused, match="the checkpoint's adapter has rank, alpha and dropout"):
+        with pytest.raises(UserError, match="the checkpoint's adapter has rank, alpha and dropout"):
             with_adapter(adapted(), other, 0)
 
 
 def test_targets_that_cannot_have_an_adapter_are_refused() -> None:
-    with pytest.raises(Refused, match="do not fit LlamaForCausalLM"):
+    with pytest.raises(UserError, match="do not fit LlamaForCausalLM"):
         with_adapter(make_model(), replace(LORA, targets=("c_attn",)), 0)
-    with pytest.raises(Refused, match="name the language-model head"):
+    with pytest.raises(UserError, match="name the language-model head"):
         with_adapter(make_model(), replace(LORA, targets=("q_proj", "lm_head")), 0)

@@ -28,10 +28,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from treeagent.advantages import AdvantageRow
 from treeagent.learners.config import GRPOConfig, PolicyLoss
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.packed import Packed, pack, refuse_unpackable, states_at
+from treeagent.views.advantages import AdvantageRow
 
 LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import make_model, weights
 
-from treeagent.checkpoint import load_checkpoint
+from treeagent.agent.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")

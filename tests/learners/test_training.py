@@ -12,6 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from tiny import HIDDEN, advantage_rows, make_model, pairs, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from treeagent.agent.value_head import ValueHead
 from treeagent.learners import config as config_of
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
@@ -20,7 +21,6 @@ from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
-from treeagent.value_head import ValueHead
 
 SFT = SFTConfig(max_steps=7, batch_size=4, save_every=2, validate_every=2, log_every=1)
 

@@ -5,11 +5,11 @@ import torch
 from tiny import HIDDEN, token_rows, weights
 from transformers import LlamaForCausalLM
 
+from treeagent.agent.value_head import ValueHead
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import TrainingDiverged
-from treeagent.targets import TokenRow
-from treeagent.value_head import ValueHead
+from treeagent.views.tokens import TokenRow
 
 
 def told_rows(count: int) -> list[TokenRow]:

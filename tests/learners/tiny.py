@@ -8,10 +8,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from treeagent.advantages import AdvantageRow
 from treeagent.learners.sharding import whole
-from treeagent.pairs import Continuation, PreferencePair
-from treeagent.targets import TokenRow
+from treeagent.views.advantages import AdvantageRow
+from treeagent.views.pairs import Continuation, PreferencePair
+from treeagent.views.tokens import TokenRow
 
 VOCABULARY = 64
 HIDDEN = 32

@@ -15,7 +15,8 @@ import torch
 from accelerate import PartialState
 from tiny import HIDDEN, make_model, make_tokenizer, pairs, token_rows, weights
 
-from treeagent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.local import LocalGenerator
 from treeagent.learners.common import Model
 from treeagent.learners.config import DPOConfig, LoraConfig, SFTConfig, ValueConfig
@@ -24,7 +25,6 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import fit_value
-from treeagent.value_head import ValueHead
 
 torch.set_num_threads(1)
 processes, folder, killed = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "killed"

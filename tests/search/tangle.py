@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from toy_search import HashValue, TablePolicy, after, begin, calls, share
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import OnWave
+from treeagent.search.growth import OnBatch
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.seeds import derive_seed
-from treeagent.types import Action, State, Task, Transition
+from treeagent.types import Action, State, Task, Transition, derive_seed
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "wrong": 0.1}
 DEPTH = 6
@@ -94,6 +93,8 @@ def search(
     world: Tangle,
     tasks: Sequence[Task],
     seeds: Sequence[int],
-    on_wave: OnWave | None = None,
+    on_batch: OnBatch | None = None,
 ) -> list[Tree]:
-    return asyncio.run(Search(TablePolicy(WORDS), world, config, PlaceValue(), HashCritic()).run(tasks, seeds, on_wave))
+    return asyncio.run(
+        Search(TablePolicy(WORDS), world, config, PlaceValue(), HashCritic()).run(tasks, seeds, on_batch)
+    )

@@ -12,8 +12,6 @@ from rich.console import Console
 from toy_search import AllPolicy, ConstantValue, Corridor, HashValue, Maze, TablePolicy, Treasure, digest, plain, task
 from written_world import InOrder, Written
 
-from treeagent.advantages import AdvantageConfig, advantage_rows, advantages
-from treeagent.pairs import PairConfig, preference_pairs
 from treeagent.report.show import show_tree
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision, best_path
@@ -21,8 +19,11 @@ from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
-from treeagent.targets import TargetConfig, imitation_rows, value_rows
 from treeagent.types import Action, Dynamics, Policy, Proposal, State, Task, Transition, Value
+from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
+from treeagent.views.imitation import TargetConfig, imitation_rows
+from treeagent.views.pairs import PairConfig, preference_pairs
+from treeagent.views.values import value_rows
 
 METHODS: tuple[SearchMethod, ...] = get_args(SearchMethod)
 BASELINES = tuple(method for method in METHODS if method != "mcts")
@@ -121,7 +122,7 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, draw
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "random_expand"])
-def test_one_call_of_each_kind_serves_every_tree_of_a_wave(method: SearchMethod) -> None:
+def test_one_call_of_each_kind_serves_every_tree_of_a_batch(method: SearchMethod) -> None:
     """Where all episodes are equally long the trees keep in step, so that every call serves all of them."""
 
     class Counting(AllPolicy):
@@ -303,7 +304,7 @@ def test_a_policy_that_repeats_itself(method: SearchMethod) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_on_wave_is_told_after_every_wave(method: SearchMethod) -> None:
+def test_on_batch_is_told_after_every_batch(method: SearchMethod) -> None:
     seen: list[int] = []
     search = make_search(TablePolicy(WORDS), Maze(), limited(method), HashValue())
     trees = asyncio.run(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from treeagent.search.graph import to_dot, to_graphml, to_json, to_networkx, write_graph
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
-from treeagent.types import Action, Message, Refused, State, Task, ToolCall
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 
 # Every character there is, surrogates and controls often.
 texts = st.text(st.characters() | st.characters(categories=["Cc", "Cs"]), max_size=60)
@@ -201,9 +201,9 @@ def test_the_ending_of_the_name_chooses_the_form(tmp_path: Path, ending: str, wr
 
 
 def test_another_ending_and_an_unwritable_file_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"tree\.png ends in '\.png', .* let it end in \.graphml, \.dot, \.json$"):
+    with pytest.raises(UserError, match=r"tree\.png ends in '\.png', .* let it end in \.graphml, \.dot, \.json$"):
         write_graph(small_tree(), tmp_path / "tree.png")
-    with pytest.raises(Refused, match=r"cannot write .*nowhere/tree\.dot: No such file or directory: check the path"):
+    with pytest.raises(UserError, match=r"cannot write .*nowhere/tree\.dot: No such file or directory: check the path"):
         write_graph(small_tree(), tmp_path / "nowhere" / "tree.dot")
     assert list(tmp_path.iterdir()) == []
 

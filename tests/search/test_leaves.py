@@ -59,7 +59,7 @@ class Slow:
 
 @pytest.mark.parametrize("selection", ["puct", "uct", "gumbel"])
 def test_leaves_are_stepped_and_estimated_together(selection: Literal["puct", "uct", "gumbel"]) -> None:
-    """Four at once from the first wave on, in which all wait for the root's candidates."""
+    """Four at once from the first batch on, in which all wait for the root's candidates."""
     value, world = HashValue(), Slow()
     config = SearchConfig(limits=Limits(simulations=64), leaves=4, selection=selection)
     [tree] = grow(AllPolicy("a", "b", "c", "d"), world, config, value)
@@ -68,13 +68,13 @@ def test_leaves_are_stepped_and_estimated_together(selection: Literal["puct", "u
     assert len(list(tree.nodes())) == 65
 
 
-def test_the_first_waves_by_hand() -> None:
+def test_the_first_batches_by_hand() -> None:
     """Three words for five leaves: all wait for the root's candidates, three of them try one each, and for two there is
     nothing left. Then there is room for five, and for the last two of ten simulations."""
-    waves: list[int] = []
+    batches: list[int] = []
     search = Search(AllPolicy("a", "b", "c"), ENDLESS, SearchConfig(limits=Limits(simulations=10), leaves=5))
-    [tree] = asyncio.run(search.run([task()], [0], lambda trees: waves.append(trees[0].budget.simulations)))
-    assert waves == [3, 8, 10]
+    [tree] = asyncio.run(search.run([task()], [0], lambda trees: batches.append(trees[0].budget.simulations)))
+    assert batches == [3, 8, 10]
     assert tree.budget.proposals == 4  # the root and its three children
     assert [edge.visits for edge in tree.root.edges] == [4, 3, 3]
 
@@ -98,7 +98,7 @@ def test_no_more_leaves_than_simulations_are_left() -> None:
 
 
 def test_a_tree_with_one_way_on_takes_one_leaf_at_a_time() -> None:
-    """Nothing else can be selected while its only candidate is in flight: the wave ends, no simulation is lost."""
+    """Nothing else can be selected while its only candidate is in flight: the batch ends, no simulation is lost."""
     value = HashValue()
     config = SearchConfig(limits=Limits(simulations=10), leaves=4, candidates=1)
     [tree] = grow(TablePolicy({"a": 1.0}), ENDLESS, config, value)
@@ -106,7 +106,7 @@ def test_a_tree_with_one_way_on_takes_one_leaf_at_a_time() -> None:
     assert tree.budget.simulations == 10
 
 
-def test_a_failed_step_leaves_the_others_of_its_wave() -> None:
+def test_a_failed_step_leaves_the_others_of_its_batch() -> None:
     """They are backed up; nothing stays in flight, and the tree says why it stopped."""
 
     class Fragile(Maze):

@@ -1,4 +1,4 @@
-"""Where a search stops: at the first limit reached, and with no more than the wave then under way."""
+"""Where a search stops: at the first limit reached, and with no more than the batch then under way."""
 
 import asyncio
 import time
@@ -32,8 +32,8 @@ some_limits = st.builds(
 
 @settings(deadline=None, max_examples=100)
 @given(configs, some_limits, worlds, seeds)
-def test_no_wave_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Tangle, seed: int) -> None:
-    """Each tree stops by itself: what it has spent at the end, it had not before its last wave."""
+def test_no_batch_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Tangle, seed: int) -> None:
+    """Each tree stops by itself: what it has spent at the end, it had not before its last batch."""
     spent: list[list[Budget]] = []
     search = Search(TablePolicy(WORDS), world, replace(config, limits=limits), PlaceValue(), HashCritic())
 
@@ -42,7 +42,7 @@ def test_no_wave_begins_beyond_a_limit(config: SearchConfig, limits: Limits, wor
 
     trees = asyncio.run(search.run(TASKS, range(seed, seed + 4), note))
     for place, tree in enumerate(trees):
-        course = [wave[place] for wave in spent]
+        course = [batch[place] for batch in spent]
         stopped = course.index(course[-1])
         assert not any(limits.reached(before) for before in course[:stopped])
         assert all(after == course[stopped] for after in course[stopped:])
@@ -51,8 +51,8 @@ def test_no_wave_begins_beyond_a_limit(config: SearchConfig, limits: Limits, wor
 
 
 @pytest.mark.parametrize("leaves", [1, 4])
-def test_each_limit_is_exceeded_by_one_wave_at_most(leaves: int) -> None:
-    """A wave is at most that many steps, and that many draws of three candidates of two tokens."""
+def test_each_limit_is_exceeded_by_one_batch_at_most(leaves: int) -> None:
+    """A batch is at most that many steps, and that many draws of three candidates of two tokens."""
     for limits, name, share in (
         (Limits(simulations=23), "simulations", 0),
         (Limits(environment_steps=23), "environment_steps", leaves - 1),
@@ -88,7 +88,7 @@ def test_the_first_limit_counts() -> None:
 
 
 def test_a_search_of_seconds_stops_soon() -> None:
-    """Steps of 2 ms, 0.1 s a tree, and the wave under way is finished: two trees share the clock."""
+    """Steps of 2 ms, 0.1 s a tree, and the batch under way is finished: two trees share the clock."""
 
     @dataclass(frozen=True)
     class Slow(Maze):

@@ -107,7 +107,7 @@ def test_values_are_within_the_range_of_returns(config: SearchConfig, world: Tan
 @settings(deadline=None, max_examples=50)
 @given(configs, worlds, seeds)
 def test_every_node_has_its_own_value_and_context(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """Also where siblings or neighbours in the wave have ended, failed, or been evaluated before."""
+    """Also where siblings or neighbours in the batch have ended, failed, or been evaluated before."""
     trees = search(config, world, TASKS[:3], [seed, seed + 1, seed])
     for tree in trees:
         for node in tree.nodes():
@@ -120,9 +120,9 @@ def test_every_node_has_its_own_value_and_context(config: SearchConfig, world: T
 @given(configs, worlds, st.lists(seeds, min_size=8, max_size=8), st.integers(0, 7))
 def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, drawn: list[int], place: int) -> None:
     """Whatever is searched beside it, under every combination of settings."""
-    wave = search(config, world, TASKS, drawn)
+    batch = search(config, world, TASKS, drawn)
     [alone] = search(config, world, [TASKS[place]], [drawn[place]])
-    assert digest(wave[place]) == digest(alone)
+    assert digest(batch[place]) == digest(alone)
 
 
 @settings(deadline=None, max_examples=50)
@@ -148,7 +148,7 @@ def test_a_decided_search_stops_early() -> None:
 @settings(deadline=None, max_examples=50)
 @given(configs, worlds, seeds, st.floats(0, 1))
 def test_a_search_stops_at_the_return_it_seeks(config: SearchConfig, world: Tangle, seed: int, enough: float) -> None:
-    """At the end of the wave that finds it, and not before."""
+    """At the end of the batch that finds it, and not before."""
     found: list[bool] = []
     search(
         replace(config, stop_at_return=enough),
@@ -173,7 +173,7 @@ def test_other_seeds_other_trees() -> None:
     assert len({digest(replace(tree, seed=0)) for tree in trees}) > 4
 
 
-def test_tasks_of_a_wave_share_no_state() -> None:
+def test_tasks_of_a_batch_share_no_state() -> None:
     """Equal tasks with equal seeds grow equal trees, of which no part is the same object."""
     one, two = grow(TablePolicy(WORDS), Maze(), SearchConfig(), HashValue(), [TASKS[0]] * 2, [3, 3])
     assert digest(one) == digest(two)
@@ -190,7 +190,7 @@ def test_no_seed_is_used_twice() -> None:
     assert len({seed for _, seed in policy.asked}) == len(policy.asked)
 
 
-def test_one_call_serves_the_whole_wave() -> None:
+def test_one_call_serves_the_whole_batch() -> None:
     value = HashValue()
     grow(
         TablePolicy(WORDS),
@@ -208,7 +208,7 @@ def test_an_unvisited_leaf_costs_no_proposal() -> None:
     assert tree.budget.proposals == 1
 
 
-def test_on_wave_is_told_after_every_simulation() -> None:
+def test_on_batch_is_told_after_every_simulation() -> None:
     seen: list[int] = []
     search = Search(TablePolicy(WORDS), Maze(end_share=0.0), SearchConfig(limits=Limits(simulations=4)))
     asyncio.run(search.run(TASKS[:2], [0, 1], lambda trees: seen.append(sum(t.budget.simulations for t in trees))))
@@ -253,7 +253,7 @@ def test_an_exhausted_subtree_is_left_alone() -> None:
     assert [edge.exhausted for edge in tree.root.edges] == [True, False]
 
 
-def test_a_wave_goes_on_without_its_exhausted_trees() -> None:
+def test_a_batch_goes_on_without_its_exhausted_trees() -> None:
     class Mixed(Lever):
         async def step(self, state: State, action: Action) -> Transition:
             endless = Maze(end_share=0.0, limit_share=0.0)

@@ -29,7 +29,7 @@ from treeagent.search.record import (
     to_record,
 )
 from treeagent.store import write_shard
-from treeagent.types import Action, Message, Refused, State, Task, ToolCall
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 
@@ -177,7 +177,9 @@ def record() -> Any:
 
 @pytest.mark.parametrize("version", [1, FORMAT + 1, str(FORMAT), None])
 def test_another_format_is_refused(version: object) -> None:
-    with pytest.raises(Refused, match=f"tree format {version!r} is unknown: this version reads format {FORMAT}; coll"):
+    with pytest.raises(
+        UserError, match=f"tree format {version!r} is unknown: this version reads format {FORMAT}; coll"
+    ):
         from_record({**record(), "format": version})
 
 
@@ -202,7 +204,7 @@ def test_a_missing_key_is_refused(where: str) -> None:
     copies = removed(picks[where])
     assert len(copies) >= 4
     for spoilt in copies:
-        with pytest.raises(Refused, match=r"tree record is incomplete|tree format None"):
+        with pytest.raises(UserError, match=r"tree record is incomplete|tree format None"):
             from_record(spoilt)
 
 
@@ -218,7 +220,7 @@ def test_a_record_without_nodes_or_with_a_foreign_key_is_refused() -> None:
         {**good, "nodes": [{**good["nodes"][0], "context_ids": 3}]},
         {**good, "nodes": "none"},
     ):
-        with pytest.raises(Refused, match="tree record is incomplete"):
+        with pytest.raises(UserError, match="tree record is incomplete"):
             from_record(spoilt)
 
 

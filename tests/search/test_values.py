@@ -31,7 +31,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree, path_return
 from treeagent.search.values import MixedValue, RolloutValue
-from treeagent.types import Action, Estimate, Policy, Proposal, Refused, State, Transition, Value
+from treeagent.types import Action, Estimate, Policy, Proposal, State, Transition, UserError, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 STEPS = {"left": 0.4, "right": 0.6}
@@ -127,22 +127,22 @@ def test_other_states_and_numbers_give_other_rollouts() -> None:
 
 
 @dataclass
-class Waves:
+class Batches:
     """Counts the states of each call of a policy."""
 
     policy: Policy
-    waves: list[int] = field(default_factory=list[int])
+    batches: list[int] = field(default_factory=list[int])
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        self.waves.append(len(states))
+        self.batches.append(len(states))
         return await self.policy.propose(states, count, seeds)
 
 
 def test_all_rollouts_advance_together() -> None:
-    policy = Waves(AllPolicy("right"))
+    policy = Batches(AllPolicy("right"))
     near = after(CELL, act("right"), "cell 3")
     estimate(RolloutValue(policy, Corridor(), max_steps=9, count=2), CELL, near, CELL)
-    assert policy.waves == [6, 4]
+    assert policy.batches == [6, 4]
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def test_a_step_that_nobody_can_tell_stops_its_rollout_where_it_stands() -> None
 def test_a_rollout_without_rewards_needs_a_value() -> None:
     maze = Maze(end_share=0.6, withheld=True)
     blind = RolloutValue(AllPolicy("a"), maze, max_steps=9, discount=0.5)
-    with pytest.raises(Refused, match="rewards are withheld: give RolloutValue a value"):
+    with pytest.raises(UserError, match="rewards are withheld: give RolloutValue a value"):
         estimate(blind, *states(1))
     for state in states(8):
         [told] = estimate(replace(blind, value=HashValue()), state)
@@ -226,7 +226,7 @@ def test_a_state_that_cannot_be_read_is_told_and_one_on_the_way_is_a_limit() -> 
 
 @pytest.mark.parametrize(("max_steps", "count", "name"), [(0, 1, "max_steps"), (3, 0, "count")])
 def test_a_rollout_of_nothing_is_refused(max_steps: int, count: int, name: str) -> None:
-    with pytest.raises(Refused, match=f"{name} of a rollout is 0: give at least 1"):
+    with pytest.raises(UserError, match=f"{name} of a rollout is 0: give at least 1"):
         RolloutValue(AllPolicy("a"), Maze(), max_steps=max_steps, count=count)
 
 
@@ -243,7 +243,7 @@ def test_a_mixed_value_by_hand() -> None:
 
 @pytest.mark.parametrize(("count", "weights"), [(2, (1.0,)), (2, (0.5, 0.6)), (2, (1.5, -0.5)), (0, ())])
 def test_weights_that_make_no_mean_are_refused(count: int, weights: tuple[float, ...]) -> None:
-    with pytest.raises(Refused, match="weights"):
+    with pytest.raises(UserError, match="weights"):
         MixedValue([ConstantValue(0.0)] * count, weights)
 
 
@@ -275,8 +275,8 @@ def test_a_tree_of_rollouts_depends_on_its_seed_alone() -> None:
     value = RolloutValue(TablePolicy(WORDS), Maze(), max_steps=6)
     config = SearchConfig(limits=Limits(simulations=10))
     tasks = [task(f"task {number}") for number in range(4)]
-    wave = grow(TablePolicy(WORDS), Maze(), config, value, tasks)
-    for tree, each in zip(wave, tasks, strict=True):
+    batch = grow(TablePolicy(WORDS), Maze(), config, value, tasks)
+    for tree, each in zip(batch, tasks, strict=True):
         [alone] = grow(TablePolicy(WORDS), Maze(), config, value, [each])
         assert digest(tree) == digest(alone)
 

@@ -17,8 +17,7 @@ from toy_search import AllPolicy, HashValue, Maze, TablePolicy, act, calls, dige
 from treeagent.search.config import SearchConfig
 from treeagent.search.growth import draw, plant
 from treeagent.search.limits import Limits
-from treeagent.seeds import derive_seed
-from treeagent.types import Action, Proposal, State
+from treeagent.types import Action, Proposal, State, derive_seed
 
 ENDLESS = Maze(end_share=0.0, limit_share=0.0)
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -162,7 +161,7 @@ def test_the_roots_noise_stays_where_candidates_join() -> None:
 
 
 def test_neighbours_do_not_change_the_draws() -> None:
-    """In one wave some states want one candidate more and others all of theirs, in whatever order the trees come."""
+    """In one batch some states want one candidate more and others all of theirs, in whatever order the trees come."""
     config = widening(40, 3, 2.0, 0.7, leaves=4)
     tasks = [task(f"task {number}") for number in range(6)]
     random.Random(0).shuffle(tasks)

@@ -13,8 +13,19 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
 from treeagent.search.record import to_record
-from treeagent.seeds import derive_seed
-from treeagent.types import Action, Dynamics, Estimate, Message, Policy, Proposal, State, Task, Transition, Value
+from treeagent.types import (
+    Action,
+    Dynamics,
+    Estimate,
+    Message,
+    Policy,
+    Proposal,
+    State,
+    Task,
+    Transition,
+    Value,
+    derive_seed,
+)
 
 
 def task(name: str = "toy") -> Task:

@@ -10,9 +10,9 @@ from hand_trees import TASK, edge, edges, hand_tree, leaf_paths, node, random_gr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.search.node import Edge, Tree, path_return
-from treeagent.types import Refused, Task
+from treeagent.types import Task, UserError
+from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 
 Kind = Literal["q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -286,7 +286,7 @@ def test_an_end_whose_reward_is_withheld_counts_as_estimated(kind: Kind) -> None
 def test_trees_of_several_tasks_are_refused() -> None:
     strange = hand_tree()
     strange.task = Task("hand-2", "do that")
-    with pytest.raises(Refused, match="trees of one task, not of hand-1, hand-2: call once for each task"):
+    with pytest.raises(UserError, match="trees of one task, not of hand-1, hand-2: call once for each task"):
         advantages([hand_tree(), strange], AdvantageConfig())
 
 

@@ -9,10 +9,10 @@ from hand_trees import chain_group, criticised_tree, edge, edges, leaf_paths, no
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.advantages import AdvantageConfig, advantages
-from treeagent.pairs import PairConfig, preference_pairs
 from treeagent.search.node import Edge, Tree
 from treeagent.types import Task
+from treeagent.views.advantages import AdvantageConfig, advantages
+from treeagent.views.pairs import PairConfig, preference_pairs
 
 ALL = PairConfig(rule="all", max_per_node=99, min_margin=0.05)
 WIDEST = PairConfig(min_margin=0.05)

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_restarts import flat, restarted_tree, rows_of, spelt
 
-from treeagent.early_experience import Outcome, Reflection, reflection_rows, reflections, world_rows
-from treeagent.grammar import JsonAction, ReAct
+from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.targets import TargetConfig, TokenRow
 from treeagent.types import Message, State, Task
+from treeagent.views.early_experience import Outcome, Reflection, reflection_rows, reflections, world_rows
+from treeagent.views.imitation import TargetConfig
+from treeagent.views.tokens import TokenRow
 
 ANY = TargetConfig(min_return=0.0)
 

@@ -7,9 +7,9 @@ from hand_trees import criticised_tree, edge, hand_tree, leaf_paths, node, rando
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
 from treeagent.search.node import Edge, Tree, path_return
-from treeagent.types import Refused, Task
+from treeagent.types import Task, UserError
+from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
 
 ALL = PairConfig(rule="all", max_per_node=99)
 TRAJECTORY = PairConfig(rule="trajectory")
@@ -175,7 +175,7 @@ def test_a_dead_end_of_unknown_worth_makes_no_pair() -> None:
 def test_trajectories_of_several_tasks_are_refused() -> None:
     strange = hand_tree()
     strange.task = Task("hand-2", "do that")
-    with pytest.raises(Refused, match="paths of one task, not of hand-1, hand-2: call once for each task"):
+    with pytest.raises(UserError, match="paths of one task, not of hand-1, hand-2: call once for each task"):
         list(preference_pairs([hand_tree(), strange], TRAJECTORY))
 
 

@@ -10,13 +10,15 @@ from hand_trees import TASK, edge, edges, node, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
-from treeagent.health import tree_figures
-from treeagent.pairs import PairConfig, preference_pairs
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
-from treeagent.targets import TargetConfig, TokenRow, imitation_rows, policy_rows, value_rows
-from treeagent.types import Refused
+from treeagent.types import UserError
+from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
+from treeagent.views.figures import tree_figures
+from treeagent.views.imitation import TargetConfig, imitation_rows, policy_rows
+from treeagent.views.pairs import PairConfig, preference_pairs
+from treeagent.views.tokens import TokenRow
+from treeagent.views.values import value_rows
 
 TRAJECTORY = PairConfig(rule="trajectory")
 
@@ -104,7 +106,9 @@ def test_pairs_by_hand() -> None:
 
 def test_pairs_of_whole_paths_want_one_prompt() -> None:
     tree = restarted_tree()
-    with pytest.raises(Refused, match="left out on a path of task hand-1, so that no one prompt stands before its act"):
+    with pytest.raises(
+        UserError, match="left out on a path of task hand-1, so that no one prompt stands before its act"
+    ):
         list(preference_pairs(tree, TRAJECTORY))
     end = node((70, 71), end="terminated")
     end.left_out = (1,)  # nothing is sampled behind it

@@ -11,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.node import Node, Tree, path_logprob, path_return
-from treeagent.targets import (
-    TargetConfig,
-    TokenRow,
-    imitation_rows,
-    lambda_return,
-    path_rows,
-    policy_rows,
-    state_return,
-    value_rows,
-)
+from treeagent.views.imitation import TargetConfig, imitation_rows, policy_rows
+from treeagent.views.tokens import TokenRow, path_rows
+from treeagent.views.values import lambda_return, state_return, value_rows
 
 Kind = Literal["mean", "best", "lambda"]
 MEAN = TargetConfig(value="mean")

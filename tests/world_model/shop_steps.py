@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from functools import lru_cache
 
-from treeagent.collect import demonstrate
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv
 from treeagent.envs.shop.options import ShopOptions
-from treeagent.grammar import Format, make_grammar
+from treeagent.generators.grammar import Format, make_grammar
 from treeagent.search.node import Tree
-from treeagent.transitions import transitions
+from treeagent.stages.demonstrate import demonstrate
 from treeagent.types import Message, Split
+from treeagent.views.transitions import transitions
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 

@@ -9,11 +9,11 @@ from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env, Forkable
-from treeagent.grammar import Format, ReAct, make_grammar
+from treeagent.generators.grammar import Format, ReAct, make_grammar
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.types import Action, Message, Proposal, Refused, State, Task, Transition, Unanswered
+from treeagent.types import Action, Message, Proposal, State, Task, Transition, Unanswered, UserError
 from treeagent.world_model.environment import ImaginedEnv
 from treeagent.world_model.experience import Draft, ExperienceModel
 from treeagent.world_model.transition import Experience, Place, answered
@@ -168,19 +168,19 @@ def test_an_ended_state_has_no_next_step() -> None:
 def test_openings_and_steps_asked_at_once_are_one_call_of_the_writer() -> None:
     made = model()
 
-    async def wave() -> tuple[State, State, Transition]:
+    async def batch() -> tuple[State, State, Transition]:
         return await asyncio.gather(made.reset(TASK), made.reset(TASK), made.step(START, act("click[1]")))
 
-    first, second, step = asyncio.run(wave())
+    first, second, step = asyncio.run(batch())
     assert (first, second) == (START, START) and step.state.messages[-1].content == PAGE
     assert isinstance(made.writer, Script)
     assert [len(prompts) for prompts in made.writer.asked] == [3]
 
 
-def test_steps_of_one_wave_are_one_call_of_the_writer() -> None:
+def test_steps_of_one_batch_are_one_call_of_the_writer() -> None:
     made = model()
 
-    async def waves() -> None:
+    async def batches() -> None:
         for calls in (["search[lamp]", "click[1]", "click[9]"], ["click[1]"], ["click[1]", "search[lamp]"]):
             answers = await asyncio.gather(*(made.step(START, act(call)) for call in calls))
             said = [answer.state.messages[-2].content for answer in answers]
@@ -188,7 +188,7 @@ def test_steps_of_one_wave_are_one_call_of_the_writer() -> None:
             heard = [answer.state.messages[-1].content for answer in answers]
             assert all(text in ANSWERS[call] for text, call in zip(heard, calls, strict=True))
 
-    asyncio.run(waves())
+    asyncio.run(batches())
     assert isinstance(made.writer, Script)
     assert [len(prompts) for prompts in made.writer.asked] == [3, 1, 2]
 
@@ -203,10 +203,10 @@ def test_a_step_out_of_time_leaves_the_others_their_answers() -> None:
         except TimeoutError:
             return None
 
-    async def wave() -> tuple[Transition | None, Transition | None]:
+    async def batch() -> tuple[Transition | None, Transition | None]:
         return await asyncio.gather(one(0.0), one(None))
 
-    late, other = asyncio.run(wave())
+    late, other = asyncio.run(batch())
     assert late is None
     assert other is not None and other.reward == 0
     assert play(made, "click[1]")[0].reward == 0
@@ -273,7 +273,7 @@ def test_similar_steps_are_shown() -> None:
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, object], sentence: str) -> None:
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         model(**settings)
 
 
@@ -317,7 +317,7 @@ def test_imagination_is_an_environment() -> None:
     with pytest.raises(ValueError, match="is over"):
         env.step("click[1]")
     assert env.tasks("train", 1) == [TASK]
-    with pytest.raises(Refused, match="there are 0 test tasks from number 0 on, not 1"):
+    with pytest.raises(UserError, match="there are 0 test tasks from number 0 on, not 1"):
         env.tasks("test", 1)
     env.close()
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps, shop_trees
 
-from treeagent.transitions import transitions
-from treeagent.types import Action, Message, Refused, State, Task, Transition, Unanswered
+from treeagent.types import Action, Message, State, Task, Transition, Unanswered, UserError
+from treeagent.views.transitions import transitions
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import (
     Episode,
@@ -77,7 +77,7 @@ def test_figures_by_hand() -> None:
     )
     assert figures(pairs, tolerance=0.3).reward_accuracy == 3 / 4
     assert figures([said(one, invalid=True)]).transition_error == 1.0
-    with pytest.raises(Refused, match="there are no held-out transitions"):
+    with pytest.raises(UserError, match="there are no held-out transitions"):
         figures([])
 
 
@@ -127,7 +127,7 @@ def test_bound_by_hand() -> None:
     assert bound.total == pytest.approx(2.0 - 0.48 - 0.16 - 0.24)
     doubled = improvement_bound(gain=0.5, drift=0.01, discount=0.75, reward_max=2.0, value_max=1.0, **errors)
     assert (doubled.transition, doubled.drift) == pytest.approx((0.48, 0.48))
-    with pytest.raises(Refused, match=r"discount is 1.0, at which the bound is infinite"):
+    with pytest.raises(UserError, match=r"discount is 1.0, at which the bound is infinite"):
         improvement_bound(gain=0.5, drift=0.0, discount=1.0, **errors)
 
 
@@ -150,7 +150,7 @@ class Oracle:
     def __init__(self, known: list[Experience], **fault: object) -> None:
         self.table = {(one.history[2:], one.action, one.history[0].content): one for one in known}
         self.fault = fault
-        self.waves = 0
+        self.batches = 0
 
     async def reset(self, task: Task) -> State:
         if task.id == "silent":
@@ -221,7 +221,7 @@ def test_what_the_model_doubts_counts_for_and_against_nothing() -> None:
     assert found.doubted == found.to_json()["doubted"] == pytest.approx(ends / len(steps))
     assert found.overall == Figures(len(steps) - ends, 1, 1, 1, 0, 0, 1, 0)
     assert (found.episodes, found.lambda_cap) == (50 - ends, 0.0)  # silence earns no trust
-    with pytest.raises(Refused, match=r"not sure of one of \d+ held-out steps: lower world.confidence"):
+    with pytest.raises(UserError, match=r"not sure of one of \d+ held-out steps: lower world.confidence"):
         audited(Oracle(steps, reward=None, error="not sure", doubted=True), [one for one in steps if one.terminated])
 
 
@@ -304,11 +304,11 @@ def test_the_bound_is_told_where_the_horizon_is_known() -> None:
 
 def test_what_was_trained_on_is_not_held_out() -> None:
     steps = shop_steps(5)
-    with pytest.raises(Refused, match=f"task {steps[0].task_id!r} is held out and trained on"):
+    with pytest.raises(UserError, match=f"task {steps[0].task_id!r} is held out and trained on"):
         asyncio.run(audit(Oracle(steps), steps, steps[:1]))
-    with pytest.raises(Refused, match="a step of task 'other' that was trained on is held out as well"):
+    with pytest.raises(UserError, match="a step of task 'other' that was trained on is held out as well"):
         asyncio.run(audit(Oracle(steps), steps, [replace(steps[0], task_id="other")]))
-    with pytest.raises(Refused, match="there are no held-out transitions"):
+    with pytest.raises(UserError, match="there are no held-out transitions"):
         audited(Oracle([]), [])
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, OpenBuffer, experience, shop_steps
 
-from treeagent.types import Message, Refused
+from treeagent.types import Message, UserError
 from treeagent.world_model.encoder import LexicalEncoder, Vectors
 from treeagent.world_model.replay import ReplayBuffer, embed
 from treeagent.world_model.transition import Experience
@@ -133,13 +133,13 @@ def test_like_texts_are_nearer_than_others() -> None:
 def test_an_empty_buffer_is_refused(open_buffer: OpenBuffer) -> None:
     buffer = open_buffer()
     buffer.add([])
-    with pytest.raises(Refused, match=r"b\.sqlite is empty: add real transitions"):
+    with pytest.raises(UserError, match=r"b\.sqlite is empty: add real transitions"):
         buffer.nearest([(experience("search[a]").history, "search[a]")], 2)
 
 
 def test_an_encoder_of_another_dimension_is_refused(open_buffer: OpenBuffer) -> None:
     open_buffer(LexicalEncoder(32)).add([experience("search[a]")])
-    with pytest.raises(Refused, match="holds vectors of length 64, but the encoder makes them of length 128"):
+    with pytest.raises(UserError, match="holds vectors of length 64, but the encoder makes them of length 128"):
         open_buffer(LexicalEncoder(64))
 
 
@@ -150,7 +150,7 @@ def test_another_encoder_of_the_same_dimension_is_refused(open_buffer: OpenBuffe
 
     open_buffer(LexicalEncoder(64)).add([experience("search[a red lamp]")])
     assert len(open_buffer(LexicalEncoder(64))) == 1
-    with pytest.raises(Refused, match=r"another vector of its first step than the encoder makes, \d\.\d\d away"):
+    with pytest.raises(UserError, match=r"another vector of its first step than the encoder makes, \d\.\d\d away"):
         open_buffer(Reader(64))
 
 
@@ -160,7 +160,7 @@ def test_a_broken_encoder_is_refused(open_buffer: OpenBuffer) -> None:
             return super().encode(texts) * np.float32("nan")
 
     buffer = open_buffer(Broken())
-    with pytest.raises(Refused, match="NaN or infinity"):
+    with pytest.raises(UserError, match="NaN or infinity"):
         buffer.add([at(1, 0)])
     assert len(buffer) == 0
 
@@ -201,7 +201,7 @@ def test_what_was_added_survives_a_kill(open_buffer: OpenBuffer, tmp_path: Path)
 def test_what_only_reads_makes_no_file(open_buffer: OpenBuffer, tmp_path: Path) -> None:
     """Or an audit would find nothing learnt that it holds out."""
     buffer = open_buffer()
-    with pytest.raises(Refused, match=r"b\.sqlite does not exist: restore it, or fit the world model anew"):
+    with pytest.raises(UserError, match=r"b\.sqlite does not exist: restore it, or fit the world model anew"):
         list(buffer.experiences())
     assert not list(tmp_path.iterdir())
     assert buffer.add([experience("search[a]")]) == len(open_buffer()) == 1
@@ -210,7 +210,7 @@ def test_what_only_reads_makes_no_file(open_buffer: OpenBuffer, tmp_path: Path) 
 @pytest.mark.parametrize("content", [b"no database" * 200, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_damaged_file_is_refused(open_buffer: OpenBuffer, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "b.sqlite").write_bytes(content)
-    with pytest.raises(Refused, match=r"b\.sqlite cannot be used \(.*\): restore it, or fit the world model anew"):
+    with pytest.raises(UserError, match=r"b\.sqlite cannot be used \(.*\): restore it, or fit the world model anew"):
         open_buffer()
 
 

@@ -8,7 +8,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from shop_steps import OpenBuffer, shop_steps
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from treeagent.types import Refused
+from treeagent.types import UserError
 from treeagent.world_model.sentences import SentenceEncoder
 
 WIDTH = 32
@@ -44,12 +44,12 @@ def test_sentences_embed_steps(folder: Path, open_buffer: OpenBuffer) -> None:
 
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"world.encoder.model '.*' cannot be loaded .*: name a model of sentence"):
+    with pytest.raises(UserError, match=r"world.encoder.model '.*' cannot be loaded .*: name a model of sentence"):
         SentenceEncoder(str(tmp_path / "nowhere"), "cpu")
-    with pytest.raises(Refused, match=r"cannot be loaded"):
+    with pytest.raises(UserError, match=r"cannot be loaded"):
         SentenceEncoder(str(tmp_path), "cpu")
 
 
 def test_a_device_that_is_not_there_is_told(folder: Path) -> None:
-    with pytest.raises(Refused, match=r"and a world.encoder.device that this machine has"):
+    with pytest.raises(UserError, match=r"and a world.encoder.device that this machine has"):
         SentenceEncoder(str(folder), "cuda:99")

@@ -10,7 +10,7 @@ from shop_steps import shop_steps
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import train_tokenizer
-from treeagent.types import Message, Refused
+from treeagent.types import Message, UserError
 from treeagent.world_model import teacher
 from treeagent.world_model.experience import Draft
 from treeagent.world_model.fit import answer_rows
@@ -43,7 +43,7 @@ class Master:
 
     async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
         if len(self.asked) + len(prompts) > self.dies_at:
-            raise Refused("the server is gone")
+            raise UserError("the server is gone")
         self.asked += prompts
         return [Draft("" if self.error else self.says, self.error) for _ in prompts]
 
@@ -111,7 +111,7 @@ def test_what_was_paid_for_outlives_the_server(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(teacher, "_BATCH", 2)
     steps = [one for one in shop_steps(3) if not one.opens][:5]
     master = Master(dies_at=4)
-    with pytest.raises(Refused, match="the server is gone"):
+    with pytest.raises(UserError, match="the server is gone"):
         ask(master, steps, tmp_path)
     again = Master()
     assert set(ask(again, steps, tmp_path).reasons) == {one.digest() for one in steps}
@@ -120,7 +120,9 @@ def test_what_was_paid_for_outlives_the_server(tmp_path: Path, monkeypatch: pyte
 
 def test_a_damaged_database_is_told(tmp_path: Path) -> None:
     (tmp_path / "teacher.sqlite").write_bytes(b"no database" * 500)
-    with pytest.raises(Refused, match=r"the reasons in .*teacher.sqlite cannot be used .*: free some space, or remove"):
+    with pytest.raises(
+        UserError, match=r"the reasons in .*teacher.sqlite cannot be used .*: free some space, or remove"
+    ):
         ask(Master(), [LOOK], tmp_path)
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shop_steps import experience, shop_trees
 
-from treeagent.grammar import Format, make_grammar
+from treeagent.generators.grammar import Format, make_grammar
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.transitions import opening, transitions
-from treeagent.types import Action, Message, Refused, State, Task, ToolCall
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError
+from treeagent.views.transitions import opening, transitions
 from treeagent.world_model.transition import Experience, answered, call_text, from_record
 
 TASK = Task("t", "find a lamp")
@@ -173,7 +173,7 @@ def test_a_digest_tells_state_action_and_observation_apart() -> None:
 def test_records_come_back_equal() -> None:
     for tree in shop_trees(20):
         assert [from_record(one.to_record()) for one in transitions(tree)] == list(transitions(tree))
-    with pytest.raises(Refused, match="no record of an experience: KeyError 'history'"):
+    with pytest.raises(UserError, match="no record of an experience: KeyError 'history'"):
         from_record({"task_id": "t"})
 
 

@@ -13,7 +13,7 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.likelihood import token_logprobs
 from treeagent.learners.sft import train_sft
-from treeagent.targets import TokenRow
+from treeagent.views.tokens import TokenRow
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import audit
 from treeagent.world_model.fit import answer_rows

@@ -1,20 +1,11 @@
 """Tool environments: the contract, the forks that search needs, and the environments that ship."""
 
-import importlib
-import inspect
-import os
-import sys
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from pydantic import ValidationError
-
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, Forkable, Mark, ReplayDivergence, SnapshotLost, ToolSpec
 from treeagent.envs.check import CheckReport, check_env
 from treeagent.envs.dynamics import EnvDynamics
+from treeagent.envs.make import BUILT_IN, EXTRAS, env_class, imported, make_env
 from treeagent.envs.shield import Shield, ShieldedEnv
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
-from treeagent.types import Refused
 
 __all__ = [
     "BUILT_IN",
@@ -39,95 +30,3 @@ __all__ = [
     "imported",
     "make_env",
 ]
-
-BUILT_IN = {
-    "shop": "treeagent.envs.shop:ShopEnv",
-    "textworld": "treeagent.envs.textworld:TextWorldEnv",
-    "frozenlake": "treeagent.envs.frozenlake:FrozenLakeEnv",
-    "minigrid": "treeagent.envs.minigrid:MiniGridEnv",
-    "sql": "treeagent.envs.sql:SqlEnv",
-    "python": "treeagent.envs.python:PythonEnv",
-    "qa": "treeagent.envs.qa:QaEnv",
-    "sokoban": "treeagent.envs.sokoban:SokobanEnv",
-    "miniwob": "treeagent.envs.miniwob:MiniWoBEnv",
-    "alfworld": "treeagent.envs.alfworld:AlfworldEnv",
-    "imagined": "treeagent.world_env:WorldEnv",
-}
-
-EXTRAS = {
-    "textworld": "textworld",
-    "frozenlake": "gymnasium",
-    "minigrid": "minigrid",
-    "miniwob": "miniwob",
-    "alfworld": "alfworld",
-}
-"""The extra that a built-in environment needs, which is also the name of the package that it brings."""
-
-
-def env_class(name: str) -> type[Env]:
-    """The class of a built-in environment, or of the user's own by ``"module:Class"``, whose module may lie in the
-    current folder.
-
-    Raises:
-        Refused: no such environment.
-    """
-    if name not in BUILT_IN and ":" not in name:
-        raise Refused(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
-    found: type[Env] = imported(BUILT_IN.get(name, name), "environment")
-    return found
-
-
-def imported(name: str, what: str) -> Any:
-    """What ``"module:name"`` names, whose module may lie in the current folder; ``what`` it is to be, in words.
-
-    Raises:
-        Refused: there is no such module, or it has no such name.
-    """
-    module_name, _, attribute = name.partition(":")
-    if module_name.startswith("."):
-        raise Refused(f"{what} {name!r} cannot be imported: give the module's whole name, without a dot before it")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # where a console script, unlike python -m, does not look
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise Refused(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
-
-
-def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
-    """Build a built-in environment by name, or the user's own by ``"module:Class"``.
-
-    A class with an ``options_type`` is built from one value of that type, any other from keyword arguments.
-
-    Raises:
-        Refused: no such environment, options that it does not take, or what is made is no environment.
-    """
-    made: Callable[..., Env] = env_class(name)
-    settings = dict(options or {})
-    options_type = getattr(made, "options_type", None)
-    try:
-        env = made(options_type(**settings)) if options_type is not None else made(**settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        known = f"; it knows {sorted(options_type.__dataclass_fields__)}" if options_type is not None else ""
-        if first["type"] == "unexpected_keyword_argument":
-            known += "; where these are another environment's, give all of environment.options={...} anew"
-        what = f"wants option {where}" if first["type"] == "missing" else f"refuses option {where}={first['input']!r}"
-        raise Refused(f"environment {name!r} {what}: {first['msg']}{known}") from error
-    except TypeError as error:
-        why = "it takes no options" if settings and _takes_nothing(made, error) else error
-        raise Refused(f"environment {name!r} refuses options {settings!r}: {why}") from error
-    wanted = (member for member in vars(Env) if not member.startswith("_"))
-    lacking = [member for member in wanted if not hasattr(env, member)]
-    if lacking:
-        raise Refused(
-            f"{name!r} is no environment: it lacks {', '.join(lacking)}; name a subclass of treeagent.envs.Env, or a "
-            "function that returns one"
-        )
-    return env
-
-
-def _takes_nothing(made: Callable[..., Env], error: TypeError) -> bool:
-    # A class without a constructor of its own says so in words alone.
-    return "takes no arguments" in str(error) or not inspect.signature(made).parameters

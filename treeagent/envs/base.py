@@ -12,8 +12,7 @@ from typing import Literal, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from treeagent.seeds import derive_seed
-from treeagent.types import Origin, Refused, Split, Task, ToolCall
+from treeagent.types import Origin, Split, Task, ToolCall, UserError, derive_seed
 
 SnapshotKind = Literal["exact", "replay", "none"]
 Data = TypeVar("Data")
@@ -122,13 +121,13 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
     """For an environment's ``reset``: ``options["task"]``, or its training task number ``seed``.
 
     Raises:
-        Refused: ``options["task"]`` is no task.
+        UserError: ``options["task"]`` is no task.
     """
     task = (options or {}).get("task")
     if task is None:
         task = env.tasks("train", 1, start=seed or 0)[0]
     if not isinstance(task, Task):
-        raise Refused(f"options['task'] is a {type(task).__name__}: give a Task of {type(env).__name__}.tasks")
+        raise UserError(f"options['task'] is a {type(task).__name__}: give a Task of {type(env).__name__}.tasks")
     return task
 
 
@@ -136,14 +135,14 @@ def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
     """What ``task.data`` holds, a ``kind`` of thing of the environment named ``env``.
 
     Raises:
-        Refused: it holds none.
+        UserError: it holds none.
     """
     try:
         return form.validate_python(dict(task.data))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise Refused(
+        raise UserError(
             f"task {task.id!r} holds no {kind} ({where}: {first['msg']}): take tasks from {env}.tasks"
         ) from error
 
@@ -297,7 +296,7 @@ class Forkable:
 
     def __init__(self, env: Env, *, seed: int = 0, snapshot_bytes: int = SNAPSHOT_BYTES) -> None:
         if snapshot_bytes < 0:
-            raise Refused(f"snapshot_bytes is {snapshot_bytes}: give 0 or more")
+            raise UserError(f"snapshot_bytes is {snapshot_bytes}: give 0 or more")
         self.env = env
         self.replayed_steps = 0
         """Environment steps paid so far for going back by replay."""

@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from treeagent.envs.base import SNAPSHOT_BYTES, Env, EnvBroken, Forkable, Mark, checked_verdict
-from treeagent.seeds import derive_seed
-from treeagent.types import Action, Message, State, Task, Transition, Unanswered
+from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed
 
 
 class EnvDynamics:

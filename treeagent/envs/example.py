@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 BUCKET: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 
@@ -17,7 +17,7 @@ class Example(Env):
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if start + count > 33:
-            raise Refused(
+            raise UserError(
                 f"split {split!r} holds 33 tasks, not {start + count}: set warm_start.tasks, collect.tasks, "
                 "update.validation_tasks and evaluate.tasks to 33 or fewer"
             )

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from treeagent.envs.adapters import required
 from treeagent.envs.adapters.gymnasium import Game, GymnasiumEnv
 from treeagent.envs.base import SnapshotKind
-from treeagent.types import Refused, Split, Task
+from treeagent.types import Split, Task, UserError
 
 _ACTIONS: Mapping[str, int] = {"left": 0, "down": 1, "right": 2, "up": 3}
 _MOVES: Mapping[str, tuple[int, int]] = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
@@ -39,7 +39,7 @@ class FrozenLakeEnv(GymnasiumEnv):
     map is in two splits.
 
     Raises:
-        Refused: Gymnasium is not installed.
+        UserError: Gymnasium is not installed.
     """
 
     options_type = FrozenLakeOptions
@@ -72,7 +72,7 @@ class FrozenLakeEnv(GymnasiumEnv):
             its_split = _SPLITS[hashlib.blake2b(text.encode(), digest_size=8).digest()[0] % len(_SPLITS)]
             misses = 0 if its_split == split and text not in self._seen else misses + 1
             if misses > _MISSES:
-                raise Refused(
+                raise UserError(
                     f"{split} tasks {start} to {start + count} are asked for, but there are about "
                     f"{len(self._tasks[split])} maps of size {self.options.size}: raise size"
                 )
@@ -90,7 +90,7 @@ class FrozenLakeEnv(GymnasiumEnv):
 
         rows = task.data.get("map")
         if not isinstance(rows, list):
-            raise Refused(f"task {task.id!r} holds no map: take tasks from FrozenLakeEnv.tasks")
+            raise UserError(f"task {task.id!r} holds no map: take tasks from FrozenLakeEnv.tasks")
         return Lake(desc=rows, is_slippery=self.options.slippery)
 
 
@@ -101,7 +101,7 @@ class FrozenLakeDemonstrator:
 
     def __init__(self, env: FrozenLakeEnv, noise: float) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
         self._env, self._noise = env, noise
 
     def act(self, rng: random.Random) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from treeagent.envs.adapters import required
 from treeagent.envs.adapters.gymnasium import Game, GymnasiumEnv
 from treeagent.envs.base import Demonstrator, SnapshotKind
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 _ACTIONS: Mapping[str, int] = {
     "left": 0,
@@ -38,7 +38,7 @@ class MiniGridEnv(GymnasiumEnv):
     """A level of MiniGrid or BabyAI: find, fetch and open things in a world of rooms, seen seven squares far.
 
     Raises:
-        Refused: MiniGrid is not installed, or has no such level.
+        UserError: MiniGrid is not installed, or has no such level.
     """
 
     options_type = MiniGridOptions
@@ -52,7 +52,7 @@ class MiniGridEnv(GymnasiumEnv):
         try:
             game: Game = gymnasium.make(self.options.level, disable_env_checker=True)
         except gymnasium.error.Error as error:
-            raise Refused(f"level is {self.options.level!r} ({error}): give an id of MiniGrid's") from error
+            raise UserError(f"level is {self.options.level!r} ({error}): give an id of MiniGrid's") from error
         super().__init__(
             lambda _: game,
             name=self.options.level.removesuffix("-v0"),
@@ -71,7 +71,7 @@ class BabyAIDemonstrator:
 
     def __init__(self, env: MiniGridEnv, noise: float) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
         self._env, self._noise = env, noise
         self._followed: tuple[Game, int] | None = None
         self._bot: Any = None

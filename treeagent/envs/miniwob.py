@@ -16,7 +16,7 @@ from treeagent.envs.adapters import required
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 _BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -209,7 +209,7 @@ class MiniWoBEnv(Env):
     not animate. A success is the page's full reward before its decay. There is no dragging.
 
     Raises:
-        Refused: the extra or a browser is not installed, or there is no such page.
+        UserError: the extra or a browser is not installed, or there is no such page.
     """
 
     options_type = MiniWoBOptions
@@ -219,7 +219,7 @@ class MiniWoBEnv(Env):
         self.options = options or MiniWoBOptions()
         page = self.options.page
         if page not in pages():
-            raise Refused(f"page is {page!r}: give one that MiniWoB++ ships, such as {pages()[:3]}")
+            raise UserError(f"page is {page!r}: give one that MiniWoB++ ships, such as {pages()[:3]}")
         self._browser = _program(*_BROWSERS), _program("chromedriver")
         self._driver: Any = None
         self._playing = False
@@ -375,7 +375,7 @@ class MiniWoBDemonstrator:
 
     def __init__(self, env: MiniWoBEnv, noise: float) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
         self._env, self._noise = env, noise
 
     def act(self, rng: random.Random) -> tuple[str, str]:
@@ -391,7 +391,7 @@ def pages() -> list[str]:
     """Names of the pages that MiniWoB++ ships, in order.
 
     Raises:
-        Refused: the extra is not installed.
+        UserError: the extra is not installed.
     """
     html = _html()
     flights = [f"flight.{folder.parent.name}" for folder in html.glob("flight/*/wrapper.html")]
@@ -412,7 +412,7 @@ def _program(*names: str) -> str:
     for name in names:
         if path := shutil.which(name):
             return path
-    raise Refused(
+    raise UserError(
         f"{names[0]} is not installed: MiniWoB++ needs a browser, as of apt-get install chromium chromium-driver"
     )
 

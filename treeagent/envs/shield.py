@@ -12,7 +12,8 @@ from pydantic import ConfigDict, Field
 
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec, checked_reset, checked_step, checked_verdict
 from treeagent.envs.calls import read_call
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.envs.make import imported
+from treeagent.types import Split, Task, ToolCall, UserError
 
 FORBIDDEN = "Forbidden call: "
 """What the observation of a forbidden call begins with."""
@@ -56,7 +57,7 @@ class ShieldedEnv(Env):
         episode_bytes: of all observations together after which the episode is truncated.
 
     Raises:
-        Refused: a pattern is no regular expression, or the predicate cannot be imported.
+        UserError: a pattern is no regular expression, or the predicate cannot be imported.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class ShieldedEnv(Env):
                 self._env.restore(place, reseed=reseed)
                 self._spent = spent
             case _:
-                raise Refused(f"a {type(snapshot).__name__} is no snapshot of a ShieldedEnv: restore what it gave")
+                raise UserError(f"a {type(snapshot).__name__} is no snapshot of a ShieldedEnv: restore what it gave")
 
     def state_key(self) -> str | None:
         """The environment's, and what of the budgets is used up, as far as that decides the future."""
@@ -170,22 +171,20 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.IGNORECASE | re.DOTALL)  # a line break must not hide a call
     except re.error as error:
-        raise Refused(f"shield.deny holds {pattern!r}, which is no regular expression: {error}") from error
+        raise UserError(f"shield.deny holds {pattern!r}, which is no regular expression: {error}") from error
 
 
 def _imported(predicate: str) -> Callable[[str | ToolCall], str | None] | None:
-    from treeagent.envs import imported  # which imports this module
-
     if not predicate:
         return None
     found: Any = imported(predicate, "shield.predicate")
     if not callable(found):
-        raise Refused(f"shield.predicate {predicate!r} is a {type(found).__name__}: name a function")
+        raise UserError(f"shield.predicate {predicate!r} is a {type(found).__name__}: name a function")
 
     def checked(call: str | ToolCall) -> str | None:
         reason = found(call)
         if reason is not None and not isinstance(reason, str):
-            raise Refused(f"shield.predicate {predicate!r} returned {reason!r:.80}: give a reason in words or None")
+            raise UserError(f"shield.predicate {predicate!r} returned {reason!r:.80}: give a reason in words or None")
         return reason
 
     return checked

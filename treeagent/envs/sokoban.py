@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 Square = tuple[int, int]
 """Row and column."""
@@ -131,7 +131,7 @@ class SokobanEnv(Env):
             its_split = _SPLITS[digest[0] % len(_SPLITS)]
             misses = 0 if its_split == split and rows not in self._seen else misses + 1
             if misses > _MISSES:
-                raise Refused(
+                raise UserError(
                     f"{split} tasks {start} to {start + count} are asked for, but there are about "
                     f"{len(self._tasks[split])} rooms of size {self.options.size}: raise size or boxes"
                 )
@@ -154,7 +154,7 @@ class SokobanEnv(Env):
             case (Task() as task, Room() as room, Place() as place):
                 self._at = task, room, place
             case _:
-                raise Refused(
+                raise UserError(
                     f"a {type(snapshot).__name__} is no snapshot of a SokobanEnv: restore what snapshot() gave"
                 )
 
@@ -197,7 +197,7 @@ class SokobanDemonstrator:
 
     def __init__(self, env: SokobanEnv, noise: float) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
         self._env, self._noise = env, noise
 
     def act(self, rng: random.Random) -> tuple[str, str]:
@@ -351,5 +351,5 @@ def _room_of(task: Task) -> tuple[Room, Place]:
         for signs in ("_OSPX√", "OS√", "X√", "PS")
     )
     if len(players) != 1 or not 0 < len(boxes) == len(targets) or any(len(line) != len(lines) for line in lines):
-        raise Refused(f"task {task.id!r} holds no room: take tasks from SokobanEnv.tasks")
+        raise UserError(f"task {task.id!r} holds no room: take tasks from SokobanEnv.tasks")
     return Room(len(lines), floor, targets), Place(min(players), boxes)

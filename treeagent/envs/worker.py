@@ -36,7 +36,8 @@ from treeagent.envs.base import (
     checked_step,
     checked_verdict,
 )
-from treeagent.types import Origin, Refused, Split, Task, ToolCall, Unanswered
+from treeagent.envs.make import importable, make_env
+from treeagent.types import Origin, Split, Task, ToolCall, Unanswered, UserError
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ class WorkerEnv(Env):
         start_seconds: limit of starting the process and making the environment.
 
     Raises:
-        Refused: a limit that is not positive, an unknown environment or options that it does not take.
+        UserError: a limit that is not positive, an unknown environment or options that it does not take.
         EnvTimeout: a call, here and in all methods below but ``close``, took longer than its limit.
         EnvCrashed: the process died in a call.
         EnvBroken: a call was answered by what the contract has no place for.
@@ -101,7 +102,7 @@ class WorkerEnv(Env):
         limits = {"call_seconds": call_seconds, "episode_seconds": episode_seconds, "start_seconds": start_seconds}
         for limit, seconds in limits.items():
             if seconds is not None and not seconds > 0:
-                raise Refused(f"{limit} is {seconds}: give a positive number of seconds")
+                raise UserError(f"{limit} is {seconds}: give a positive number of seconds")
         self.starts = 0
         """Processes started so far."""
         self._name, self._options = name, dict(options or {})
@@ -200,7 +201,9 @@ class WorkerEnv(Env):
         self._unwatch = weakref.finalize(self, self._process.end).detach
         kind: SnapshotKind
         origin: Origin
-        kind, self.stochastic, self.snapshot_portable, origin = self._call("make", _any, self._name, self._options)
+        kind, self.stochastic, self.snapshot_portable, origin = self._call(
+            "make", _any, importable(self._name), self._options
+        )
         self.snapshot_kind, self.origin = kind, origin
 
     def _begin(self, task_id: str, seconds: float) -> None:
@@ -420,8 +423,6 @@ class _Host:
         self._players: dict[int, Demonstrator | None] = {}
 
     def make(self, name: str, options: Mapping[str, object]) -> tuple[SnapshotKind, bool, bool, Origin]:
-        from treeagent.envs import make_env  # which imports this module
-
         self.env = make_env(name, options)
         return self.env.snapshot_kind, self.env.stochastic, self.env.snapshot_portable, self.env.origin
 

@@ -14,7 +14,7 @@ from huggingface_hub import DatasetCardData
 
 from treeagent.config import RunConfig, dump_config
 from treeagent.export.views import VIEWS
-from treeagent.run import COLLECTED, Run
+from treeagent.run.folder import COLLECTED, Run
 from treeagent.search.node import Budget
 
 

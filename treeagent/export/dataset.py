@@ -22,8 +22,8 @@ import pyarrow.parquet
 from treeagent.config import RunConfig, config_difference
 from treeagent.export.card import Totals, card
 from treeagent.export.views import VIEWS, Row
-from treeagent.progress import Progress
-from treeagent.run import COLLECTED, Run, RunError
+from treeagent.run.folder import COLLECTED, Run, RunError
+from treeagent.run.progress import Progress
 from treeagent.search.node import Budget, Tree
 from treeagent.search.record import from_record
 from treeagent.store import StoreError, read_as, remove_leftovers, replacing, shards, write_atomic

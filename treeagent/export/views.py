@@ -6,14 +6,16 @@ from typing import Any
 
 import pyarrow
 
-from treeagent.advantages import advantage_rows, advantages
 from treeagent.config import RunConfig
-from treeagent.early_experience import reflections, world_rows
-from treeagent.pairs import preference_pairs
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.targets import TokenRow, imitation_rows, value_rows
-from treeagent.transitions import transitions, tree_grammar
-from treeagent.types import Message, Refused, as_read
+from treeagent.types import Message, UserError, as_read
+from treeagent.views.advantages import advantage_rows, advantages
+from treeagent.views.early_experience import reflections, world_rows
+from treeagent.views.imitation import imitation_rows
+from treeagent.views.pairs import preference_pairs
+from treeagent.views.tokens import TokenRow
+from treeagent.views.transitions import transitions, tree_grammar
+from treeagent.views.values import value_rows
 
 Row = dict[str, Any]
 _IGNORED = -100
@@ -151,7 +153,7 @@ def _said(starts: Sequence[Node], ids: tuple[int, ...]) -> tuple[Message, ...]:
     """The conversation as it was read in these tokens; it ends at a state or with an action.
 
     Raises:
-        Refused: no path of the tree has these tokens, as where its actions have none.
+        UserError: no path of the tree has these tokens, as where its actions have none.
     """
     stack = [
         (node, len(node.context_ids), node.left_out)
@@ -173,7 +175,7 @@ def _said(starts: Sequence[Node], ids: tuple[int, ...]) -> tuple[Message, ...]:
             if child is not None and not child.left_out and ids[end:][: len(child.context_ids)] == child.context_ids:
                 stack.append((child, end + len(child.context_ids), left_out))
     task = starts[0].state.task.id
-    raise Refused(f"no path of the tree of task {task} has the tokens of its row: let a model sample its actions")
+    raise UserError(f"no path of the tree of task {task} has the tokens of its row: let a model sample its actions")
 
 
 def _told(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:

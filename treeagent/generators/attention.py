@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 _SIZES = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """The setting of transformers' configurations that tells how far layers of a kind see."""
@@ -85,7 +85,7 @@ def layer_windows(model: PreTrainedModel | PeftModel) -> dict[str, Window | None
     """The window of each kind of layer that the model has, by transformers' name; none for one that sees all the past.
 
     Raises:
-        Refused: what its layers see cannot be told by masks and positions.
+        UserError: what its layers see cannot be told by masks and positions.
     """
     if reason := unmasked(model):
         raise unfit(model, reason)
@@ -103,8 +103,8 @@ def _window(config: PreTrainedConfig, kind: str) -> Window | None:
     return Window(size, kind == "chunked_attention") if size else None
 
 
-def unfit(model: PreTrainedModel | PeftModel, reason: str) -> Refused:
-    return Refused(
+def unfit(model: PreTrainedModel | PeftModel, reason: str) -> UserError:
+    return UserError(
         f"policy.generator=local cannot run {type(base_model(model)).__name__}: it {reason}; search and evaluate it "
         "with policy.generator=vllm, or take another model to train"
     )

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from treeagent.types import Refused
+from treeagent.generators.usage import Usage
+from treeagent.types import UserError
 
 if TYPE_CHECKING:  # so that a client of a server need not load it
     from torch import Tensor
@@ -49,19 +50,6 @@ class Pause:
         return sample
 
 
-@dataclass(slots=True)
-class Usage:
-    """Tokens that went through the model."""
-
-    encoded_tokens: int = 0
-    """Prompt tokens fed."""
-    cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache."""
-    generated_tokens: int = 0
-    price: float = 0.0
-    """What a server charged for them, by the prices of the configuration."""
-
-
 class Generator(Protocol):
     """A language model that samples. Not safe for concurrent use."""
 
@@ -96,7 +84,7 @@ class Generator(Protocol):
         token and reports its log-probability at temperature 1.
 
         Raises:
-            Refused: a prompt is one that ``refusal`` tells of, or ``max_new_tokens`` is below 1, or an engine or server
+            UserError: a prompt is one that ``refusal`` tells of, or ``max_new_tokens`` is below 1, or an engine or server
                 is to hold a turn to a form that has begun.
         """
         ...
@@ -106,7 +94,7 @@ class Generator(Protocol):
         tokens], on the CPU.
 
         Raises:
-            Refused: a prompt is one that ``refusal`` tells of.
+            UserError: a prompt is one that ``refusal`` tells of.
         """
         ...
 
@@ -135,12 +123,12 @@ def lark(form: "Form | None", begun: Sequence[tuple[int, ...]]) -> str:
     """The form as engines and servers read it, who follow it from a turn's beginning only; empty for none.
 
     Raises:
-        Refused: a turn has begun.
+        UserError: a turn has begun.
     """
     if form is None:
         return ""
     if any(begun):
-        raise Refused(
+        raise UserError(
             "a turn that has begun can be held to a form by the local generator alone: set policy.generator=local, "
             "search.granularity=step, or policy.structured=false"
         )
@@ -151,12 +139,12 @@ def token_limits(prompts: Sequence[Sequence[int]], max_new_tokens: int | Sequenc
     """Most tokens to be sampled after each prompt.
 
     Raises:
-        Refused: a prompt does not fit the context, or ``max_new_tokens`` is below 1.
+        UserError: a prompt does not fit the context, or ``max_new_tokens`` is below 1.
     """
     wanted = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
     if min(wanted, default=1) < 1:
-        raise Refused(f"max_new_tokens is {min(wanted)}: give at least 1")
+        raise UserError(f"max_new_tokens is {min(wanted)}: give at least 1")
     for prompt in prompts:
         if refusal := context_refusal(prompt, context):
-            raise Refused(refusal)
+            raise UserError(refusal)
     return [min(most, context - len(prompt)) for most, prompt in zip(wanted, prompts, strict=True)]

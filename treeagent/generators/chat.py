@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.types import Message, Refused, as_read
+from treeagent.types import Message, UserError, as_read
 
 _ESCAPE = "\U000ffffd"
 """A private character that announces a stand-in for a special token's text, or for itself."""
@@ -74,7 +74,7 @@ class ChatFormat:
             where it writes none.
 
     Raises:
-        Refused: the tokenizer has no chat template, or one that rewrites earlier turns or opens a turn otherwise than
+        UserError: the tokenizer has no chat template, or one that rewrites earlier turns or opens a turn otherwise than
             its generation prompt does, or nothing ends a turn.
     """
 
@@ -87,7 +87,7 @@ class ChatFormat:
         context_tokens: int | None = None,
     ) -> None:
         if not tokenizer.chat_template:
-            raise Refused(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
+            raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
         self.tokenizer = tokenizer
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         self._special = sorted(special, key=len, reverse=True)  # of two that fit, the longer one is meant
@@ -192,14 +192,14 @@ class ChatFormat:
         of a turn.
 
         Raises:
-            Refused: the template rewrites earlier turns, or an assistant message carries no ids.
+            UserError: the template rewrites earlier turns, or an assistant message carries no ids.
         """
         turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
         if not turns:
             return self._encode_rendered(self._render(messages))
         said = messages[turns[-1]]
         if not said.token_ids:
-            raise Refused(f"the assistant message {said.content!r} carries no token ids: it cannot be trained on")
+            raise UserError(f"the assistant message {said.content!r} carries no token ids: it cannot be trained on")
         if messages[-1].partial:
             return ()
         added = self._added(self._render(messages), messages[: turns[-1]])
@@ -218,11 +218,11 @@ class ChatFormat:
         if found and (head.rstrip() == read.rstrip() or self._opens_less(head, read, before)):
             return added
         if found and head.startswith(read):
-            raise Refused(
+            raise UserError(
                 f"the chat template of {self.tokenizer.name_or_path!r} opens a turn with {head[len(read) :]!r}, which "
                 "its generation prompt leaves out: make it write that where add_generation_prompt is true"
             )
-        raise Refused(
+        raise UserError(
             f"the chat template of {self.tokenizer.name_or_path!r} rewrites earlier turns; give the tokenizer one "
             "under which a longer conversation starts with the shorter one"
         )
@@ -239,14 +239,14 @@ class ChatFormat:
             self._render.cache_clear()
             if not (fault := self._trial_fault()):
                 return
-        raise Refused(fault)
+        raise UserError(fault)
 
     def _trial_fault(self) -> str:
         """Why the template cannot be used as ``_form`` says; empty where it can."""
         try:
             self._added(self._render(_TRIAL[:4]), _TRIAL[:2])
             self._added(self._render(_TRIAL), _TRIAL[:4])
-        except Refused as fault:
+        except UserError as fault:
             return str(fault)
         whole = self._render(_TRIAL)
         missing = next((each for each in _TRIAL if each.role != "assistant" and whole.count(each.content) != 1), None)
@@ -264,7 +264,7 @@ class ChatFormat:
         after = self._render(_TRIAL).partition(_stand_in(0))[2].lstrip()
         text = next((token for token in self._special if after.startswith(token)), self.tokenizer.eos_token)
         if text is None:
-            raise Refused(f"the tokenizer {self.tokenizer.name_or_path!r} has no end-of-sequence token: give it one")
+            raise UserError(f"the tokenizer {self.tokenizer.name_or_path!r} has no end-of-sequence token: give it one")
         return str(text), self.tokenizer.get_vocab()[str(text)]
 
     def _rendered(self, messages: tuple[Message, ...], opening: bool = True) -> str:
@@ -281,7 +281,7 @@ class ChatFormat:
                 )
             )
         except TemplateError as error:
-            raise Refused(
+            raise UserError(
                 f"the chat template of {self.tokenizer.name_or_path!r} cannot write this conversation ({error}): give "
                 "the tokenizer one that can"
             ) from error

@@ -60,6 +60,6 @@ class VllmConfig:
     tensor_parallel_size: Annotated[int, Field(gt=0)] = 1
     """GPUs that share the model."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Share of each GPU's memory that the engine takes; between waves it leaves them to training."""
+    """Share of each GPU's memory that the engine takes; between batches it leaves them to training."""
     max_model_len: Annotated[int, Field(gt=0)] | None = None
     """Longest conversation, in tokens; none takes the model's own, whose keys and values must then fit."""

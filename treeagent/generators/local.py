@@ -28,8 +28,9 @@ from treeagent.generators.attention import (
     unfit,
     windowed,
 )
-from treeagent.generators.base import Pause, Sample, Usage, context_refusal, token_limits
-from treeagent.types import Refused
+from treeagent.generators.base import Pause, Sample, context_refusal, token_limits
+from treeagent.generators.usage import Usage
+from treeagent.types import UserError
 
 if TYPE_CHECKING:  # their package is an extra
     from treeagent.generators.structured import Followed, Form
@@ -149,7 +150,7 @@ class LocalGenerator:
         """``cache_bytes`` bounds the prefix cache; ``max_rows`` the prompts that go through the model together.
 
         Raises:
-            Refused: the model's layers cannot be told by masks and positions what to see.
+            UserError: the model's layers cannot be told by masks and positions what to see.
         """
         self.model = model.eval()
         self.cache = PrefixCache(cache_bytes)
@@ -169,7 +170,7 @@ class LocalGenerator:
         is compared too, for they are narrowed meanwhile.
 
         Raises:
-            Refused: the model cannot be run so, or not to the same end.
+            UserError: the model cannot be run so, or not to the same end.
         """
         try:
             with narrowed(self.model, _NARROW):
@@ -177,11 +178,11 @@ class LocalGenerator:
                 self._shape = self._cache_shape()
                 apart = self._apart() if self.context >= _TRIAL_TOKENS else 0.0
         except torch.OutOfMemoryError:
-            raise Refused(
+            raise UserError(
                 f"the GPU's memory does not hold a pass of a few tokens through {type(base_model(self.model)).__name__}"
                 ": use a smaller model, or policy.dtype=bfloat16"
             ) from None
-        except Refused:
+        except UserError:
             raise
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:  # what such a model raises
             reason = str(error).strip().partition("\n")[0].rstrip(".")
@@ -258,7 +259,7 @@ class LocalGenerator:
         missing: list[tuple[int, ...]] = []
         for prompt in dict.fromkeys(prompts):
             if refusal := self.refusal(prompt):
-                raise Refused(refusal)
+                raise UserError(refusal)
             path = self.cache.find(prompt)
             length = sum(len(segment.token_ids) for segment in path)
             if length == len(prompt) and path[-1].hidden is not None:
@@ -278,7 +279,7 @@ class LocalGenerator:
                 done += work(slice(len(done), len(done) + rows))
             except torch.OutOfMemoryError:
                 if rows == 1:
-                    raise Refused(
+                    raise UserError(
                         "the GPU's memory does not hold the keys and values of one prompt's samples: lower "
                         "policy.cache_bytes or search.candidates, or use a smaller model"
                     ) from None

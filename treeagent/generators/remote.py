@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from treeagent.generators.base import Failure, Pause, Sample, Usage, context_refusal, lark, token_limits
+from treeagent.generators.base import Failure, Pause, Sample, context_refusal, lark, token_limits
 from treeagent.generators.config import RemoteConfig
-from treeagent.types import Message, Refused, storable
+from treeagent.generators.usage import Usage
+from treeagent.types import Message, UserError, storable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +31,7 @@ try:
     from openai.types import Completion, CompletionUsage
     from openai.types.chat import ChatCompletion
 except ImportError as error:
-    raise Refused(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
+    raise UserError(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
 
 Answer = TypeVar("Answer")
 _PROBE = tuple(range(8))
@@ -75,7 +76,7 @@ class _Server:
         """``settings`` is what errors call the configuration.
 
         Raises:
-            Refused: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
+            UserError: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
         """
         self.config = config
         self._settings = settings
@@ -98,7 +99,7 @@ class _Server:
             if PurePath(checkpoint).name in {PurePath(str(name)).name for name in (model.id, told.get("root"))}:
                 return model.id, int(told.get("max_model_len") or _NO_CONTEXT)
         names = ", ".join(repr(model.id) for model in served[:8]) or "nothing"
-        raise Refused(
+        raise UserError(
             f"the server at {self.config.url} serves {names}, not {checkpoint!r}: start it on this checkpoint (vllm "
             f"serve {checkpoint} --logprobs-mode processed_logprobs); a run that stopped here goes on with --resume"
         )
@@ -106,7 +107,7 @@ class _Server:
     def _gather(self, requests: Sequence[Callable[[], Answer]]) -> list[Answer | Failure]:
         """
         Raises:
-            Refused: as of ``_attempt``, or a request failed by what it shares with the others.
+            UserError: as of ``_attempt``, or a request failed by what it shares with the others.
         """
         with ThreadPoolExecutor(self.config.concurrency) as pool:
             return list(pool.map(self._one_of_many, requests))
@@ -122,18 +123,18 @@ class _Server:
         except openai.APITimeoutError:
             return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise {self._settings}.timeout")
         except openai.APIConnectionError as error:
-            raise Refused(
+            raise UserError(
                 f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct {self._settings}.url"
             ) from None
         except (openai.AuthenticationError, openai.PermissionDeniedError):
-            raise Refused(f"{server} refuses the key: set OPENAI_API_KEY") from None
+            raise UserError(f"{server} refuses the key: set OPENAI_API_KEY") from None
         except openai.RateLimitError:
-            raise Refused(
+            raise UserError(
                 f"{server} still answered 429 (too many requests) after {self.config.retries} further tries: lower "
                 f"{self._settings}.concurrency, raise {self._settings}.retries, or see to the account's quota"
             ) from None
         except openai.NotFoundError as error:
-            raise Refused(
+            raise UserError(
                 f"{server} answered 404 ({_words(error)}): correct {self._settings}.url, or set "
                 "policy.remote.text_only=true if it completes chats alone"
             ) from None
@@ -176,13 +177,13 @@ class RemoteGenerator(_Server):
         """``temperature`` is the policy's, at which the server's log-probabilities are checked.
 
         Raises:
-            Refused: as for any server, or it gives no token ids, or log-probabilities of another distribution than the
+            UserError: as for any server, or it gives no token ids, or log-probabilities of another distribution than the
                 one that it draws from, or it holds nothing to a form where turns are to be ``structured``.
         """
         super().__init__(config, checkpoint)
         plain, drawn = (self._top_gap(each) for each in (1.0, temperature))
         if not math.isclose(drawn * temperature, plain, rel_tol=0.02, abs_tol=1e-3):
-            raise Refused(
+            raise UserError(
                 f"the server at {config.url} gives log-probabilities without the temperature {temperature:g} that it "
                 "draws with: start it with --logprobs-mode processed_logprobs (vLLM) or without "
                 "SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), or set policy.temperature to 1"
@@ -217,7 +218,7 @@ class RemoteGenerator(_Server):
         """As ``Generator.next_logprobs``.
 
         Raises:
-            Refused: a request fails, or the server knows no ``logprob_token_ids``.
+            UserError: a request fails, or the server knows no ``logprob_token_ids``.
         """
         import torch
 
@@ -266,7 +267,7 @@ class RemoteGenerator(_Server):
         told = _top_logprobs(answer)
         names = [f"token_id:{token}" for token in token_ids]
         if missing := set(names) - told.keys():
-            raise Refused(
+            raise UserError(
                 f"the server at {self.config.url} leaves out {min(missing)}, whose log-probability it is asked for: "
                 "use one that knows vLLM's logprob_token_ids, or set search.critic_weight to 0"
             )
@@ -292,7 +293,7 @@ class RemoteGenerator(_Server):
 
         if (found := self._attempt(drawn)) != _FORM:
             told = found.reason if isinstance(found, Failure) else f"it drew the tokens {found} where {_FORM} were due"
-            raise Refused(
+            raise UserError(
                 f"the server at {self.config.url} does not hold turns to a form ({told}): use vLLM, "
                 "its --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
             )
@@ -310,7 +311,7 @@ class RemoteGenerator(_Server):
             _sample(answer.choices[0])
             best, *_, worst = sorted(_top_logprobs(answer).values(), reverse=True)[:5]
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            raise Refused(
+            raise UserError(
                 f"the server at {self.config.url} gives no token ids with their log-probabilities: use one that knows "
                 "return_token_ids, as vLLM and SGLang do, or set policy.remote.text_only=true to play and measure by "
                 "text alone"
@@ -413,7 +414,7 @@ class RemoteChat(_Server):
 
 def _required(answer: Answer | Failure) -> Answer:
     if isinstance(answer, Failure):
-        raise Refused(answer.reason)
+        raise UserError(answer.reason)
     return answer
 
 

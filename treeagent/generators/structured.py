@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Message, Refused
+from treeagent.types import Message, UserError
 
 try:
     import llguidance.hf
     from llguidance import LLMatcher
 except ImportError as error:
-    raise Refused(f"llguidance is missing ({error}): pip install 'treeagent[structured]'") from error
+    raise UserError(f"llguidance is missing ({error}): pip install 'treeagent[structured]'") from error
 
 
 class Form:
@@ -33,13 +33,13 @@ class Form:
         lark: the rules, from ``start`` on.
 
     Raises:
-        Refused: the rules are none, such as for a tool whose schema says what cannot be held to, or the tokenizer is
+        UserError: the rules are none, such as for a tool whose schema says what cannot be held to, or the tokenizer is
             not a fast one.
     """
 
     def __init__(self, chat: ChatFormat, rules: Callable[[Callable[[str], str]], str]) -> None:
         if not isinstance(chat.tokenizer, PreTrainedTokenizerFast):
-            raise Refused(
+            raise UserError(
                 f"the tokenizer {chat.tokenizer.name_or_path!r} is a slow one, whose tokens cannot be held to a form: "
                 "use a fast one, or set policy.structured=false"
             )
@@ -58,7 +58,7 @@ class Form:
         self.lark = f"%llguidance {{}}\nstart: {start}\n{rules(spelt)}"
         grammar = LLMatcher.grammar_from_lark(self.lark)
         if error := LLMatcher.validate_grammar(grammar, known):
-            raise Refused(
+            raise UserError(
                 f"turns cannot be held to their format and the environment's tools ({error.splitlines()[0]}): set "
                 "policy.structured=false, or mend the tool's schema"
             )

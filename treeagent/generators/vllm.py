@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from treeagent.generators.base import Pause, Sample, Usage, context_refusal, lark, token_limits
+from treeagent.generators.base import Pause, Sample, context_refusal, lark, token_limits
 from treeagent.generators.config import DType, VllmConfig
-from treeagent.types import Refused
+from treeagent.generators.usage import Usage
+from treeagent.types import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,7 @@ try:
     from vllm.platforms import current_platform
     from vllm.sampling_params import StructuredOutputsParams
 except ImportError as error:
-    raise Refused(f"vllm is missing ({error}): pip install 'treeagent[vllm]'") from error
+    raise UserError(f"vllm is missing ({error}): pip install 'treeagent[vllm]'") from error
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of adapters for which vLLM makes room."""
@@ -185,11 +186,11 @@ def engine(
     """This process's engine, turned to a checkpoint; started where there is none that could be.
 
     Raises:
-        Refused: it is another user's, who would go on with weights not its own.
+        UserError: it is another user's, who would go on with weights not its own.
     """
     global _running, _user
     if _running is not None and user != _user:
-        raise Refused(
+        raise UserError(
             f"this process's vLLM engine runs the {_user}'s model, so the {user}'s cannot: serve one of them (vllm "
             "serve) and set its generator to remote, or set it to local"
         )

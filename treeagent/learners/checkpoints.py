@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 _SEAL = "progress.json"
 _BEST = "best.safetensors"
@@ -66,7 +66,7 @@ def newest(folder: Path, run: str) -> Path | None:
         return None
     latest = max(sealed, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2]))
     if json.loads((latest / _SEAL).read_text())["run"] != run:
-        raise Refused(
+        raise UserError(
             f"the checkpoints in {folder} come from another configuration or other rows: "
             "give each training its own folder, or delete this one to start afresh"
         )

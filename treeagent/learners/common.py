@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 from trl.trainer import utils as trl_utils
 
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import base_model
 from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners import checkpoints
@@ -23,7 +24,6 @@ from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.sharding import allow_cpu, gathered, sharing, trains_on_cpu
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch
-from treeagent.value_head import ValueHead
 
 Model = PreTrainedModel | PeftModel
 
@@ -134,7 +134,6 @@ class Learner(Trainer):
     """A Trainer's housekeeping as all learners want it; put it before TRL's class among the bases."""
 
     args: Any  # TRL's own subclass, which differs by trainer
-    deepspeed: Any  # its engine, where it trains the model
     model: Any  # None and bare modules, which the base class allows, do not occur
     train_dataset: Any
     batches: Batches
@@ -162,14 +161,10 @@ class Learner(Trainer):
         return super().create_optimizer(*args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        if self.deepspeed is not None:  # its backward pass takes the optimiser's step
-            self.watch.keep_finite()
         loss: Tensor = super().training_step(*args, **kwargs)
         everywhere = self.accelerator.gather(loss.detach())  # one process must not leave the others waiting
         if not torch.isfinite(everywhere).all():
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
-        if self.deepspeed is not None and (self.deepspeed.get_global_grad_norm() or 0.0) < 0:
-            raise TrainingDiverged(f"the gradient norm is not finite at step {self.state.global_step + 1}")
         return loss
 
     @contextmanager

@@ -19,8 +19,8 @@ from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.pairs import PreferencePair
-from treeagent.types import NothingToLearn, Refused
+from treeagent.types import NothingToLearn, UserError
+from treeagent.views.pairs import PreferencePair
 
 
 def train_dpo(
@@ -101,12 +101,12 @@ def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
     for pair in pairs:
         for side in (pair.chosen, pair.rejected):
             if not any(side.mask) or len(side.logprobs) != len(side.token_ids):
-                raise Refused(
+                raise UserError(
                     f"{side.text!r} of task {pair.task_id} has {sum(side.mask)} sampled tokens among "
                     f"{len(side.token_ids)}, and {len(side.logprobs)} log-probabilities: DPO needs one for each token"
                 )
     if "sigmoid" not in config.loss_type and any(pair.smoothing for pair in pairs):
-        raise Refused(f'pairs carry label smoothing, which only the "sigmoid" loss honours, not {config.loss_type}')
+        raise UserError(f'pairs carry label smoothing, which only the "sigmoid" loss honours, not {config.loss_type}')
 
 
 def _collate(pairs: Sequence[PreferencePair], floor: float) -> dict[str, Tensor]:

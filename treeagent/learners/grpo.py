@@ -14,13 +14,13 @@ from trl.trainer.grpo_config import GRPOConfig as GRPOArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from treeagent.advantages import AdvantageRow
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.types import NothingToLearn, Refused
+from treeagent.types import NothingToLearn, UserError
+from treeagent.views.advantages import AdvantageRow
 
 
 def train_grpo(
@@ -56,7 +56,7 @@ def train_grpo(
         )
     for row in rows:
         if not row.prompt_ids:
-            raise Refused(f"a row of task {row.task_id} has no prompt: its first token has no probability to train")
+            raise UserError(f"a row of task {row.task_id} has no prompt: its first token has no probability to train")
     if config.packed:
         refuse_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)

@@ -7,7 +7,7 @@ import torch
 
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
-from treeagent.targets import TokenRow
+from treeagent.views.tokens import TokenRow
 
 _BATCH = 16
 """Rows at a time."""

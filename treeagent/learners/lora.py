@@ -8,7 +8,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from treeagent.generators.quiet import no_old_names
 from treeagent.learners.common import Model
 from treeagent.learners.config import LoraConfig
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 
 def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
@@ -38,9 +38,9 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
         try:
             adapted = peft.get_peft_model(model, settings)
         except ValueError as error:  # none found, or of a kind that LoRA knows nothing of
-            raise Refused(f"lora.targets {targets} do not fit {name}: {error}") from error
+            raise UserError(f"lora.targets {targets} do not fit {name}: {error}") from error
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
-        raise Refused(f"lora.targets {targets} name the language-model head of {name}: leave it out")
+        raise UserError(f"lora.targets {targets} name the language-model head of {name}: leave it out")
     # By their last names, which every layer has: so an adapter of a deeper model is told from one that fits.
     own = adapted.active_peft_config
     own.target_modules = {target.rpartition(".")[2] for target in own.target_modules}
@@ -53,7 +53,7 @@ def _refuse_other(model: PeftModel, config: LoraConfig) -> None:
     found = (own.r, own.lora_alpha, own.lora_dropout)
     targets = config.targets if isinstance(config.targets, str) else set(config.targets)
     if found != (config.rank, config.alpha, config.dropout) or targets not in ("all-linear", own.target_modules):
-        raise Refused(
+        raise UserError(
             f"the checkpoint's adapter has rank, alpha and dropout {found} on {sorted(own.target_modules)}, but lora "
             f"asks for {(config.rank, config.alpha, config.dropout)} on {config.targets}: restore these settings, or "
             "make it part of its base (treeagent merge) to begin another"

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from treeagent.generators.attention import backbone, base_model, unmasked
 from treeagent.learners.common import Model
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 _WIDTH_STEP = 16
 """Tokens between the widths of packs that are compared."""
@@ -127,4 +127,4 @@ def refuse_unpackable(model: Model) -> None:
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         reasons.append("has trained prompt tokens before every row")
     if reason := next(filter(None, reasons), ""):
-        raise Refused(f"packed=True cannot train {type(whole).__name__}: it {reason}; set packed=False")
+        raise UserError(f"packed=True cannot train {type(whole).__name__}: it {reason}; set packed=False")

@@ -12,15 +12,15 @@ from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 from trl.trainer.utils import FusedCausalLMOutput
 
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sharding import sharing, whole
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.targets import TokenRow
-from treeagent.types import NothingToLearn, Refused
-from treeagent.value_head import ValueHead
+from treeagent.types import NothingToLearn, UserError
+from treeagent.views.tokens import TokenRow
 
 _IGNORED = -100
 """The label of a token that carries no loss, to torch and TRL alike."""
@@ -57,7 +57,7 @@ def train_sft(
             "update.targets.min_return"
         )
     if sharing() and head is not None and isinstance(model, PeftModel):
-        raise Refused(
+        raise UserError(
             "a value head is trained along with an adapter, which checkpoints of shared weights (FSDP) hold alone: fit "
             "the head by itself afterwards (treeagent.learners.value.fit_value), or train in one process"
         )

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_weights
-from treeagent.targets import TokenRow
 from treeagent.types import NothingToLearn
-from treeagent.value_head import ValueHead
+from treeagent.views.tokens import TokenRow
 
 _SUCCESS = 0.999
 """Rescaled targets from here on count as success in the AUC."""
@@ -133,7 +133,7 @@ def _pass(
 def check_value_rows(head: ValueHead, rows: Sequence[TokenRow], config: ValueConfig) -> None:
     """
     Raises:
-        Refused: ``fit_value`` would refuse them.
+        UserError: ``fit_value`` would refuse them.
     """
     _split([row for row in rows if row.value_positions], config)
     head.rescale(torch.tensor([target for row in rows for target in row.value_targets]))

@@ -94,15 +94,10 @@ class Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        if not gradients:
-            return  # DeepSpeed has used them up already
         norm = whole(torch.nn.utils.get_total_norm(gradients)).item()
         if not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm is {norm} at step {state.global_step + 1}")
-        self.keep_finite()
-
-    def keep_finite(self) -> None:
-        """Remember the weights: they have given a finite loss and gradient."""
+        # These weights have given a finite loss and gradient.
         self.finite = copy_weights(self.model)
 
     def on_step_end(

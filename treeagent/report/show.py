@@ -10,12 +10,11 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branch
 
-from treeagent.health import solved
 from treeagent.report.describe import call_text, marks, observation, statistics
 from treeagent.report.table import narrow_table, print_results
-from treeagent.run import Run, RunError
+from treeagent.run.folder import Run, RunError
 from treeagent.search.decide import most_visited_path
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, solved
 from treeagent.search.record import check_format, from_record
 from treeagent.store import read_as, shard_names
 

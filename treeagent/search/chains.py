@@ -7,12 +7,12 @@ apart, each in a chain of its own, so that siblings have equal priors. V(s) is a
 import random
 from collections.abc import Generator, Iterator, Sequence
 
+from treeagent.search.batches import Batches, Path, Request
 from treeagent.search.growth import Growth, end, write_context
 from treeagent.search.puct import edges_from
-from treeagent.search.waves import Path, Request, Waves
 
 
-class Chains(Waves):
+class Chains(Batches):
     """What grows by chains."""
 
     async def _draw(self, wanted: Sequence[tuple[Growth, Path]]) -> None:

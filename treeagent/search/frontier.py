@@ -1,19 +1,19 @@
 """Searches that grow the states that look best so far: beam search, and best-first search.
 
 A simulation is one step: N(s,a) counts the steps at and below an edge, W(s,a) sums their returns, each closed by V(s)
-where it led. What looks best is ``Waves.rank``'s to say. Nothing grows beyond an end or, with ``prune_invalid``, beyond
-a refused call.
+where it led. ``Batches.rank`` says what looks best. Nothing grows beyond an end or, with ``prune_invalid``, beyond a
+refused call.
 """
 
 import heapq
 from collections.abc import Generator, Iterator, Sequence
 from itertools import count
 
+from treeagent.search.batches import Batches, Path, Request, step_and_estimate
 from treeagent.search.growth import Growth, end
-from treeagent.search.waves import Path, Request, Waves, step_and_estimate
 
 
-class Frontier(Waves):
+class Frontier(Batches):
     """What grows by steps."""
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, list[Path]]:

@@ -17,7 +17,7 @@ import networkx
 
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, Refused
+from treeagent.types import Action, UserError
 
 _CONTROL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML cannot hold, or reads back as something else (a carriage return), or a terminal would obey."""
@@ -90,16 +90,18 @@ def write_graph(tree: Tree, path: Path) -> None:
     """Write the tree in the form that the name's ending tells.
 
     Raises:
-        Refused: another ending, or the file cannot be written.
+        UserError: another ending, or the file cannot be written.
     """
     writers = {".graphml": to_graphml, ".dot": to_dot, ".json": to_json}
     if path.suffix not in writers:
-        raise Refused(f"{path} ends in {path.suffix!r}, which is no form of graph: let it end in {', '.join(writers)}")
+        raise UserError(
+            f"{path} ends in {path.suffix!r}, which is no form of graph: let it end in {', '.join(writers)}"
+        )
     text = writers[path.suffix](tree)
     try:
         path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise Refused(f"cannot write {path}: {error.strerror}: check the path and its permissions") from error
+        raise UserError(f"cannot write {path}: {error.strerror}: check the path and its permissions") from error
 
 
 def _numbered(tree: Tree) -> Iterator[tuple[int, int, Edge | None, Node]]:

@@ -14,17 +14,16 @@ from typing import Protocol
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
 from treeagent.search.puct import ValueRange, edges_from, merge_key
-from treeagent.seeds import derive_seed
-from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value
+from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed
 
-OnWave = Callable[[Sequence[Tree]], None]
-"""Told after every wave, with all trees as they stand."""
+OnBatch = Callable[[Sequence[Tree]], None]
+"""Told after every batch, with all trees as they stand."""
 
 
 class Searcher(Protocol):
     """A way of searching."""
 
-    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_wave: OnWave | None = None) -> list[Tree]:
+    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
         """One tree a task, grown together."""
         ...
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.seeds import derive_seed
+from treeagent.types import derive_seed
 
 TINY = 1e-38
 """Stands for a prior of zero."""

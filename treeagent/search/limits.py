@@ -12,7 +12,7 @@ from treeagent.search.node import Budget
 class Limits:
     """What a tree may spend; it stops at whichever comes first. None sets no limit.
 
-    Simulations under way are finished, so that steps, tokens and seconds may be exceeded by those of one wave: of as
+    Simulations under way are finished, so that steps, tokens and seconds may be exceeded by those of one batch: of as
     many simulations as a tree has in flight at once.
     """
 
@@ -26,7 +26,7 @@ class Limits:
     generated_tokens: Annotated[int, Field(gt=0)] | None = None
     """Sampled tokens of all candidates."""
     seconds: Annotated[float, Field(gt=0)] | None = None
-    """Wall time; a wave's is shared equally among its trees. Trees under this limit are not reproducible."""
+    """Wall time; a batch's is shared equally among its trees. Trees under this limit are not reproducible."""
 
     @model_validator(mode="after")
     def _some_limit(self) -> Self:

@@ -2,12 +2,12 @@
 
 from collections.abc import Generator, Iterator, Sequence
 
+from treeagent.search.batches import Batches, Path, Request, step_and_estimate
 from treeagent.search.decide import by_visits
 from treeagent.search.growth import Growth, end
-from treeagent.search.waves import Path, Request, Waves, step_and_estimate
 
 
-class Lookahead(Waves):
+class Lookahead(Batches):
     """At the current state, look through every candidate, ``lookahead_depth`` steps deep with K candidates at each;
     take the first action of the best path; replan from where it leads, until the episode ends.
 

@@ -15,7 +15,7 @@ import numpy as np
 from treeagent.search.config import SearchConfig
 from treeagent.search.growth import (
     Growth,
-    OnWave,
+    OnBatch,
     backup,
     draw,
     end,
@@ -29,8 +29,7 @@ from treeagent.search.growth import (
 from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import exploration_rate, first_play_value, puct_score, uct_score
-from treeagent.seeds import derive_seed
-from treeagent.types import Critic, Dynamics, Message, Policy, Task, Value
+from treeagent.types import Critic, Dynamics, Message, Policy, Task, Value, derive_seed
 
 Flight = tuple[Growth, list[Edge]]
 """A simulation under way: a tree and the path from its root."""
@@ -54,16 +53,16 @@ class Search:
         self.value = value
         self.critic = critic
 
-    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_wave: OnWave | None = None) -> list[Tree]:
-        """One tree a task, grown together; ``on_wave`` is told after every wave of simulations."""
+    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
+        """One tree a task, grown together; ``on_batch`` is told after every batch of simulations."""
         started = time.perf_counter()
         growths = await plant(self.dynamics, tasks, seeds, self.config)
         await self._estimate([(growth, growth.tree.root) for growth in growths if not growth.tree.error])
         share_time(growths, started)
         while active := [growth for growth in growths if self._goes_on(growth)]:
             await self._simulate(active)
-            if on_wave is not None:
-                on_wave([growth.tree for growth in growths])
+            if on_batch is not None:
+                on_batch([growth.tree for growth in growths])
         return [growth.tree for growth in growths]
 
     def _goes_on(self, growth: Growth) -> bool:
@@ -81,7 +80,7 @@ class Search:
         return bool(visits) and visits[0] - sum(visits[1:2]) > left
 
     async def _simulate(self, growths: Sequence[Growth]) -> None:
-        """One wave: up to ``leaves`` simulations of each tree."""
+        """One batch: up to ``leaves`` simulations of each tree."""
         started = time.perf_counter()
         flights = [(growth, path) for growth in growths for path in self._select(growth)]
         while waiting := [flight for flight in flights if self._wants_candidates(flight)]:
@@ -171,7 +170,7 @@ class Search:
             growth.schedule = considered_visits(min(config.gumbel_considered, len(edges)), config.limits.simulations)
 
     def _best_edge(self, growth: Growth, node: Node) -> Edge | None:
-        """None where all that selection could choose is being tried by other simulations of the wave."""
+        """None where all that selection could choose is being tried by other simulations of the batch."""
         choices = [edge for edge in node.edges if edge.child is None or self._is_open(edge)] or node.edges
         choices = [edge for edge in choices if edge.child is not None or not edge.in_flight]
         if len(choices) <= 1:

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
+from treeagent.search.batches import Batches
 from treeagent.search.chains import BestOfN, RandomExpand
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.frontier import Beam, BestFirst
 from treeagent.search.growth import Searcher
 from treeagent.search.lookahead import Lookahead
 from treeagent.search.mcts import Search
-from treeagent.search.waves import Waves
 from treeagent.types import Critic, Dynamics, Policy, Value
 
-_METHODS: Mapping[SearchMethod, type[Search] | type[Waves]] = {
+_METHODS: Mapping[SearchMethod, type[Search] | type[Batches]] = {
     "mcts": Search,
     "best_of_n": BestOfN,
     "beam": Beam,

@@ -1,5 +1,6 @@
 """The search tree: N, W, P, V and r on nodes and edges, nothing else."""
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ class Budget:
     estimates: int = 0
     """States at which V(s) was asked for."""
     seconds: float = 0.0
-    """Wall time; that of a wave is shared equally among its trees."""
+    """Wall time; that of a batch is shared equally among its trees."""
 
     def add(self, other: "Budget") -> None:
         for name in self.__slots__:
@@ -206,3 +207,25 @@ def path_origin(path: Sequence[Edge]) -> Origin:
 def path_logprob(path: Sequence[Edge]) -> float:
     """log π of the path's actions, in nats, as sampled; 0 of one whose tokens nobody told."""
     return sum(edge.action.logprob for edge in path)
+
+
+def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
+    """Paths to an end of the task: its last word, not a limit."""
+    return (path for path, node in tree.walk() if path and node.terminated)
+
+
+def solved(tree: Tree) -> bool:
+    """Whether a finished path succeeds."""
+    return any(map(succeeds, finished_paths(tree)))
+
+
+def accuracy(tree: Tree) -> float:
+    """Share of finished paths that succeed; 0 where none finished."""
+    found = [succeeds(path) for path in finished_paths(tree)]
+    return sum(found) / len(found) if found else 0.0
+
+
+def return_spread(tree: Tree) -> float:
+    """Standard deviation of the returns of finished paths: 0 where all went equally, and nothing can be compared."""
+    returns = [path_return(path, tree.discount) for path in finished_paths(tree)]
+    return statistics.pstdev(returns) if returns else 0.0

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from treeagent.search.node import Budget, Edge, Node, Tree
-from treeagent.types import Action, Message, Refused, State, Task, ToolCall
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 
 FORMAT = 3
 Record = dict[str, Any]
@@ -57,7 +57,7 @@ def from_record(record: Mapping[str, Any]) -> Tree:
     """The tree of a record.
 
     Raises:
-        Refused: the record has another format, lacks a key or holds what is no tree.
+        UserError: the record has another format, lacks a key or holds what is no tree.
     """
     check_format(record)
     try:
@@ -67,17 +67,17 @@ def from_record(record: Mapping[str, Any]) -> Tree:
             nodes.append(_node(row, task, nodes))
         return Tree(task, root=nodes[0], budget=Budget(**record["budget"]), **_picked(record, TREE_FIELDS))
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise Refused(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
+        raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
 
 
 def check_format(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """The record itself, for those who read it as it is.
 
     Raises:
-        Refused: the record has another format.
+        UserError: the record has another format.
     """
     if (version := record.get("format")) != FORMAT:
-        raise Refused(
+        raise UserError(
             f"tree format {version!r} is unknown: this version reads format {FORMAT}; collect the trees anew, or read "
             "them with the treeagent that wrote them"
         )

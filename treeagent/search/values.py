@@ -10,8 +10,18 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from treeagent.search.growth import describe
-from treeagent.seeds import derive_seed
-from treeagent.types import Action, Dynamics, Estimate, Policy, Proposal, Refused, State, Transition, Value
+from treeagent.types import (
+    Action,
+    Dynamics,
+    Estimate,
+    Policy,
+    Proposal,
+    State,
+    Transition,
+    UserError,
+    Value,
+    derive_seed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +54,13 @@ class RolloutValue:
     def __post_init__(self) -> None:
         for name, least in (("max_steps", self.max_steps), ("count", self.count)):
             if least < 1:
-                raise Refused(f"{name} of a rollout is {least}: give at least 1")
+                raise UserError(f"{name} of a rollout is {least}: give at least 1")
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """All rollouts of all states advance together, one ``propose`` a wave.
+        """All rollouts of all states advance together, one ``propose`` a batch.
 
         Raises:
-            Refused: the dynamics withholds its rewards and there is no ``value``.
+            UserError: the dynamics withholds its rewards and there is no ``value``.
         """
         groups = [
             [_Rollout(state, _seed(self.seed, state, number), stopped=state.ended) for number in range(self.count)]
@@ -88,7 +98,7 @@ class RolloutValue:
                 rollout.environment_steps += transition.cost
                 continue
             if transition.reward is None and self.value is None:
-                raise Refused(
+                raise UserError(
                     f"a rollout of task {rollout.state.task.id!r} cannot judge itself, because rewards are withheld: "
                     "give RolloutValue a value that does"
                 )
@@ -176,9 +186,9 @@ class MixedValue:
 
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.values):
-            raise Refused(f"{len(self.values)} values have {len(self.weights)} weights: give one a value")
+            raise UserError(f"{len(self.values)} values have {len(self.weights)} weights: give one a value")
         if min(self.weights, default=0.0) < 0 or not math.isclose(sum(self.weights), 1.0, abs_tol=1e-9):
-            raise Refused(f"the weights {tuple(self.weights)} of values must sum to 1, none of them below 0")
+            raise UserError(f"the weights {tuple(self.weights)} of values must sum to 1, none of them below 0")
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """Costs are summed; the first error, if any, is told."""

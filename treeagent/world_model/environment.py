@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal
 
-from treeagent.types import Action, Dynamics, Origin, Refused, Split, State, Task, ToolCall, Transition, Unanswered
+from treeagent.types import Action, Dynamics, Origin, Split, State, Task, ToolCall, Transition, Unanswered, UserError
 from treeagent.world_model.transition import answered, call_text
 
 
@@ -41,7 +41,7 @@ class ImaginedEnv:
         if task is None and self._tasks:
             task = self._tasks[(seed or 0) % len(self._tasks)]
         if not isinstance(task, Task):
-            raise Refused(f"options['task'] is a {type(task).__name__}: give a Task")
+            raise UserError(f"options['task'] is a {type(task).__name__}: give a Task")
         self._state = self._thread.submit(lambda: self._runner.run(self._dynamics.reset(task))).result()
         return self._state.messages[0].content, {}
 
@@ -69,7 +69,9 @@ class ImaginedEnv:
         """Those of a split among the tasks given."""
         found = [task for task in self._tasks if task.split == split][start : start + count]
         if len(found) < count:
-            raise Refused(f"there are {len(found)} {split} tasks from number {start} on, not {count}: give more tasks")
+            raise UserError(
+                f"there are {len(found)} {split} tasks from number {start} on, not {count}: give more tasks"
+            )
         return found
 
     def tools(self) -> Sequence[Any]:
@@ -86,7 +88,9 @@ class ImaginedEnv:
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         if not isinstance(snapshot, State):
-            raise Refused(f"a {type(snapshot).__name__} is no snapshot of an ImaginedEnv: restore what snapshot() gave")
+            raise UserError(
+                f"a {type(snapshot).__name__} is no snapshot of an ImaginedEnv: restore what snapshot() gave"
+            )
         self._state = snapshot
 
     def state_key(self) -> str | None:

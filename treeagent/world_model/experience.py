@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from treeagent.grammar import Format, written_in
-from treeagent.seeds import derive_seed
-from treeagent.types import Action, Message, Refused, State, Task, ToolCall, Transition, Unanswered
+from treeagent.generators.grammar import Format, written_in
+from treeagent.types import Action, Message, State, Task, ToolCall, Transition, Unanswered, UserError, derive_seed
 from treeagent.world_model.transition import Experience, Place, call_text, played
 from treeagent.world_model.wording import RESET, Answer, Wording
 
@@ -59,7 +58,7 @@ class _Question:
 class ExperienceModel:
     """Plays ``types.Dynamics`` in imagination.
 
-    Steps and openings asked for in the same turn of the event loop, such as a wave's, are answered by one call of the
+    Steps and openings asked for in the same turn of the event loop, such as a batch's, are answered by one call of the
     writer. A step depends on its state, its action and ``seed`` alone, whatever else is asked. Any state can be
     stepped, also one that a real environment made.
 
@@ -102,11 +101,13 @@ class ExperienceModel:
         seed: int = 0,
     ) -> None:
         if max_steps < 1 or attempts < 1 or examples < 0:
-            raise Refused(
+            raise UserError(
                 f"max_steps is {max_steps}, attempts {attempts}, examples {examples}: give at least 1, 1 and 0"
             )
         if examples and memory is None:
-            raise Refused(f"examples is {examples}, but there is no memory to take them from: give one, or 0 examples")
+            raise UserError(
+                f"examples is {examples}, but there is no memory to take them from: give one, or 0 examples"
+            )
         self.writer = writer
         self.wording = wording or Wording()
         self.memory = memory
@@ -119,7 +120,7 @@ class ExperienceModel:
         self._format = format
         self._forbids = forbids
         self._seed = seed
-        self._wave: tuple[list[_Question], asyncio.Task[list[Answer | str]]] | None = None
+        self._batch: tuple[list[_Question], asyncio.Task[list[Answer | str]]] | None = None
 
     async def reset(self, task: Task) -> State:
         """The imagined opening of a task.
@@ -151,17 +152,17 @@ class ExperienceModel:
 
     async def _answer(self, question: _Question) -> Answer | str:
         """What the model says, or why it cannot be read; all asked in one turn of the loop are asked together."""
-        if self._wave is None or self._wave[1].done():
+        if self._batch is None or self._batch[1].done():
             asked: list[_Question] = []
-            self._wave = asked, asyncio.create_task(self._answer_wave(asked))
-        asked, answered = self._wave
+            self._batch = asked, asyncio.create_task(self._answer_batch(asked))
+        asked, answered = self._batch
         asked.append(question)
         place = len(asked) - 1
         # Shielded: a step that runs out of time must not take the others' answers along.
         return (await asyncio.shield(answered))[place]
 
-    async def _answer_wave(self, asked: Sequence[_Question]) -> list[Answer | str]:
-        self._wave = None
+    async def _answer_batch(self, asked: Sequence[_Question]) -> list[Answer | str]:
+        self._batch = None
         return await self._answers(asked)
 
     def _history(self, state: State) -> tuple[Message, ...]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from treeagent.types import Action, Dynamics, Message, Refused, State, Task, Transition, Unanswered
+from treeagent.types import Action, Dynamics, Message, State, Task, Transition, Unanswered, UserError
 from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, answered
 
@@ -219,10 +219,10 @@ def figures(
         reward_span: R_max, what an unreadable answer's reward counts as being off.
 
     Raises:
-        Refused: there are no pairs.
+        UserError: there are no pairs.
     """
     if not pairs:
-        raise Refused(
+        raise UserError(
             "there are no held-out transitions to audit on: collect some of tasks that nothing was learnt from"
         )
     rows = []
@@ -316,10 +316,10 @@ def improvement_bound(
         value_max: V_max; R_max where only the outcome is rewarded, which is the default.
 
     Raises:
-        Refused: γ is not within [0, 1).
+        UserError: γ is not within [0, 1).
     """
     if not 0 <= discount < 1:
-        raise Refused(f"discount is {discount}, at which the bound is infinite: give 1 - 1/H for episodes of H steps")
+        raise UserError(f"discount is {discount}, at which the bound is infinite: give 1 - 1/H for episodes of H steps")
     horizon = 1 / (1 - discount)
     value_max = reward_max if value_max is None else value_max
     return Bound(
@@ -356,7 +356,7 @@ async def audit(
         real: of plans made in the real environment on the same tasks, whether they did.
 
     Raises:
-        Refused: there is nothing held out, a held-out transition or task was trained on, or the model is sure of none.
+        UserError: nothing is held out, a held-out transition or task was trained on, or the model is sure of none.
     """
     everything = list(held_out)
     _check_apart(everything, trained)
@@ -365,7 +365,7 @@ async def audit(
     asked = [Pair(one, said) for one, said in zip(kept, await _ask(model, kept), strict=True)]
     pairs = [pair for pair in asked if not pair.said.doubted]
     if kept and not pairs:
-        raise Refused(f"the world model is not sure of one of {len(kept)} held-out steps: lower world.confidence")
+        raise UserError(f"the world model is not sure of one of {len(kept)} held-out steps: lower world.confidence")
     overall, tellable = judge(pairs), [pair for pair in pairs if kind(pair.real) not in free]
 
     def table(keyed: Iterable[tuple[Any, Pair]]) -> dict[Any, Figures]:
@@ -416,9 +416,9 @@ def _check_apart(held_out: Sequence[Experience], trained: Iterable[Experience]) 
     digests, tasks = {one.digest() for one in held_out}, {one.task_id for one in held_out}
     for one in trained:
         if one.task_id in tasks:
-            raise Refused(f"task {one.task_id!r} is held out and trained on: hold out whole tasks")
+            raise UserError(f"task {one.task_id!r} is held out and trained on: hold out whole tasks")
         if one.digest() in digests:
-            raise Refused(
+            raise UserError(
                 f"a step of task {one.task_id!r} that was trained on is held out as well, under another task: drop it"
             )
 

@@ -16,7 +16,7 @@ import orjson
 import zstandard
 from numpy.typing import NDArray
 
-from treeagent.types import Origin, Refused
+from treeagent.types import Origin, UserError
 from treeagent.world_model.encoder import Encoder, Vectors
 from treeagent.world_model.trace import argument, named
 from treeagent.world_model.transition import Experience, Place, from_record
@@ -52,7 +52,7 @@ class ReplayBuffer:
         memory_bytes: vectors kept in memory; what exceeds them is read from disk at each call of ``nearest``.
 
     Raises:
-        Refused: the file is damaged, or its vectors are not the encoder's; to read, later: it is not there.
+        UserError: the file is damaged, or its vectors are not the encoder's; to read, later: it is not there.
     """
 
     def __init__(self, path: Path, encoder: Encoder, *, memory_bytes: int = 2**29) -> None:
@@ -71,7 +71,9 @@ class ReplayBuffer:
     def _database(self) -> sqlite3.Connection:
         if self._connection is None:
             if not self.path.exists():
-                raise Refused(f"the replay buffer {self.path} does not exist: restore it, or fit the world model anew")
+                raise UserError(
+                    f"the replay buffer {self.path} does not exist: restore it, or fit the world model anew"
+                )
             self._connect()
         assert self._connection is not None
         return self._connection
@@ -91,7 +93,7 @@ class ReplayBuffer:
                 self._connection = connect(place, uri=True)
             row = self._connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
         except sqlite3.DatabaseError as error:
-            raise Refused(
+            raise UserError(
                 f"the replay buffer {self.path} cannot be used ({error}): restore it, or fit the world model anew"
             ) from error
         if row is not None:
@@ -100,13 +102,13 @@ class ReplayBuffer:
     def _check_encoder(self, one: Experience, vector: NDArray[np.float16]) -> None:
         advice = "use the encoder that it was filled with, or fill another file"
         if len(vector) != self._dimension:
-            raise Refused(
+            raise UserError(
                 f"the replay buffer {self.path} holds vectors of length {len(vector)}, but the encoder makes them of "
                 f"length {self._dimension}: {advice}"
             )
         off = float(np.linalg.norm(embed(self._encoder, [(one.history, one.action)])[0] - vector))
         if off > _ROUNDING:
-            raise Refused(
+            raise UserError(
                 f"the replay buffer {self.path} holds another vector of its first step than the encoder makes, "
                 f"{off:.2f} away: {advice}"
             )
@@ -127,7 +129,7 @@ class ReplayBuffer:
         new = {digest: one for digest, one in batch.items() if not self._has(digest)}
         vectors = embed(self._encoder, [(one.history, one.action) for one in new.values()]).astype(np.float16)
         if not np.isfinite(vectors).all():
-            raise Refused("the encoder gave a vector with NaN or infinity: use another one")
+            raise UserError("the encoder gave a vector with NaN or infinity: use another one")
         rows = [
             (digest, one.origin, zstandard.compress(orjson.dumps(one.to_record())), vector.tobytes())
             for (digest, one), vector in zip(new.items(), vectors, strict=True)
@@ -157,7 +159,7 @@ class ReplayBuffer:
         """Top-k of cosine over embeddings of (state, action), the most similar first; fewer where there are no more.
 
         Raises:
-            Refused: the buffer is empty.
+            UserError: the buffer is empty.
         """
         starts = range(0, len(places), _QUERIES)
         return [row for start in starts for row in self._nearest(places[start : start + _QUERIES], count)]
@@ -171,7 +173,7 @@ class ReplayBuffer:
             scores, kept = _top(scores, count)
             ids = np.take_along_axis(ids, kept, axis=1)
         if count and not ids.shape[1]:
-            raise Refused(f"the replay buffer {self.path} is empty: add real transitions before it is asked for any")
+            raise UserError(f"the replay buffer {self.path} is empty: add real transitions before it is asked for any")
         known = self._load(set(ids.ravel().tolist()))
         return [[known[place] for place in row] for row in ids.tolist()]
 

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from treeagent.types import Refused
+from treeagent.types import UserError
 from treeagent.world_model.encoder import Vectors, unit
 
 try:
     from sentence_transformers import SentenceTransformer
 except ImportError as error:
-    raise Refused(f"sentence-transformers is missing ({error}): pip install 'treeagent[sentences]'") from error
+    raise UserError(f"sentence-transformers is missing ({error}): pip install 'treeagent[sentences]'") from error
 
 
 class SentenceEncoder:
     """Embeds texts by the model in a folder or of a hub name.
 
     Raises:
-        Refused: there is none.
+        UserError: there is none.
     """
 
     def __init__(self, name: str, device: str) -> None:
@@ -25,7 +25,7 @@ class SentenceEncoder:
             self._model = SentenceTransformer(name, device=device)
         except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch asserts that there is a GPU
             reason = str(error).partition("\n")[0]
-            raise Refused(
+            raise UserError(
                 f"world.encoder.model {name!r} cannot be loaded ({reason}): name a model of sentence-transformers, "
                 "and a world.encoder.device that this machine has"
             ) from error

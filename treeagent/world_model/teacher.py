@@ -8,8 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from treeagent.seeds import derive_seed
-from treeagent.types import Message, Refused
+from treeagent.types import Message, UserError, derive_seed
 from treeagent.world_model.experience import Writer
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Wording, answer_of
@@ -55,7 +54,7 @@ def explain(
         on_done: receives how many more steps are dealt with.
 
     Raises:
-        Refused: the database is damaged or cannot be written.
+        UserError: the database is damaged or cannot be written.
     """
     steps, lessons = [one for one in experiences if not one.opens], Lessons()
     shown = replace(wording, instructions=INSTRUCTIONS)
@@ -86,7 +85,7 @@ def explain(
                 if on_done:
                     on_done(len(steps[start : start + _BATCH]))
     except sqlite3.Error as error:
-        raise Refused(
+        raise UserError(
             f"the reasons in {path} cannot be used ({error}): free some space, or remove the file to ask for all anew"
         ) from error
     return lessons

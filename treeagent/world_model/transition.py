@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from treeagent.grammar import Grammar
-from treeagent.types import Message, Origin, Refused, Task, ToolCall
+from treeagent.generators.grammar import Grammar
+from treeagent.types import Message, Origin, Task, ToolCall, UserError
 
 Record = dict[str, Any]
 Place = tuple[tuple[Message, ...], str]
@@ -69,13 +69,15 @@ def from_record(record: Mapping[str, Any]) -> Experience:
     """The experience of a record.
 
     Raises:
-        Refused: the record lacks a key or holds another.
+        UserError: the record lacks a key or holds another.
     """
     try:
         history = tuple(Message(role, content) for role, content in record["history"])
         return Experience(**{**record, "history": history})
     except (KeyError, TypeError, ValueError) as error:
-        raise Refused(f"this is no record of an experience: {type(error).__name__} {error}; collect it anew") from error
+        raise UserError(
+            f"this is no record of an experience: {type(error).__name__} {error}; collect it anew"
+        ) from error
 
 
 def _hash(*parts: object) -> str:

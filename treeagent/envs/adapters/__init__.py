@@ -3,16 +3,16 @@
 import importlib
 from typing import Any
 
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 
 def required(package: str) -> Any:
     """The package that an extra of the same name brings.
 
     Raises:
-        Refused: it is not installed.
+        UserError: it is not installed.
     """
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise Refused(f"{package} is missing ({error}): pip install 'treeagent[{package}]'") from error
+        raise UserError(f"{package} is missing ({error}): pip install 'treeagent[{package}]'") from error

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from treeagent.envs.adapters import required
 from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 Game: TypeAlias = Any
 """A ``gymnasium.Env``, which has members of its own beside those that all have."""
@@ -46,7 +46,7 @@ class GymnasiumEnv(Env):
         stochastic: the game draws luck as it is played, from its ``np_random``.
 
     Raises:
-        Refused: no action is given.
+        UserError: no action is given.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class GymnasiumEnv(Env):
         stochastic: bool = False,
     ) -> None:
         if not actions:
-            raise Refused("actions is empty: name at least one action of the game")
+            raise UserError("actions is empty: name at least one action of the game")
         self._make, self._render, self._success, self._key = make, render, success, key
         self._name, self._prompt, self._actions, self.stochastic = name, prompt, dict(actions), stochastic
         self._at: tuple[Task, Game] | None = None
@@ -135,7 +135,7 @@ class GymnasiumEnv(Env):
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         if not isinstance(snapshot, _Place):
-            raise Refused(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
+            raise UserError(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
         game: Game = pickle.loads(snapshot.game)
         if reseed is not None:
             from gymnasium.utils.seeding import np_random
@@ -193,7 +193,7 @@ def from_gymnasium(
     """A Gymnasium environment, or the one registered by an id, as ours; the arguments are ``GymnasiumEnv``'s.
 
     Raises:
-        Refused: the extra is not installed, or no environment is registered by that id.
+        UserError: the extra is not installed, or no environment is registered by that id.
     """
     gym = required("gymnasium")
     if not isinstance(env, str):
@@ -210,7 +210,7 @@ def from_gymnasium(
     try:
         game: Game = gym.make(env, disable_env_checker=True)
     except gym.error.Error as error:
-        raise Refused(f"Gymnasium cannot make {env!r} ({error}): give the id of a registered environment") from error
+        raise UserError(f"Gymnasium cannot make {env!r} ({error}): give the id of a registered environment") from error
     return from_gymnasium(game, prompt=prompt, render=render, actions=actions, success=success, stochastic=stochastic)
 
 

@@ -13,7 +13,7 @@ from treeagent.envs.adapters import required
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer")
 
@@ -39,7 +39,7 @@ class McpEnv(Env):
         characters: of a result that the agent reads.
 
     Raises:
-        Refused: the extra is not installed, the server does not start, or lacks a tool named in ``tools``.
+        UserError: the extra is not installed, the server does not start, or lacks a tool named in ``tools``.
         EnvCrashed: from ``step``, the server has ended.
         EnvTimeout: from ``step``, a call took longer than ``seconds``.
     """
@@ -56,7 +56,7 @@ class McpEnv(Env):
     ) -> None:
         required("mcp")
         if not command:
-            raise Refused("command is empty: give the program that starts the server, and its arguments")
+            raise UserError("command is empty: give the program that starts the server, and its arguments")
         self._command, self._tasks, self._seconds, self._characters = list(command), tasks, seconds, characters
         self._judge = verify
         self._server: _Server | None = None
@@ -66,7 +66,7 @@ class McpEnv(Env):
         missing = set(tools or ()) - {each.spec.name for each in offered}
         if missing or any(each.spec.name == ANSWER.name for each in offered):
             self.close()
-            raise Refused(
+            raise UserError(
                 f"the server has no tool {sorted(missing)}: it has {sorted(each.spec.name for each in offered)}"
                 if missing
                 else "the server has a tool 'answer' of its own: leave it out of tools"
@@ -109,7 +109,7 @@ class McpEnv(Env):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         held = self._tasks.get(split, ())
         if start + count > len(held):
-            raise Refused(f"{split} tasks {start} to {start + count} are asked for, but there are {len(held)}")
+            raise UserError(f"{split} tasks {start} to {start + count} are asked for, but there are {len(held)}")
         return held[start : start + count]
 
     def verify(self) -> float:
@@ -179,7 +179,7 @@ class _Server:
         except Exception as error:  # whatever a stranger's server or its start raises
             self.close()
             reason = str(error) or f"no answer in {seconds:g} seconds"
-            raise Refused(f"the MCP server {self._command} does not start ({reason}): check its command") from None
+            raise UserError(f"the MCP server {self._command} does not start ({reason}): check its command") from None
 
     @property
     def alive(self) -> bool:

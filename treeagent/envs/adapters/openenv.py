@@ -19,7 +19,7 @@ from treeagent.envs.base import (
     task_to_play,
 )
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 Observed = Mapping[str, Any]
 """An observation as it comes over the wire."""
@@ -60,7 +60,7 @@ class OpenEnvEnv(Env):
         seconds: limit of each request.
 
     Raises:
-        Refused: the extra is not installed, or the server does not answer.
+        UserError: the extra is not installed, or the server does not answer.
         EnvCrashed: the server failed or is gone; the next ``reset`` connects anew.
         EnvTimeout: a request took longer than ``seconds``.
     """
@@ -88,7 +88,7 @@ class OpenEnvEnv(Env):
             about = _plain(self._started().state())
         except Exception as error:  # whatever a stranger's server or its start raises
             self.close()
-            raise Refused(f"the OpenEnv server {connect} does not answer ({error}): start it first") from error
+            raise UserError(f"the OpenEnv server {connect} does not answer ({error}): start it first") from error
         exact = about.get("snapshot_kind") == "exact"
         self.snapshot_kind: SnapshotKind = "exact" if exact else "replay"
         self.stochastic = bool(about.get("stochastic", False))
@@ -152,7 +152,7 @@ class OpenEnvEnv(Env):
             SnapshotLost: the snapshot is of another session, or the server does not have it any more.
         """
         if not isinstance(snapshot, _Place):
-            raise Refused(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
+            raise UserError(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
         if snapshot.client is not self._client:
             raise SnapshotLost(f"the snapshot of {self._name} is of another session with the server")
         last = self._last
@@ -239,7 +239,7 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
         sessions: most at once.
 
     Raises:
-        Refused: the extra is not installed.
+        UserError: the extra is not installed.
     """
     required("openenv")
     from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app

@@ -2,13 +2,23 @@
 
 import random
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from treeagent.envs.alfworld.games import STATIONS
-from treeagent.types import Refused
+from treeagent.envs.alfworld.games import STATIONS, GameSpec
+from treeagent.types import UserError
 
-if TYPE_CHECKING:
-    from treeagent.envs.alfworld.env import AlfworldEnv
+
+class Household(Protocol):
+    """What the demonstrator reads from the environment, ``AlfworldEnv``, which documents it."""
+
+    @property
+    def spec(self) -> GameSpec: ...
+    @property
+    def did(self) -> Sequence[str]: ...
+    @property
+    def looked(self) -> Sequence[str]: ...
+    def objects(self) -> Sequence[tuple[str, str]]: ...
+    def legal_actions(self) -> Sequence[str]: ...
 
 
 class AlfworldDemonstrator:
@@ -18,9 +28,9 @@ class AlfworldDemonstrator:
     With probability ``noise`` it gives any other admissible command, and goes on from where that led.
     """
 
-    def __init__(self, env: "AlfworldEnv", noise: float) -> None:
+    def __init__(self, env: Household, noise: float) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
         self._env, self._noise = env, noise
 
     def act(self, rng: random.Random) -> tuple[str, str]:

@@ -11,10 +11,10 @@ from treeagent.envs.alfworld.games import GameSpec, game_data, generated, offici
 from treeagent.envs.alfworld.options import AlfworldOptions
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 128
-"""Games kept in memory, about 1 MB each and a few KB for each place in them. A wave of trees goes through all of its
+"""Games kept in memory, about 1 MB each and a few KB for each place in them. A batch of trees goes through all of its
 games at every step: with fewer, each of its steps would load one anew, in a fifth of a second or more."""
 _ACT = text_tool("act", "Do something, such as: go to fridge 1.", "command")
 _OVER = "the task is done already"
@@ -28,7 +28,7 @@ class AlfworldEnv(Env):
     Actions are admissible commands or calls of the one tool ``act``. Reward is 1 when the task is done.
 
     Raises:
-        Refused: ALFWorld is not installed, or a folder has no games.
+        UserError: ALFWorld is not installed, or a folder has no games.
     """
 
     options_type = AlfworldOptions
@@ -41,7 +41,7 @@ class AlfworldEnv(Env):
         required("alfworld")
         self._folder = None if self.options.games is None else Path(self.options.games).expanduser()
         if self._folder is not None and next(self._folder.glob("*/**/game.tw-pddl"), None) is None:
-            raise Refused(
+            raise UserError(
                 f"{self._folder} has no game.tw-pddl in train, valid_seen or valid_unseen: see alfworld-download"
             )
         self._official: dict[Split, Sequence[Task]] = {}
@@ -111,7 +111,7 @@ class AlfworldEnv(Env):
             self._official[split] = official_games(self._folder, split)
         known = self._official[split]
         if start + count > len(known):
-            raise Refused(
+            raise UserError(
                 f"{split} games {start} to {start + count} are asked for, but {self._folder} has {len(known)} of them: "
                 "ask for fewer"
             )
@@ -130,7 +130,7 @@ class AlfworldEnv(Env):
             case (Task() as task, tuple() as did):
                 self._at = task, did
             case _:
-                raise Refused(
+                raise UserError(
                     f"a {type(snapshot).__name__} is no snapshot of an AlfworldEnv: restore what snapshot() gave"
                 )
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from treeagent.envs.alfworld.options import AlfworldOptions, Kind
-from treeagent.types import Refused, Split, Task
+from treeagent.types import Split, Task, UserError
 
 _MOST_OF_A_TYPE = 3
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")
@@ -247,21 +247,21 @@ def read_game(task: Task) -> dict[str, Any]:
     """An official game.
 
     Raises:
-        Refused: its file is no game.
+        UserError: its file is no game.
     """
     try:
         return dict(json.loads(Path(str(task.data["game"])).read_text()))
     except (KeyError, OSError, ValueError) as error:
-        raise Refused(f"task {task.id!r} has no game file ({error!r}): take tasks from AlfworldEnv.tasks") from error
+        raise UserError(f"task {task.id!r} has no game file ({error!r}): take tasks from AlfworldEnv.tasks") from error
 
 
 def spec_of(task: Task) -> GameSpec:
     """The generated game in ``task.data``.
 
     Raises:
-        Refused: the data is no game.
+        UserError: the data is no game.
     """
     try:
         return _GAME_SPEC.validate_python(dict(task.data))
     except ValidationError as error:
-        raise Refused(f"task {task.id!r} holds no ALFWorld game: take tasks from AlfworldEnv.tasks") from error
+        raise UserError(f"task {task.id!r} holds no ALFWorld game: take tasks from AlfworldEnv.tasks") from error

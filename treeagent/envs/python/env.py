@@ -1,16 +1,17 @@
 """The Python code tool as an environment."""
 
+import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.python.demonstrator import PythonDemonstrator
 from treeagent.envs.python.options import PythonOptions
 from treeagent.envs.python.sandbox import Run, Sandbox
 from treeagent.envs.python.tasks import Exercise, draw_task, exercise_of
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 _TOOLS = (
     text_tool("run", "Run Python code and read what it prints. Every run starts afresh.", "code", read_only=True),
@@ -36,7 +37,7 @@ class PythonEnv(Env):
     ``run {"code": "..."}``, or tool calls. The tests' expected values never enter the sandbox.
 
     Raises:
-        Refused: this machine has no way to run code safely.
+        UserError: this machine has no way to run code safely.
     """
 
     options_type = PythonOptions
@@ -106,11 +107,11 @@ class PythonEnv(Env):
             case (Task() as task, Visit() as visit):
                 self._task, self._visit = task, visit
             case _:
-                raise Refused(
+                raise UserError(
                     f"a {type(snapshot).__name__} is no snapshot of a PythonEnv: restore what snapshot() gave"
                 )
 
-    def demonstrator(self, noise: float) -> PythonDemonstrator:
+    def demonstrator(self, noise: float) -> "PythonDemonstrator":
         return PythonDemonstrator(self, noise)
 
     def _current_task(self) -> Task:
@@ -139,3 +140,28 @@ def _same(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, list):
         return isinstance(found, list) and len(found) == len(wanted) and all(map(_same, found, wanted))
     return type(found) is type(wanted) and bool(found == wanted)
+
+
+_SLIPS = ((">", "<"), ("<", ">"), ("==", "!="), ("!=", "=="), ("*", "+"), ("+", "-"), ("max", "min"), ("min", "max"))
+
+
+class PythonDemonstrator:
+    """Tests the solution on the examples, then submits it. With probability ``noise`` its code has a slip, such as
+    another number or a turned comparison; where that was only tested, it tests again.
+    """
+
+    def __init__(self, env: PythonEnv, noise: float) -> None:
+        if not 0.0 <= noise <= 1.0:
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
+        self._env, self._noise = env, noise
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        gold, tested = self._env.exercise.gold, self._env.visit.tested
+        code = _slip(gold, rng) if rng.random() < self._noise else gold
+        return ("it works", f"submit[{code}]") if tested == gold else ("try it", f"test[{code}]")
+
+
+def _slip(gold: str, rng: random.Random) -> str:
+    slips = [gold.replace(old, new, 1) for old, new in _SLIPS if old in gold]
+    slips += [gold[: at.start()] + str(int(at[0]) + 1) + gold[at.end() :] for at in re.finditer(r"\d+", gold)]
+    return rng.choice([*slips, gold.replace("return ", "", 1)])

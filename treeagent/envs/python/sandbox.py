@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from treeagent.envs.python.child import CPU_SECONDS, UNAVAILABLE
-from treeagent.types import Refused
+from treeagent.types import UserError
 
 _CHILD = Path(__file__).with_name("child.py")
 _OUTPUT_BYTES = 2**16
@@ -40,7 +40,7 @@ class Sandbox:
     write and none but Python's library that it can read; its processor time is limited, too (``CPU_SECONDS``).
 
     Raises:
-        Refused: from ``check``, and from ``run`` before any code is run, where this machine cannot do that.
+        UserError: from ``check``, and from ``run`` before any code is run, where this machine cannot do that.
     """
 
     seconds: float = 10.0
@@ -83,7 +83,7 @@ class Sandbox:
             finally:
                 process.kill()
         if not error and process.returncode == UNAVAILABLE:
-            raise Refused(
+            raise UserError(
                 f"code cannot be run safely on this machine ({output.decode(errors='replace').strip()}): "
                 "use Linux 5.13 or newer on x86-64, with Landlock and seccomp"
             )

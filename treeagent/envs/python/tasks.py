@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from treeagent.envs.base import task_data
-from treeagent.types import Refused, Split, Task
+from treeagent.types import Split, Task, UserError
 
 TESTS, EXAMPLES = 12, 2
 """Hidden tests of a task, and how many more it shows."""
@@ -89,7 +89,7 @@ def exercise_of(task: Task) -> Exercise:
     """The exercise in ``task.data``.
 
     Raises:
-        Refused: the data is none.
+        UserError: the data is none.
     """
     return task_data(task, _EXERCISE, "exercise", "PythonEnv")
 
@@ -98,13 +98,13 @@ def draw_task(split: Split, index: int, difficulty: int) -> Task:
     """Exercise ``index`` of a split. No exercise is in two splits.
 
     Raises:
-        Refused: the split holds fewer.
+        UserError: the split holds fewer.
     """
     conditions, changes = _STAGES[difficulty]
     total = len(conditions) * len(changes) * len(_FOLDS)
     number = 3 * index + _BUCKETS[split]
     if number >= total:
-        raise Refused(
+        raise UserError(
             f"{split} task {index} is asked for, but of difficulty {difficulty} there are {total // 3} a split"
         )
     # Every exercise once, in an order that mixes them: the stride shares no divisor with their count.

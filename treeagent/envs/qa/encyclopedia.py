@@ -13,7 +13,7 @@ from typing import Literal
 
 from treeagent.envs.qa.index import Passage
 from treeagent.envs.qa.questions import Hop, Question, data_of
-from treeagent.types import Refused, Split, Task
+from treeagent.types import Split, Task, UserError
 
 Kind = Literal["person", "town", "company", "book"]
 
@@ -198,7 +198,7 @@ class Encyclopedia:
         """Questions ``start`` to ``start + count`` of so many hops on a split's part.
 
         Raises:
-            Refused: there are fewer.
+            UserError: there are fewer.
         """
         if (split, hops) not in self._chains:
             part = self._parts[split]
@@ -207,7 +207,7 @@ class Encyclopedia:
             self._chains[split, hops] = chains
         chains = self._chains[split, hops]
         if start + count > len(chains):
-            raise Refused(
+            raise UserError(
                 f"{split} questions {start} to {start + count} are asked for, but there are {len(chains)} on "
                 f"{len(self.passages)} articles: raise articles or difficulty"
             )

@@ -1,19 +1,20 @@
 """Search question answering as an environment."""
 
 import functools
+import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.qa.demonstrator import QaDemonstrator
 from treeagent.envs.qa.encyclopedia import Encyclopedia
 from treeagent.envs.qa.files import read_passages, read_questions
 from treeagent.envs.qa.index import Index, Passage
 from treeagent.envs.qa.options import QaOptions
 from treeagent.envs.qa.questions import Question, question_of, right
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 _MOST_PASSAGES = 10
 _TOOLS = (
@@ -54,7 +55,7 @@ class QaEnv(Env):
     generated encyclopedia, or files of the user's own.
 
     Raises:
-        Refused: the user's files cannot be read.
+        UserError: the user's files cannot be read.
     """
 
     options_type = QaOptions
@@ -67,7 +68,7 @@ class QaEnv(Env):
         path = self.options.questions
         self._of_file = None if path is None else read_questions(path)
         if self.options.corpus is not None and not Path(self.options.corpus).is_file():
-            raise Refused(f"corpus {self.options.corpus} is no file: give a JSONL file of id, title and text")
+            raise UserError(f"corpus {self.options.corpus} is no file: give a JSONL file of id, title and text")
 
     @property
     def question(self) -> Question:
@@ -113,7 +114,7 @@ class QaEnv(Env):
             return self._encyclopedia.tasks(split, self.options.difficulty, count, start)
         known = self._of_file[split]
         if start + count > len(known):
-            raise Refused(
+            raise UserError(
                 f"{split} questions {start} to {start + count} are asked for, but {self.options.questions} has "
                 f"{len(known)} of them: bring more"
             )
@@ -132,9 +133,9 @@ class QaEnv(Env):
             case (Task() as task, Visit() as visit):
                 self._at = task, visit
             case _:
-                raise Refused(f"a {type(snapshot).__name__} is no snapshot of a QaEnv: restore what snapshot() gave")
+                raise UserError(f"a {type(snapshot).__name__} is no snapshot of a QaEnv: restore what snapshot() gave")
 
-    def demonstrator(self, noise: float) -> QaDemonstrator:
+    def demonstrator(self, noise: float) -> "QaDemonstrator":
         return QaDemonstrator(self, noise)
 
     def close(self) -> None:
@@ -156,3 +157,38 @@ class QaEnv(Env):
         corpus = self.options.corpus
         passages: Sequence[Passage] = self._encyclopedia.passages
         return Index(passages if corpus is None else read_passages(corpus))
+
+
+_NAME = re.compile(r"[A-Z]\w+(?: (?:and )?[A-Z]\w+)*")
+
+
+class QaDemonstrator:
+    """Looks up one article after the other, each time what the last one has named, then answers. A thought says what
+    was read and what is to be found next.
+
+    With probability ``noise`` it looks up another name that it has read, or answers with one; where it has read
+    nothing, it looks for a single word. It then goes on from where it was. Of a question from a file it only knows the
+    answer: it looks for the question as it stands.
+    """
+
+    def __init__(self, env: QaEnv, noise: float) -> None:
+        if not 0.0 <= noise <= 1.0:
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
+        self._env, self._noise = env, noise
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        question, visit = self._env.question, self._env.visit
+        hops = [hop for hop in question.hops if hop.query not in visit.queries]
+        done = question.hops[: len(question.hops) - len(hops)]
+        said = [f"{done[-1].asks} {done[-1].finds}"] if done and done[-1].asks else []
+        said += [f"need {hops[0].asks}"] if hops and hops[0].asks else []
+        meant = f"search[{hops[0].query}]" if hops else f"answer[{question.answers[0]}]"
+        return " . ".join(said), self._slip(meant, rng) if rng.random() < self._noise else meant
+
+    def _slip(self, meant: str, rng: random.Random) -> str:
+        question, visit = self._env.question, self._env.visit
+        names = [name for name in dict.fromkeys(_NAME.findall(visit.read)) if not right(question, name)]
+        known = names or question.hops[0].query.split()
+        slips = [f"search[{each}]" for each in known] + [f"answer[{name}]" for name in names]
+        others = [slip for slip in slips if slip != meant]
+        return rng.choice(others) if others else meant

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from treeagent.envs.qa.index import Passage
 from treeagent.envs.qa.questions import Hop, Question, data_of, normalised
-from treeagent.types import Refused, Split, Task
+from treeagent.types import Split, Task, UserError
 
 
 class _QuestionLine(BaseModel):
@@ -29,7 +29,7 @@ def read_passages(path: str) -> Iterator[Passage]:
     """The passages of a JSONL file.
 
     Raises:
-        Refused: it cannot be read, or a line is no passage.
+        UserError: it cannot be read, or a line is no passage.
     """
     return _lines(path, _PASSAGE)
 
@@ -39,13 +39,13 @@ def read_questions(path: str) -> Mapping[Split, Sequence[Task]]:
     asked twice is taken once.
 
     Raises:
-        Refused: it cannot be read, or a line is no question.
+        UserError: it cannot be read, or a line is no question.
     """
     tasks: dict[Split, list[Task]] = {"train": [], "validation": [], "test": []}
     seen = set[str]()
     for line in _lines(path, _QUESTION):
         if not all(map(normalised, line.answers)):
-            raise Refused(f"{path} answers {line.question!r} by {line.answers}: give answers that hold a word")
+            raise UserError(f"{path} answers {line.question!r} by {line.answers}: give answers that hold a word")
         digest = hashlib.blake2b(normalised(line.question).encode(), digest_size=8)
         if digest.hexdigest() not in seen:
             seen.add(digest.hexdigest())
@@ -61,7 +61,7 @@ def _lines(path: str, form: TypeAdapter[_Line]) -> Iterator[_Line]:
             for number, line in enumerate(file, start=1):
                 yield _read(line, form, f"{path}:{number}")
     except OSError as error:
-        raise Refused(f"{path} cannot be read ({error.strerror}): give a JSONL file") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}): give a JSONL file") from error
 
 
 def _read(line: bytes, form: TypeAdapter[_Line], where: str) -> _Line:
@@ -70,4 +70,4 @@ def _read(line: bytes, form: TypeAdapter[_Line], where: str) -> _Line:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "the line"
-        raise Refused(f"{where} is not of the form that is read ({field}: {first['msg']}): mend that line") from error
+        raise UserError(f"{where} is not of the form that is read ({field}: {first['msg']}): mend that line") from error

@@ -2,15 +2,27 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from treeagent.envs.shop.catalogue import Product
+from treeagent.envs.shop.catalogue import Catalogue, Product
 from treeagent.envs.shop.goals import Goal
+from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.session import Session
-from treeagent.types import Refused
+from treeagent.types import UserError
 
-if TYPE_CHECKING:
-    from treeagent.envs.shop.env import ShopEnv
+
+class Store(Protocol):
+    """What the demonstrator reads from the environment, ``ShopEnv``, which documents it."""
+
+    options: ShopOptions
+
+    @property
+    def goal(self) -> Goal: ...
+    @property
+    def session(self) -> Session: ...
+    @property
+    def catalogue(self) -> Catalogue: ...
+    def listed(self, *, shown: bool = False) -> Mapping[str, str]: ...
 
 
 _MISREADS = 0.2
@@ -26,9 +38,9 @@ class ShopDemonstrator:
     spite of a mismatch. Errors that a page still shows are mended at the next decision unless that errs as well.
     """
 
-    def __init__(self, env: "ShopEnv", noise: float) -> None:
+    def __init__(self, env: Store, noise: float) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise Refused(f"noise is {noise}: give a probability between 0 and 1")
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
         self._env = env
         self._noise = noise
 

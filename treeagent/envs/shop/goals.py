@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from treeagent.envs.base import task_data
 from treeagent.envs.shop.catalogue import Catalogue, Difficulty, Product
-from treeagent.types import Refused, Split, Task
+from treeagent.types import Split, Task, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class GeneratedGoals:
             if not self._belongs(goal, split) or requirements in self._seen:
                 misses += 1
                 if misses > 5000:
-                    raise Refused(
+                    raise UserError(
                         f"{split} goals {start} to {start + count} are asked for, but this store has about "
                         f"{len(drawn)}: raise its option products (environment.options.products)"
                     )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from treeagent.envs.shop.catalogue import Catalogue, OptionGroups, Product
 from treeagent.envs.shop.goals import Goal
 from treeagent.envs.shop.options import ShopOptions
-from treeagent.types import Refused, Split
+from treeagent.types import Split, UserError
 
 _WITHOUT_PRICE = 100.0
 """Dollars that WebShop asks for a product whose file entry has no price."""
@@ -80,7 +80,7 @@ class FuzzyMatching:
         try:
             from rapidfuzz import fuzz, utils
         except ImportError as error:
-            raise Refused("WebShop's files need rapidfuzz: pip install 'treeagent[webshop]'") from error
+            raise UserError("WebShop's files need rapidfuzz: pip install 'treeagent[webshop]'") from error
         self._ratio = fuzz.token_set_ratio
         self._clean = utils.default_process
 
@@ -115,7 +115,7 @@ class FileGoals:
     def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
         goals = self._splits[split]
         if start + count > len(goals):
-            raise Refused(
+            raise UserError(
                 f"{split} goals {start} to {start + count} are asked for, but these WebShop files hold {len(goals)}: "
                 "ask for fewer or bring larger files"
             )
@@ -133,7 +133,7 @@ def load_webshop(options: ShopOptions) -> tuple[Catalogue, FileGoals]:
         ValueError: a file is missing, is not of WebShop's form, or gives no goal.
     """
     if options.webshop_products is None:
-        raise Refused("webshop_products is None: name WebShop's items_shuffle*.json")
+        raise UserError("webshop_products is None: name WebShop's items_shuffle*.json")
     about = _read(options.webshop_attributes, _ATTRIBUTES) if options.webshop_attributes is not None else {}
     products: dict[str, Product] = {}
     for entry in _read(options.webshop_products, _PRODUCTS)[: options.products]:
@@ -147,12 +147,12 @@ def load_webshop(options: ShopOptions) -> tuple[Catalogue, FileGoals]:
     elif options.webshop_attributes is not None:
         goals = _synthetic_goals(about, products, rng)
     else:
-        raise Refused(
+        raise UserError(
             "webshop_products is set without instructions: set webshop_instructions (items_human_ins.json) or "
             "webshop_attributes (items_ins_v2*.json)"
         )
     if not goals:
-        raise Refused(
+        raise UserError(
             f"{options.webshop_instructions or options.webshop_attributes} has no instruction for a product of "
             f"{options.webshop_products}: take both from one WebShop download"
         )
@@ -163,11 +163,11 @@ def _read(path: str, form: TypeAdapter[_Form]) -> _Form:
     try:
         return form.validate_json(Path(path).read_bytes())
     except OSError as error:
-        raise Refused(f"{path} cannot be read ({error.strerror}): give the path of WebShop's own file") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}): give the path of WebShop's own file") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
-        raise Refused(
+        raise UserError(
             f"{path} is not of WebShop's form ({where}: {first['msg']}): fetch it again with WebShop's setup.sh"
         ) from error
 

@@ -1,16 +1,17 @@
 """The SQL analyst as an environment."""
 
 import functools
+import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.sql.database import Database, QueryRefused, Rows
-from treeagent.envs.sql.demonstrator import SqlDemonstrator
 from treeagent.envs.sql.options import SqlOptions
 from treeagent.envs.sql.questions import Question, draw_task, question_of, right
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 _TOOLS = (
     text_tool("schema", "Show the tables and their columns.", read_only=True),
@@ -105,9 +106,9 @@ class SqlEnv(Env):
             case (Task() as task, Visit() as visit):
                 self._task, self._visit = task, visit
             case _:
-                raise Refused(f"a {type(snapshot).__name__} is no snapshot of a SqlEnv: restore what snapshot() gave")
+                raise UserError(f"a {type(snapshot).__name__} is no snapshot of a SqlEnv: restore what snapshot() gave")
 
-    def demonstrator(self, noise: float) -> SqlDemonstrator:
+    def demonstrator(self, noise: float) -> "SqlDemonstrator":
         return SqlDemonstrator(self, noise)
 
     def close(self) -> None:
@@ -132,3 +133,29 @@ def _word(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "NULL" if value is None else str(value)[:200]
+
+
+class SqlDemonstrator:
+    """Looks at the tables, tries the query, then answers with it. With probability ``noise`` a query has a slip, such
+    as another column or no condition; one that was only tried is then tried again.
+    """
+
+    def __init__(self, env: SqlEnv, noise: float) -> None:
+        if not 0.0 <= noise <= 1.0:
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
+        self._env, self._noise = env, noise
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        question, visit = self._env.question, self._env.visit
+        errs = rng.random() < self._noise
+        if not visit.read_schema and not errs:
+            return "which tables are there", "schema[]"
+        said = self._slip(rng) if errs else question.gold
+        return question.plan, f"{'answer' if visit.tried == question.gold else 'query'}[{said}]"
+
+    def _slip(self, rng: random.Random) -> str:
+        schema, gold = self._env.question.schema, self._env.question.gold
+        columns = [column for column in schema.columns() if re.search(rf"\b{column}\b", gold)]
+        slips = [re.sub(rf"\b{old}\b", new, gold) for old in columns for new in schema.columns() if new not in columns]
+        slips += [gold.replace("DESC", "ASC"), re.sub(r" WHERE .*?(?= ORDER|$)", "", gold), gold.replace("SELECT ", "")]
+        return rng.choice([slip for slip in slips if slip != gold])

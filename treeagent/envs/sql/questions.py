@@ -40,7 +40,7 @@ def question_of(task: Task) -> Question:
     """The question in ``task.data``.
 
     Raises:
-        Refused: the data is none.
+        UserError: the data is none.
     """
     return task_data(task, _QUESTION, "question", "SqlEnv")
 

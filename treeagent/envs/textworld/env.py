@@ -1,10 +1,10 @@
 """TextWorld's games as an environment."""
 
+import random
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
-from treeagent.envs.textworld.demonstrator import TextWorldDemonstrator
 from treeagent.envs.textworld.games import (
     PROMPTS,
     cache_folder,
@@ -16,7 +16,7 @@ from treeagent.envs.textworld.games import (
 )
 from treeagent.envs.textworld.options import TextWorldOptions
 from treeagent.envs.textworld.story import Position, Reply, Story
-from treeagent.types import Refused, Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 128
 """Games kept in memory, 2 to 5 MB each; another one is loaded in some 30 ms."""
@@ -39,7 +39,7 @@ class TextWorldEnv(Env):
     did not, or led away from it. It knows what the player cannot, hence ``info["process_reward_privileged"]``.
 
     Raises:
-        Refused: TextWorld is not installed, or an option that this kind of game does not have.
+        UserError: TextWorld is not installed, or an option that this kind of game does not have.
     """
 
     options_type = TextWorldOptions
@@ -54,7 +54,7 @@ class TextWorldEnv(Env):
             with contained():
                 import textworld  # noqa: F401
         except ImportError as error:
-            raise Refused(f"TextWorld is missing ({error}): pip install 'treeagent[textworld]'") from error
+            raise UserError(f"TextWorld is missing ({error}): pip install 'treeagent[textworld]'") from error
         self._cache = cache_folder(self.options.cache)
         self._stories: OrderedDict[str, Story] = OrderedDict()
         self._at: tuple[Task, Position] | None = None
@@ -110,7 +110,7 @@ class TextWorldEnv(Env):
             case (Task() as task, Position() as position):
                 self._at = task, position
             case _:
-                raise Refused(
+                raise UserError(
                     f"a {type(snapshot).__name__} is no snapshot of a TextWorldEnv: restore what snapshot() gave"
                 )
 
@@ -118,7 +118,7 @@ class TextWorldEnv(Env):
         task, position = self._place()
         return f"{task.id} {self._story(task).key(position)}"
 
-    def demonstrator(self, noise: float) -> TextWorldDemonstrator:
+    def demonstrator(self, noise: float) -> "TextWorldDemonstrator":
         return TextWorldDemonstrator(self, noise)
 
     def solution(self) -> tuple[str, ...] | None:
@@ -170,3 +170,42 @@ def _progress(story: Story, before: Position, after: Position) -> int:
     if was is None or now is None:
         return 0 if was is None else -1
     return (len(was) > len(now)) - (len(was) < len(now))
+
+
+_READ = "examine cookbook"
+_ON_THE_WAY = ("go", "open", "close", "unlock", "lock", "take", "drop", "insert", "put")
+"""Verbs that lead up to what a recipe asks for."""
+
+
+class TextWorldDemonstrator:
+    """Reads the cookbook where there is one, then does what TextWorld says will win. That is worked out anew after
+    every command, so the player recovers from its own errors.
+
+    A thought names the next thing to be achieved, as far as the player has read, whether or not the command then errs.
+    At each decision it errs with probability ``noise``: any other admissible command. Where TextWorld knows of no way
+    to win, every command is drawn.
+    """
+
+    def __init__(self, env: TextWorldEnv, noise: float) -> None:
+        if not 0.0 <= noise <= 1.0:
+            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
+        self._env = env
+        self._noise = noise
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        commands, solution = self._env.legal_actions(), self._env.solution()
+        if not solution:
+            return "", rng.choice(commands or ["look"])
+        if self._env.options.kind == "cooking" and "examining the cookbook" not in self._env.done():
+            at_hand = _READ in commands or "drop cookbook" in commands
+            goal, meant = _READ, _READ if at_hand else solution[0]
+        else:
+            goal, meant = _goal(solution), solution[0]
+        others = [command for command in commands if command != meant]
+        return goal, rng.choice(others) if others and rng.random() < self._noise else meant
+
+
+def _goal(solution: Sequence[str]) -> str:
+    """The first command that is an end in itself. Where something lies is not said: the player may not know."""
+    ends = (command for command in solution if not command.startswith(_ON_THE_WAY))
+    return next(ends, solution[-1].partition(" from ")[0])

@@ -17,8 +17,7 @@ from pydantic import TypeAdapter
 from treeagent.envs.base import task_data
 from treeagent.envs.textworld.options import Kind, Prose, TextWorldOptions
 from treeagent.envs.textworld.text import write_plainly
-from treeagent.seeds import derive_seed
-from treeagent.types import Refused, Split, Task
+from treeagent.types import Split, Task, UserError, derive_seed
 
 STORY, GAME = "game.z8", "game.json"
 _FORMAT = 1
@@ -99,14 +98,14 @@ def game_spec(options: TextWorldOptions) -> GameSpec:
     """The games that ``options`` ask for; their seed is still to be set.
 
     Raises:
-        Refused: an option that this kind of game does not have.
+        UserError: an option that this kind of game does not have.
     """
     level = LEVELS[options.kind][options.difficulty - 1]
     for key in _FOREIGN[options.kind]:
         if value := getattr(options, key):
-            raise Refused(f"environment option {key}={value} means nothing to {options.kind} games: leave it out")
+            raise UserError(f"environment option {key}={value} means nothing to {options.kind} games: leave it out")
     if options.kind == "cooking" and options.rooms not in (None, 1, 6, 9, 12):
-        raise Refused(f"environment option rooms={options.rooms} makes no cooking game: give 1, 6, 9 or 12")
+        raise UserError(f"environment option rooms={options.rooms} makes no cooking game: give 1, 6, 9 or 12")
     return replace(
         level,
         rooms=options.rooms or level.rooms,
@@ -128,7 +127,7 @@ def spec_of(task: Task) -> GameSpec:
     """The game in ``task.data``.
 
     Raises:
-        Refused: the data is no game.
+        UserError: the data is no game.
     """
     return task_data(task, _GAME_SPEC, "TextWorld game", "TextWorldEnv")
 
@@ -150,7 +149,7 @@ def compiled(spec: GameSpec, cache: Path) -> Path:
     A folder appears under its name with all its files at once, so a killed or a second process does no harm.
 
     Raises:
-        Refused: no such game can be made, or the cache cannot be written.
+        UserError: no such game can be made, or the cache cannot be written.
     """
     folder = cache / spec.name
     if folder.is_dir():
@@ -159,7 +158,7 @@ def compiled(spec: GameSpec, cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.TemporaryDirectory(dir=cache, prefix=".making-")
     except OSError as error:
-        raise Refused(
+        raise UserError(
             f"the cache of TextWorld games {cache} cannot be written ({error.strerror}): set environment option cache"
         ) from error
     with scratch as path:
@@ -201,7 +200,7 @@ def _compile(spec: GameSpec, folder: Path) -> None:
                 game.objective = _plain_objective(spec, game)
             compile_game(game, options)
     except (OSError, ValueError, QuestGenerationError, CouldNotCompileGameError) as error:
-        raise Refused(
+        raise UserError(
             f"TextWorld cannot make the game {spec.name} ({' '.join(str(error).split()):.200}): change environment "
             "options rooms, objects or quest_length, or see that its compiler runs here"
         ) from error

@@ -1,0 +1,127 @@
+"""The language model as policy and value function, in a search of its own."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+import torch
+from toy_llama import CONFIG, plain_hidden, plain_logprobs, shared_model, tokenizer
+
+from treeagent.agent.policy import HeadValue, LLMPolicy
+from treeagent.agent.value_head import ValueHead
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.local import LocalGenerator
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.types import Action, Message, State, Task, Transition
+
+CHAT = ChatFormat(tokenizer())
+TASKS = [Task(f"echo {number}", "say it" + " again" * number) for number in range(4)]
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Says the call, or the complaint, back; three steps at most."""
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", task.prompt),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        said = Message("assistant", action.text, action.token_ids)
+        seen = Message("user", f"{len(state.messages)} {action.call or action.error}")
+        return Transition(State(state.task, (*state.messages, said, seen)), truncated=len(state.messages) == 5)
+
+
+def head() -> ValueHead:
+    torch.manual_seed(0)
+    made = ValueHead(CONFIG.width)
+    torch.nn.init.normal_(made.output.weight)
+    return made
+
+
+def search(tasks: list[Task], generator: LocalGenerator, temperature: float = 1.0) -> list[Tree]:
+    policy = LLMPolicy(generator, CHAT, temperature=temperature, max_new_tokens=6)
+    grower = Search(
+        policy, Echo(), SearchConfig(limits=Limits(simulations=8), candidates=3), HeadValue(generator, CHAT, head())
+    )
+    return asyncio.run(grower.run(tasks, [int(task.id.split()[1]) for task in tasks]))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_tree_holds_exactly_what_the_model_read_and_said(temperature: float) -> None:
+    generator, model = LocalGenerator(shared_model()), shared_model()
+    values = head()
+    actions = 0
+    for tree in search(TASKS, generator, temperature):
+        for path, node in tree.walk():
+            prompt = tree.prompt_ids(path)
+            assert prompt == CHAT.prompt_ids(node.state.messages)
+            with torch.no_grad():
+                assert node.value == pytest.approx(values.value(plain_hidden(model, prompt)).item(), abs=1e-4)
+            for edge in node.edges:
+                actions += 1
+                expected = plain_logprobs(model, prompt, edge.action.token_ids, temperature)
+                assert edge.action.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+                assert edge.action.text == CHAT.decode(edge.action.token_ids)
+    assert actions > 30
+
+
+def test_every_token_of_a_tree_is_read_once() -> None:
+    generator = LocalGenerator(shared_model())
+    [tree] = search(TASKS[:1], generator)
+    read = len(tree.root.context_ids)
+    read += sum(1 + len(node.context_ids) for path, node in tree.walk() if path)
+    assert generator.usage.encoded_tokens == read
+    assert generator.usage.generated_tokens == tree.budget.generated_tokens
+
+
+def test_a_tree_is_the_same_alone_and_in_a_batch() -> None:
+    batch = search(TASKS, LocalGenerator(shared_model()))
+    [alone] = search(TASKS[2:3], LocalGenerator(shared_model(), cache_bytes=0))
+    for (path, node), (other_path, other) in zip(batch[2].walk(), alone.walk(), strict=True):
+        assert batch[2].prompt_ids(path) == alone.prompt_ids(other_path)
+        assert [edge.visits for edge in node.edges] == [edge.visits for edge in other.edges]
+        assert node.value == pytest.approx(other.value, abs=1e-4)
+
+
+def test_a_recorded_tree_reads_the_same() -> None:
+    for tree in search(TASKS, LocalGenerator(shared_model())):
+        for path, node in from_record(to_record(tree)).walk():
+            assert tree.prompt_ids(path) == CHAT.prompt_ids(node.state.messages)
+
+
+def test_greedy_takes_the_likeliest_and_keeps_the_rest() -> None:
+    policy = LLMPolicy(LocalGenerator(shared_model()), CHAT, max_new_tokens=5)
+    states = [asyncio.run(Echo().reset(task)) for task in TASKS]
+    greedy = asyncio.run(policy.greedy().propose(states, 2, [1, 2, 3, 4]))
+    again = asyncio.run(policy.greedy().propose(states, 1, [5, 6, 7, 8]))
+    for one, two, state in zip(greedy, again, states, strict=True):
+        assert one.context_ids == CHAT.prompt_ids(state.messages)
+        assert {action.token_ids for action in one.actions} == {two.actions[0].token_ids}
+    assert policy.temperature == 1.0
+    assert policy.greedy().max_new_tokens == 5
+
+
+def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:
+    """Its error says why; nothing can be done there, so it is worth nothing."""
+    generator = LocalGenerator(shared_model())
+    policy, value = LLMPolicy(generator, CHAT, max_new_tokens=5), HeadValue(generator, CHAT, head())
+    long = State(Task("long", "long"), (Message("user", "x" * CONFIG.context),))
+    short = [asyncio.run(Echo().reset(task)) for task in TASKS[:2]]
+    states = [short[0], long, short[1]]
+    proposals = asyncio.run(policy.propose(states, 2, [1, 2, 3]))
+    assert list(asyncio.run(policy.propose(short, 2, [1, 3]))) == [proposals[0], proposals[2]]
+    estimates = asyncio.run(value.estimate(states))
+    assert list(asyncio.run(value.estimate(short))) == [estimates[0], estimates[2]]
+    for said in (proposals[1], estimates[1]):
+        assert said.error.startswith("the prompt has 259 tokens, but the model's context holds 256: lower")
+        assert said.context_ids == CHAT.prompt_ids(long.messages)
+    assert (proposals[1].actions, estimates[1].value) == ((), 0.0)
+    assert [each.error for each in (proposals[0], estimates[2])] == ["", ""]
+    assert [list(asyncio.run(policy.propose([long], 2, [1]))), list(asyncio.run(value.estimate([long])))] == [
+        [proposals[1]],
+        [estimates[1]],
+    ]

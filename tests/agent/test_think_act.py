@@ -1,0 +1,531 @@
+"""Thought and action as two edges: the same tokens, numbers and views as one edge a turn."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from toy_llama import plain_hidden, plain_logprobs
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from treeagent.agent.policy import HeadValue, LLMPolicy
+from treeagent.agent.think_act import SplitDynamics, SplitPolicy
+from treeagent.agent.value_head import ValueHead
+from treeagent.envs import EnvDynamics
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.grammar import ReAct
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import CHAT_TEMPLATE, PAD, ROLES, STOP, random_model, train_tokenizer
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Node, Tree
+from treeagent.stages.demonstrate import demonstrate, tokenise
+from treeagent.types import Action, Message, Proposal, State, Task, Transition
+from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
+from treeagent.views.imitation import TargetConfig, imitation_rows
+from treeagent.views.pairs import PairConfig, preference_pairs
+from treeagent.views.tokens import TokenRow, path_rows
+from treeagent.views.values import value_rows
+
+REACT = ReAct()
+CONFIG = ScratchConfig(vocabulary=600, layers=2, width=64, heads=2, context=1024)
+SHOP = ShopEnv(ShopOptions(products=200))
+TASKS = SHOP.tasks("train", 3)
+NEW = 40
+"""Tokens of a turn, at most."""
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A model that has learnt to think and act, poorly."""
+
+    model: PreTrainedModel
+    chat: ChatFormat
+
+    def policy(self, temperature: float = 1.0, new: int = NEW) -> LLMPolicy:
+        generator = LocalGenerator(self.model)
+        return LLMPolicy(generator, self.chat, temperature=temperature, max_new_tokens=new)
+
+
+@lru_cache(maxsize=1)
+def shopper() -> Speaker:
+    dynamics, player = EnvDynamics(SHOP, max_steps=12), SHOP.demonstrator(0.0)
+    assert player is not None
+    trees = list(demonstrate(dynamics, player, SHOP.tasks("train", 20), seed=0, grammar=REACT))
+    seen = [node.state.messages[-1].content for tree in trees for node in tree.nodes()]
+    said = [edge.action.text for tree in trees for node in tree.nodes() for edge in node.edges]
+    chat = ChatFormat(train_tokenizer([*seen, *said], CONFIG))
+    rows = [row for tree in trees for row in imitation_rows(tokenise(tree, chat), TargetConfig())]
+    return taught(chat, rows, 120)
+
+
+def taught(chat: ChatFormat, rows: Sequence[TokenRow], steps: int) -> Speaker:
+    """A few likelihood steps, on two rows each."""
+    model = random_model(chat.tokenizer, CONFIG, 0).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    shuffler = random.Random(0)
+    for _ in range(steps):
+        for row in shuffler.choices(rows, k=2):
+            labels = [token if said else -100 for token, said in zip(row.token_ids, row.mask, strict=True)]
+            loss = model(input_ids=torch.tensor([row.token_ids]), labels=torch.tensor([labels])).loss
+            loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    return Speaker(model.eval(), chat)
+
+
+@lru_cache(maxsize=1)
+def straddler() -> Speaker:
+    """Speaks in tokens that hold the mark and more: its tokenizer may merge anything."""
+    lines = ["Thought: a lamp\nAction: open[a]", "Thought: no lamp\nAction: open[b]", "Action: wait"]
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.train_from_iterator(
+        [*lines, *["\nAction: open["] * 2],
+        trainers.BpeTrainer(
+            vocab_size=400,
+            special_tokens=[PAD, STOP, *ROLES],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, eos_token=STOP, pad_token=PAD, additional_special_tokens=list(ROLES)
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    chat = ChatFormat(tokenizer)
+    # A token for every character up to the mark, so that thoughts are long and their last token is the mark's.
+    mark = tuple(chat.encode("\nAction: open["))
+    assert len(mark) == 1
+    rows = []
+    for line in lines:
+        head, found, tail = line.partition("\nAction: open[")
+        ids = tuple(token for letter in head for token in chat.encode(letter))
+        ids += (*mark, *chat.encode(tail)) if found else ()
+        prompt = chat.prompt_ids((Message("user", "go"),))
+        said = (*ids, chat.stop_id)
+        rows.append(TokenRow("go", (*prompt, *said), (False,) * len(prompt) + (True,) * len(said)))
+    return taught(chat, rows, 120)
+
+
+@dataclass
+class Memory:
+    """A dynamics that writes down what it was asked, and says the call, or the complaint, back."""
+
+    key: str | None = "here"
+    asked: list[tuple[State, Action]] = field(default_factory=list[tuple[State, Action]])
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", task.prompt),), self.key)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        self.asked.append((state, action))
+        said = Message("assistant", action.text, action.token_ids)
+        return Transition(State(state.task, (*state.messages, said, Message("user", str(action.call or action.error)))))
+
+
+def propose(policy: LLMPolicy | SplitPolicy, states: Sequence[State], count: int, seed: int = 0) -> list[Proposal]:
+    return list(asyncio.run(policy.propose(states, count, [seed + place for place in range(len(states))])))
+
+
+def step(dynamics: SplitDynamics, state: State, action: Action) -> Transition:
+    return asyncio.run(dynamics.step(state, action))
+
+
+def begun(action: Action) -> bool:
+    """Whether it is a thought whose turn goes on."""
+    return not action.call and not action.error
+
+
+@lru_cache(maxsize=1)
+def shop_states() -> list[State]:
+    """Three of each task, played greedily by whole turns."""
+    dynamics, greedy = EnvDynamics(SHOP, max_steps=6), shopper().policy(0.0)
+    states = []
+    for task in TASKS:
+        state = asyncio.run(dynamics.reset(task))
+        states.append(state)
+        for _ in range(2):
+            [proposal] = propose(greedy, [state], 1)
+            state = asyncio.run(dynamics.step(state, proposal.actions[0])).state
+            states.append(state)
+    return states
+
+
+def test_a_thought_ends_with_the_token_that_completes_the_mark() -> None:
+    speaker = shopper()
+    thoughts = 0
+    for proposal in propose(SplitPolicy(speaker.policy(1.2)), shop_states(), 6):
+        for action in proposal.actions:
+            assert action.text == speaker.chat.decode(action.token_ids)
+            if begun(action):
+                thoughts += 1
+                assert REACT.begins_action(action.text)
+                assert not REACT.begins_action(speaker.chat.decode(action.token_ids[:-1]))
+                assert len(action.token_ids) == len(action.logprobs) < NEW
+                assert "Action:" not in action.thought
+            else:
+                assert not REACT.begins_action(action.text)
+                assert action.token_ids[-1] == speaker.chat.stop_id or len(action.token_ids) == NEW
+    assert thoughts > 20
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_thoughts_are_the_beginnings_of_the_turns_drawn_from_the_same_seed(temperature: float) -> None:
+    speaker, states = shopper(), shop_states()
+    split = propose(SplitPolicy(speaker.policy(temperature)), states, 4, seed=5)
+    whole = propose(speaker.policy(temperature), states, 4, seed=5)
+    for one, two in zip(split, whole, strict=True):
+        assert one.context_ids == two.context_ids
+        for part, turn in zip(one.actions, two.actions, strict=True):
+            length = len(part.token_ids)
+            assert part.token_ids == turn.token_ids[:length]
+            assert part.logprobs == pytest.approx(turn.logprobs[:length], abs=1e-4)
+            assert turn.text.startswith(part.text)
+            if not turn.error:
+                assert part.thought == turn.thought
+            if not begun(part):
+                assert (part.token_ids, part.call, part.error) == (turn.token_ids, turn.call, turn.error)
+
+
+@pytest.mark.parametrize("make", [shopper, straddler])
+def test_greedy_halves_join_to_the_greedy_turn(make: Callable[[], Speaker]) -> None:
+    """Ids, text and reading are equal, log-probabilities up to rounding."""
+    speaker = make()
+    for task in [Task("go", "go"), *TASKS] if speaker is straddler() else TASKS:
+        inner = Memory()
+        dynamics = SplitDynamics(inner)
+        root = asyncio.run(dynamics.reset(task))
+        policy = speaker.policy(0.0)
+        [whole], [first] = (propose(each, [root], 1)[0].actions for each in (policy, SplitPolicy(policy)))
+        transition = step(dynamics, root, first)
+        if begun(first):
+            [second] = propose(SplitPolicy(policy), [transition.state], 1)[0].actions
+            assert first.text + second.text == whole.text
+            assert propose(policy, [transition.state], 1)[0].actions == (second,)  # it ends a turn by itself, too
+            transition = step(dynamics, transition.state, second)
+        [(state, turn)] = inner.asked
+        assert state == root
+        assert (turn.token_ids, turn.text) == (whole.token_ids, whole.text)
+        assert (turn.thought, turn.call, turn.error) == (whole.thought, whole.call, whole.error)
+        assert turn.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
+        assert transition.state.messages[1] == Message("assistant", whole.text, whole.token_ids)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("make", [shopper, straddler])
+def test_sampled_halves_have_the_log_probabilities_of_a_whole_turn(
+    make: Callable[[], Speaker], temperature: float
+) -> None:
+    speaker = make()
+    policy = SplitPolicy(speaker.policy(temperature))
+    states = shop_states() if speaker is shopper() else [State(Task("go", "go"), (Message("user", "go"),))]
+    turns = 0
+    for state, proposal in zip(states, propose(policy, states, 4), strict=True):
+        inner = Memory()
+        dynamics = SplitDynamics(inner)
+        prompt = speaker.chat.prompt_ids(state.messages)
+        thoughts = [action for action in proposal.actions if begun(action)]
+        begun_states = [step(dynamics, state, thought).state for thought in thoughts]
+        for thought_state, acted in zip(begun_states, propose(policy, begun_states, 3, seed=9), strict=True):
+            assert acted.context_ids == ()
+            for action in acted.actions:
+                step(dynamics, thought_state, action)
+                _, turn = inner.asked[-1]
+                turns += 1
+                expected = plain_logprobs(speaker.model, prompt, turn.token_ids, temperature)
+                assert turn.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+                assert turn.text == speaker.chat.decode(turn.token_ids)
+                assert (turn.call, turn.error) == (action.call, action.error)
+                assert len(turn.token_ids) <= NEW
+    assert turns >= 6
+
+
+def test_a_token_that_holds_the_mark_and_more_belongs_to_the_thought() -> None:
+    speaker = straddler()
+    state = State(Task("go", "go"), (Message("user", "go"),))
+    [proposal] = propose(SplitPolicy(speaker.policy()), [state], 12)
+    straddling = [action for action in proposal.actions if action.text.endswith("\nAction: open[")]
+    assert len(straddling) > 3
+    for thought in straddling:
+        transition = step(SplitDynamics(Memory()), state, thought)
+        [acted] = propose(SplitPolicy(speaker.policy()), [transition.state], 6)
+        for action in acted.actions:
+            assert not action.text.startswith(("\n", "Action", " "))
+            if not action.error:
+                assert str(action.call) == "open[" + action.text
+
+
+def test_a_thought_that_leaves_no_token_for_an_action_is_a_malformed_turn() -> None:
+    """The turn's limit counts both halves."""
+    speaker, state = shopper(), shop_states()[1]
+    [[thought]] = [proposal.actions for proposal in propose(SplitPolicy(speaker.policy(0.0)), [state], 1)]
+    assert begun(thought)
+    length = len(thought.token_ids)
+    [[cut]] = [proposal.actions for proposal in propose(SplitPolicy(speaker.policy(0.0, length)), [state], 1)]
+    assert (cut.token_ids, cut.error) == (thought.token_ids, "nothing follows 'Action:'")
+    tight = SplitPolicy(speaker.policy(0.0, length + 1))
+    [[again]] = [proposal.actions for proposal in propose(tight, [state], 1)]
+    assert begun(again)
+    after = step(SplitDynamics(Memory()), state, again).state
+    [[action]] = [proposal.actions for proposal in propose(tight, [after], 1)]
+    assert len(action.token_ids) == 1
+
+
+def test_thoughts_and_actions_are_drawn_in_one_batch() -> None:
+    """Each as if it were alone."""
+    speaker, states = shopper(), shop_states()
+    policy, dynamics = SplitPolicy(speaker.policy()), SplitDynamics(Memory())
+    mixed: list[State] = []
+    for state, proposal in zip(states, propose(policy, states, 1), strict=True):
+        mixed += [state, *(step(dynamics, state, action).state for action in proposal.actions if begun(action))]
+    assert {state.messages[-1].partial for state in mixed} == {True, False}
+    together = propose(policy, mixed, 3, seed=20)
+    for place, state in enumerate(mixed):
+        [alone] = propose(SplitPolicy(speaker.policy()), [state], 3, seed=20 + place)
+        for one, two in zip(alone.actions, together[place].actions, strict=True):
+            assert (one.token_ids, one.text, one.call, one.error) == (two.token_ids, two.text, two.call, two.error)
+            assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_the_joined_turn_is_read_as_if_it_had_come_whole(thought: str, call: str) -> None:
+    inner = Memory()
+    dynamics = SplitDynamics(inner)
+    text = REACT.write(thought, call)
+    head, mark, tail = text.partition(REACT.mark)
+    first = REACT.read_thought(head + mark, (1, 2), (-1.0, -2.0))
+    second = Action(tail, "?", "", (3,), (-3.0,))
+    root = asyncio.run(dynamics.reset(Task("t", "do it")))
+    step(dynamics, step(dynamics, root, first).state, second)
+    assert inner.asked == [(root, REACT.read(text, (1, 2, 3), (-1.0, -2.0, -3.0)))]
+
+
+def test_a_thought_touches_nothing_and_costs_nothing() -> None:
+    inner = Memory()
+    dynamics = SplitDynamics(inner)
+    root = asyncio.run(dynamics.reset(Task("t", "do it")))
+    first, second = (REACT.read_thought(f"Thought: {word}\nAction:", (1,), (-1.0,)) for word in ("so", "or"))
+    after = step(dynamics, root, first)
+    assert inner.asked == []
+    assert (after.cost, after.reward, after.terminated, after.truncated, after.invalid) == (0, 0.0, False, False, False)
+    assert after.state.messages == (*root.messages, Message("assistant", "Thought: so\nAction:", (1,), partial=True))
+    assert len({root.key, after.state.key, step(dynamics, root, second).state.key}) == 3
+    assert step(dynamics, root, first).state == after.state
+    unknown = SplitDynamics(Memory(key=None))
+    assert step(unknown, asyncio.run(unknown.reset(Task("t", "do it"))), first).state.key is None
+
+
+def test_a_turn_that_came_whole_is_stepped_at_once() -> None:
+    inner = Memory()
+    dynamics = SplitDynamics(inner)
+    root = asyncio.run(dynamics.reset(Task("t", "do it")))
+    for text in ("Thought: so. Action: go", "no mark at all"):
+        turn = REACT.read(text, (1,), (-1.0,))
+        assert step(dynamics, root, turn) == asyncio.run(inner.step(root, turn))
+        assert inner.asked[-2] == inner.asked[-1]
+
+
+def test_whole_turns_count_as_steps() -> None:
+    """Split, the shop gives the same transitions as by whole turns, and ends after as many."""
+    texts = ["Thought: a lamp\nAction: search[lamp]", "Action: click[next >]", "Thought: hm\nAction: ", "Action: x"]
+    plain = EnvDynamics(SHOP, max_steps=3)
+    dynamics = SplitDynamics(EnvDynamics(SHOP, max_steps=3))
+    state, other = (asyncio.run(each.reset(TASKS[0])) for each in (plain, dynamics))
+    for place, text in enumerate(texts[:3]):
+        head, mark, tail = text.partition(REACT.mark)
+        middle = step(dynamics, other, REACT.read_thought(head + mark, (1,), (-1.0,)))
+        whole = asyncio.run(plain.step(state, REACT.read(text, (1, 2))))
+        joined = step(dynamics, middle.state, Action(tail, "?", "", (2,), (-1.0,)))
+        assert joined == whole
+        assert joined.truncated == (place == 2)
+        assert joined.invalid == (place == 2)
+        state, other = whole.state, joined.state
+
+
+def head() -> ValueHead:
+    torch.manual_seed(0)
+    made = ValueHead(CONFIG.width)
+    torch.nn.init.normal_(made.output.weight)
+    return made
+
+
+@lru_cache(maxsize=2)
+def grown(temperature: float = 1.0) -> tuple[list[Tree], LocalGenerator]:
+    """Split trees on the shop, and the generator that drew them."""
+    policy = shopper().policy(temperature)
+    assert isinstance(policy.generator, LocalGenerator)
+    grower = Search(
+        SplitPolicy(policy),
+        SplitDynamics(EnvDynamics(SHOP, max_steps=5)),
+        SearchConfig(limits=Limits(simulations=30), candidates=4, merge="text"),
+        HeadValue(policy.generator, policy.chat, head()),
+    )
+    return asyncio.run(grower.run(TASKS, range(len(TASKS)))), policy.generator
+
+
+def is_thought(node: Node) -> bool:
+    return node.state.messages[-1].partial
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_split_tree_holds_exactly_what_the_model_read_and_said(temperature: float) -> None:
+    """V at a thought is read at its last token, which was sampled and never fed before."""
+    speaker, values = shopper(), head()
+    thoughts = turns = 0
+    for tree in grown(temperature)[0]:
+        assert tree.error == ""
+        for path, node in tree.walk():
+            prompt = tree.prompt_ids(path)
+            assert prompt == speaker.chat.prompt_ids(node.state.messages)
+            with torch.no_grad():
+                expected = values.value(plain_hidden(speaker.model, prompt)).item()
+            assert node.value == pytest.approx(expected, abs=1e-4)
+            for edge in node.edges:
+                logprobs = plain_logprobs(speaker.model, prompt, edge.action.token_ids, temperature)
+                assert edge.action.logprobs == pytest.approx(logprobs.tolist(), abs=1e-4)
+            assert sum(edge.prior for edge in node.edges) == pytest.approx(1.0 if node.edges else 0.0)
+            if is_thought(node):
+                thoughts += 1
+                assert (node.context_ids, path[-1].reward, node.ended) == ((), 0.0, False)
+                assert begun(path[-1].action) and not any(begun(edge.action) for edge in node.edges)
+            elif path:
+                turns += 1
+                assert len({edge.action.text for edge in node.edges}) == len(node.edges)
+    assert thoughts > 10 and turns > 20
+
+
+def test_every_token_of_a_split_tree_is_read_once() -> None:
+    trees, generator = grown()
+    read = sum(len(tree.root.context_ids) for tree in trees)
+    read += sum(1 + len(node.context_ids) for tree in trees for path, node in tree.walk() if path)
+    assert generator.usage.encoded_tokens == read
+    assert generator.usage.generated_tokens == sum(tree.budget.generated_tokens for tree in trees)
+
+
+def test_environment_steps_are_those_of_whole_turns() -> None:
+    for tree in grown()[0]:
+        assert tree.budget.environment_steps == sum(not is_thought(node) for path, node in tree.walk() if path)
+
+
+def test_pairs_of_thoughts_and_of_actions_hold_the_models_own_numbers() -> None:
+    """Prompt and action of each side, read in one pass, have the stored log-probabilities."""
+    model = shopper().model
+    config = PairConfig(min_margin=0.001, rule="all")
+    pairs = [pair for tree in grown()[0] for pair in preference_pairs(tree, config)]
+    thoughts = {
+        each.action.token_ids for tree in grown()[0] for node in tree.nodes() for each in node.edges if each.thought
+    }
+    kinds = [(pair.chosen.token_ids in thoughts, pair.rejected.token_ids in thoughts) for pair in pairs]
+    assert {(True, True), (False, False)} <= set(kinds)
+    for pair in pairs:
+        for side in (pair.chosen, pair.rejected):
+            expected = plain_logprobs(model, pair.context_ids, side.token_ids)
+            assert all(side.mask) and side.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_advantage_rows_train_each_scored_token_once_with_its_own_log_probability() -> None:
+    model = shopper().model
+    kinds: set[bool] = set()
+    for tree in grown()[0]:
+        scored = advantages([tree], AdvantageConfig())
+        edges = {id(edge): edge for node in tree.nodes() for edge in node.edges}
+        kinds |= {begun(edges[each].action) for each in scored}
+        rows = list(advantage_rows(tree, scored))
+        assert sum(sum(row.mask) for row in rows) == sum(len(edges[each].action.token_ids) for each in scored)
+        paths = {tree.prompt_ids(path) for path, _ in tree.walk()}
+        for row in rows:
+            assert any(
+                path[: len(row.prompt_ids + row.completion_ids)] == row.prompt_ids + row.completion_ids
+                for path in paths
+            )
+            logprobs = plain_logprobs(model, row.prompt_ids, row.completion_ids).tolist()
+            for stored, expected, trained in zip(row.logprobs, logprobs, row.mask, strict=True):
+                assert stored == (pytest.approx(expected, abs=1e-4) if trained else 0.0)
+    assert kinds == {True, False}
+
+
+def test_pairs_and_advantages_of_a_split_tree_agree() -> None:
+    for tree in grown()[0]:
+        scored = advantages([tree], AdvantageConfig())
+        by_tokens = {
+            tree.prompt_ids(path) + edge.action.token_ids: scored.get(id(edge), 0.0)
+            for path, node in tree.walk()
+            for edge in node.edges
+        }
+        for pair in preference_pairs(tree, PairConfig(min_margin=0.001)):
+            chosen, rejected = (pair.context_ids + side.token_ids for side in (pair.chosen, pair.rejected))
+            assert by_tokens[chosen] > 0 > by_tokens[rejected]
+
+
+def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
+    """Tokens and loss mask are a composite tree's; values are known at thoughts' last tokens as well."""
+    chat = shopper().chat
+    for tree in grown()[0]:
+        for path, node in tree.walk():
+            [row] = path_rows(tree, path, [float(place) for place in range(len(path) + 1)])
+            assert row.token_ids == tree.prompt_ids(path)
+            said = [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept]
+            assert said == [token for message in node.state.messages for token in message.token_ids]
+            assert row.value_positions == tuple(
+                len(tree.prompt_ids(path[:depth])) - 1 for depth in range(len(path) + 1)
+            )
+    known = 0
+    for tree in grown()[0]:
+        for row in value_rows(tree, TargetConfig()):
+            assert not any(row.mask)
+            known += sum(row.token_ids[place] in chat.tokens_with(":") for place in row.value_positions)
+    assert known > 10
+
+
+@dataclass(frozen=True)
+class Script:
+    """Says the halves of known turns, one after the other."""
+
+    halves: Sequence[Action]
+    chat: ChatFormat
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [Proposal(self.chat.context_ids(state.messages), (self.halves[self.said(state)],)) for state in states]
+
+    @staticmethod
+    def said(state: State) -> int:
+        return sum(2 - message.partial for message in state.messages if message.role == "assistant")
+
+
+def halved(turn: Action, chat: ChatFormat) -> tuple[Action, Action]:
+    cut = next(end for end in range(len(turn.token_ids)) if REACT.begins_action(chat.decode(turn.token_ids[:end])))
+    first, rest = turn.token_ids[:cut], turn.token_ids[cut:]
+    thought = REACT.read_thought(chat.decode(first), first, (-1.0,) * len(first))
+    return thought, Action(turn.text.removeprefix(thought.text), turn.call, "", rest, (-1.0,) * len(rest))
+
+
+def test_a_split_success_is_imitated_as_a_whole() -> None:
+    """A demonstration taken apart gives the rows of the demonstration."""
+    policy, player = shopper().policy(), SHOP.demonstrator(0.0)
+    assert player is not None
+    [shown] = demonstrate(EnvDynamics(SHOP, max_steps=12), player, TASKS[:1], seed=0, grammar=REACT)
+    whole = tokenise(shown, policy.chat)
+    assert isinstance(policy.generator, LocalGenerator)
+    halves = [half for node in whole.nodes() for edge in node.edges for half in halved(edge.action, policy.chat)]
+    grower = Search(
+        Script(halves, policy.chat),
+        SplitDynamics(EnvDynamics(SHOP, max_steps=12)),
+        SearchConfig(limits=Limits(simulations=len(halves)), candidates=1),
+        HeadValue(policy.generator, policy.chat, head()),
+    )
+    [tree] = asyncio.run(grower.run(TASKS[:1], [0]))
+    [expected], [row] = (list(imitation_rows(each, TargetConfig())) for each in (whole, tree))
+    assert (row.token_ids, row.mask) == (expected.token_ids, expected.mask)
+    assert set(expected.value_positions) < set(row.value_positions)

@@ -1,0 +1,387 @@
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from treeagent.cli.app import Commands, app
+from treeagent.config import RunConfig, load_config
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import train_tokenizer
+from treeagent.run.folder import Run
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.store import digest, write_atomic, write_shard
+from treeagent.types import Action, Message, State, Task
+
+TASK = Task("shop-1", "Buy a kettle.")
+ROW = {"policy": "dpo", "mode": "mcts", "success": 0.835, "reward": 0.9, "tasks": 200}
+COMMANDS = ("quickstart", "collect", "export", "train", "update", "eval", "show")
+
+
+def treeagent(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def sentence(*arguments: str | Path) -> str:
+    result = treeagent(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    return result.stderr.strip()
+
+
+def sample_tree() -> Tree:
+    """Two steps, the last of them rewarded."""
+    root = Node(State(TASK, (Message("user", TASK.prompt),)))
+    node = root
+    for call in ("search[red kettle]", "buy[1]"):
+        state = State(TASK, (*node.state.messages, Message("assistant", call), Message("user", "Here.")))
+        node.edges.append(Edge(Action(call, call), 1.0, visits=1, value_sum=1.0, child=Node(state)))
+        assert node.edges[0].child is not None
+        node = node.edges[0].child
+    node.terminated = True
+    root.edges[0].child.edges[0].reward = 1.0  # type: ignore[union-attr]
+    return Tree(TASK, 7, root)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "run"
+    with Run.create(path, RunConfig(), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(sample_tree())])
+        run.finish("collect", {"trees": 1})
+    return path
+
+
+def test_help_comes_fast_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from treeagent.__main__ import main; sys.argv = ['treeagent', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
+    )
+    started = time.monotonic()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.monotonic() - started < 5  # generous: other tests share the machine
+    assert result.stdout.splitlines()[-1] == "[]"
+    assert all(command in result.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_by_an_example(command: str) -> None:
+    result = treeagent(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: treeagent {command} " in result.stdout
+
+
+def test_help_loses_no_word_to_markup() -> None:
+    told = " ".join(treeagent("world", "fit", "--help").stdout.replace("│", "").split())
+    assert "What its section world says is meant; by default the run's own." in told
+
+
+def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    said = sentence("quickstart", "--out", out, "search.limits.simulations=none")
+    assert said == 'search.limits.simulations is "none", but must be a valid integer: correct it'
+    assert sentence("quickstart", "--out", out, "--config", tmp_path / "no.toml").endswith("given to --config")
+    assert not out.exists()
+
+
+FEW = ("warm_start.tasks=33", "collect.tasks=33", "update.validation_tasks=33", "evaluate.tasks=33")
+"""All that each split of the example environment holds."""
+
+
+@pytest.mark.parametrize(
+    ("command", "too_many", "said"),
+    [
+        ("quickstart", "warm_start.tasks=34", "warm_start.tasks: 34 tasks of the train split"),
+        ("quickstart", "collect.tasks=34", "collect.tasks: 34 tasks of the train split"),
+        ("quickstart", "update.validation_tasks=34", "update.validation_tasks: 34 tasks of the validation split"),
+        ("quickstart", "evaluate.tasks=34", "evaluate.tasks: 34 tasks of the test split"),
+        ("train", "adapt.rounds=2", "adapt.rounds of collect.tasks and adapt.seed_tasks: 66 tasks of the train split"),
+        ("train", "evaluate.tasks=34", "evaluate.tasks: 34 tasks of the test split"),
+    ],
+)
+def test_too_few_tasks_are_told_before_anything_is_done(tmp_path: Path, command: str, too_many: str, said: str) -> None:
+    settings = ("environment.name=treeagent.envs.example:Example", *FEW, "adapt.rounds=1", too_many)
+    told = sentence(command, "--out", tmp_path / "run", *settings)
+    assert told.startswith(f"{said} are wanted, but environment") and "has fewer: split " in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_is_not_installed_leaves_no_folder(tmp_path: Path) -> None:
+    said = sentence("quickstart", "--out", tmp_path / "run", 'trackers=["wandb"]')
+    assert said.startswith("trackers names 'wandb', which is not installed") and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["engine=ray"], "ray is missing ("),
+        (["policy.generator=vllm", "workers=1"], "vllm is missing ("),
+        (["policy.generator=vllm"], "the config: workers is 2, and each would start a vLLM engine of its own: set"),
+        (["policy.device_map=here"], "policy.device_map is 'here', which torch cannot use here: "),
+        (["policy.device_map=cuda:63"], "policy.device_map is 'cuda:63', which torch cannot use here: "),
+        (["policy.model=gone/model"], "gone/model cannot be loaded: "),
+        (
+            ["update.processes=2", "update.accelerate_config=gone.yaml"],
+            "update.accelerate_config gone.yaml is no file: make it by accelerate config",
+        ),
+        (
+            ["policy.structured=true", "policy.generator=remote"],
+            "dpo compares the policy with the log-probabilities of what was drawn",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["quickstart", "train"])
+def test_what_cannot_be_had_is_told_before_the_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, settings: list[str], said: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for package in ("ray", "vllm"):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.delitem(sys.modules, f"treeagent.generators.{package}", raising=False)
+    monkeypatch.delitem(sys.modules, "treeagent.ray_engine", raising=False)
+    told = sentence(command, "--out", tmp_path / "run", 'adapt.methods=["dpo"]', *settings)
+    assert told.startswith(said)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_hosted_models_name_is_none_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hosted = ("policy.generator=remote", "policy.remote.text_only=true", "evaluate.tasks=34")
+    settings = ("environment.name=treeagent.envs.example:Example", *hosted)
+    said = sentence("eval", "openai/model", "--out", tmp_path / "run", *settings)
+    assert said.startswith("evaluate.tasks: 34 tasks of the test split")  # asked for last
+    assert "openai/model cannot be loaded" in sentence("eval", "openai/model", "--out", tmp_path / "run")
+
+
+def test_a_checkpoint_is_used_as_its_run_was_unless_a_config_is_given(tmp_path: Path) -> None:
+    out, run, file = tmp_path / "out", tmp_path / "run", tmp_path / "own.toml"
+    settings = ["environment.name=treeagent.envs.example:Example", "environment.max_steps=7", "evaluate.tasks=34"]
+    Run.create(run, load_config(None, settings), resume=False).close()
+    checkpoint = run / "checkpoints" / "base"
+    train_tokenizer([TASK.prompt] * 9, ScratchConfig()).save_pretrained(checkpoint)
+    (checkpoint / "config.json").write_text("{}")
+    assert sentence("eval", checkpoint, "--out", out).startswith("evaluate.tasks: 34 tasks of the test split")
+    file.write_text('evaluate.modes = ["greedy", "mcts"]\nenvironment.name = "gone:Env"\n')
+    assert "gone:Env" in sentence("eval", checkpoint, "--out", out, "--config", file)
+    assert not out.exists()
+
+
+def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
+    assert sentence("quickstart", "--out", run).startswith(f"{run} is not empty: pass --resume")
+    assert "(seed changed)" in sentence("quickstart", "--out", run, "--resume", "--seed", "5")
+
+
+def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with Run.create(out, load_config(None, ["search.limits.simulations=3"]), resume=False) as run:
+        run.finish("warm_start", {})
+    said = sentence("quickstart", "--out", out, "--resume", "collect.tasks=5")
+    assert "(collect.tasks changed)" in said
+
+
+def test_a_world_model_that_cannot_be_had_is_told_before_anything_is_kept(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "world.toml"
+    file.write_text('[world]\ngenerator = "remote"\nmodel = "m"\nremote = { url = "http://localhost:1/v1" }\n')
+    served = sentence("world", "fit", run, "--config", file, "world.generator=remote", "world.remote.retries=0")
+    assert "cannot be reached" in served and served.rstrip().endswith("or correct world.remote.url")
+    assert sentence("world", "fit", run, "world.model=./nowhere").startswith("./nowhere")
+    assert sentence("world", "fit", run, "world.device_map=here").startswith("world.device_map is 'here', which torch")
+    assert not (run / "world.toml").exists() and not list((run / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("command", ["collect", "eval"])
+def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: str) -> None:
+    said = sentence(command, tmp_path, "--out", tmp_path / "run")
+    assert said.startswith(f"{tmp_path} holds no checkpoint: there is no config.json in it")
+    for name in (tmp_path / "nowhere", "nowhere", "../x/y", "search.limits.simulations=3", "./nowhere"):
+        assert sentence(command, name, "--out", tmp_path / "run").startswith(f"{name} is no checkpoint: give a folder")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_path_of_two_parts_is_no_name_on_the_hub_where_the_first_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert sentence("eval", "runs/typo", "--out", "run").startswith("runs/typo is no checkpoint: give a folder")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_world_that_does_not_go_with_its_run_is_one_sentence(tmp_path: Path) -> None:
+    out, file = tmp_path / "run", tmp_path / "world.toml"
+    Run.create(out, load_config(None, ["warm_start.episodes=40"]), resume=False).close()
+    file.write_text("world.demonstrations = 10000\n")
+    said = sentence("world", "fit", out, "--config", file)
+    assert said.startswith(f"[world] of {file} does not go with the other settings of {out / 'config.toml'}: ")
+    assert said.endswith("warm_start.episodes is only 40: lower the first, or raise the second")
+
+
+def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    result = treeagent("eval", tmp_path, "--out", tmp_path / "run", "workers=1", "evaluate.tasks=1")
+    said = result.stderr.splitlines()[-1]
+    assert result.exit_code == 2
+    assert said.startswith(f"{tmp_path} cannot be loaded: ") and "give the folder of a checkpoint" in said, said
+
+
+def test_weights_that_are_cut_short_leave_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"\x08" * 20)
+    said = sentence("collect", tmp_path, "--out", tmp_path / "run")
+    assert said.startswith(f"{tmp_path / 'model.safetensors'} is damaged or cut short (")
+    assert said.endswith("): restore it, or make it again") and not (tmp_path / "run").exists()
+
+
+def test_a_world_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    said = sentence("eval", tmp_path, "--out", tmp_path / "run", "evaluate.world=nowhere")
+    assert said.startswith("nowhere holds no run") and not (tmp_path / "run").exists()
+
+
+def test_training_without_trees_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run")
+    assert said.startswith(f"{tmp_path / 'run'} holds no trees: make some with treeagent collect")
+    with Run.create(tmp_path / "played", RunConfig(), resume=False) as played:
+        write_shard(played.trees, "evaluate-base-mcts", 0, [to_record(sample_tree())])
+    said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run", "--trees", played.path)
+    assert said.startswith(f"{played.path} holds no trees") and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("arguments", [("update", "ppo", "x", "--out", "y"), ("export", "r"), ("fly",)])
+def test_a_word_that_is_no_choice_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    assert treeagent(*arguments).exit_code == 2
+
+
+def test_show_prints_a_runs_state(run: Path) -> None:
+    write_atomic(run / "results.json", orjson.dumps([ROW]))
+    result = treeagent("show", run)
+    assert result.exit_code == 0
+    assert "collect" in result.stdout and "100.0 %" in result.stdout and "83.5" in result.stdout
+    assert f"treeagent show {run} {TASK.id}" in result.stdout
+    assert "errors" not in result.stdout
+    write_atomic(run / "results.json", orjson.dumps([ROW | {"errors": 3, "error": "OSError: [gone]"}]))
+    told = treeagent("show", run).stdout
+    assert "errors" in told and "dpo with mcts: 3 of 200 episodes failed, the first: OSError: [gone]" in told
+
+
+def test_show_prints_a_tasks_tree(run: Path) -> None:
+    result = treeagent("show", run, TASK.id)
+    assert result.exit_code == 0 and "search[red kettle]" in result.stdout and "buy[1]" in result.stdout
+    shallow = treeagent("show", run, TASK.id, "--depth", "1")
+    assert "buy[1]" not in shallow.stdout and "candidates: 1" in shallow.stdout
+
+
+def test_show_prints_a_digest_only(run: Path) -> None:
+    assert treeagent("show", run, "--digest").stdout == digest([to_record(sample_tree())]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("rewards", "success"), [((0.5, 0.5), "100.0 %"), ((1.0, -0.2), "0.0 %"), ((0.9, 0.0), "0.0 %")]
+)
+def test_show_counts_as_success_what_learning_does(tmp_path: Path, rewards: Sequence[float], success: str) -> None:
+    """The return of a finished path, not a step's reward."""
+    tree = sample_tree()
+    for (path, _), reward in zip(list(tree.walk())[1:], rewards, strict=True):
+        path[-1].reward = reward
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(tree)])
+    assert success in treeagent("show", tmp_path / "run").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--depth", "2"], "--depth and --graph are of one tree: name its task too"),
+        (["--graph", "tree.dot"], "--depth and --graph are of one tree: name its task too"),
+        ([TASK.id, "--digest"], "--digest is of all trees: leave the task out"),
+    ],
+)
+def test_what_show_could_not_heed_is_refused(run: Path, arguments: list[str], said: str) -> None:
+    assert sentence("show", run, *arguments).startswith(said)
+
+
+def test_showing_what_is_not_there_is_one_sentence(tmp_path: Path, run: Path) -> None:
+    assert sentence("show", tmp_path).startswith(f"{tmp_path} holds no run: ")
+    assert (
+        sentence("show", run, "shop-2")
+        == f"{run} has no tree of task shop-2: its 1 trees are of others, such as {TASK.id}"
+    )
+    shard = run / "trees" / "collect-00000.jsonl.zst"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert sentence("show", run, "--digest").startswith(f"{shard}, line ")
+    shard.unlink()
+    assert sentence("show", run, "--digest").startswith(f"{run} holds no trees")
+
+
+def failing(error: BaseException) -> typer.Typer:
+    commands = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
+
+    @commands.command()
+    def fail() -> None:
+        raise error
+
+    @commands.command()
+    def fail_and_resume(resume: bool = False) -> None:
+        raise error
+
+    @commands.command()
+    def other() -> None: ...
+
+    return commands
+
+
+def test_an_interrupt_tells_how_to_go_on() -> None:
+    for command, how in (("fail-and-resume", "continue with --resume"), ("fail", "give the same command to go on")):
+        result = CliRunner().invoke(failing(KeyboardInterrupt()), [command])
+        assert (result.exit_code, result.stderr) == (130, f"interrupted; {how}\n")
+
+
+def test_a_missing_file_is_one_sentence() -> None:
+    result = CliRunner().invoke(failing(FileNotFoundError(2, "No such file or directory", "a.toml")), ["fail"])
+    assert (result.exit_code, result.stderr) == (2, "a.toml does not exist: check the path\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "a.json"), "cannot read or write a.json: Permission denied"),
+        (IsADirectoryError(21, "Is a directory", "a.json"), "cannot read or write a.json: Is a directory"),
+        (OSError(28, "No space left on device", "a.json"), "cannot read or write a.json: No space left on device"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence(error: OSError, said: str) -> None:
+    result = CliRunner().invoke(failing(error), ["fail"])
+    assert (result.exit_code, result.stderr) == (2, f"{said}: check the path and its permissions\n")
+
+
+def test_an_interrupt_while_the_command_line_is_imported_prints_nothing() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'treeagent.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from treeagent.__main__ import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_the_package_is_a_command_too() -> None:
+    command = [sys.executable, "-m", "treeagent", "show", "nowhere"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and result.stderr.startswith("nowhere holds no run: ")
+
+
+@pytest.mark.parametrize("error", [ValueError("foreign"), RuntimeError("a bug"), KeyError("x")])
+def test_what_a_user_cannot_mend_keeps_its_traceback(error: Exception) -> None:
+    assert CliRunner().invoke(failing(error), ["fail"]).exception is error

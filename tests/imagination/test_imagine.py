@@ -1,0 +1,496 @@
+"""Trees that grow in imagination, and what verification leaves of them, on an environment of two doors, twice."""
+
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_model
+
+from treeagent.config import load_config
+from treeagent.envs import EnvDynamics
+from treeagent.envs.base import StepResult
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.shop.goals import Goal, goal_of
+from treeagent.envs.shop.reward import purchase_reward
+from treeagent.imagination.dynamics import Imagination
+from treeagent.imagination.load import planned_in
+from treeagent.imagination.verify import settle
+from treeagent.run.folder import Run
+from treeagent.run.metrics import Cost
+from treeagent.run.progress import QuietProgress
+from treeagent.run.trees import read_trees
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Edge, Tree, accuracy, finished_paths, path_return, return_spread
+from treeagent.search.record import to_record
+from treeagent.stages.audit import audit_world
+from treeagent.stages.rounds import Searched, _what_was_searched
+from treeagent.stages.search import BatchJob, search_batch
+from treeagent.stages.warm_start import warm_start
+from treeagent.stages.world import experiences
+from treeagent.store import digest, read_records, shards, write_shard
+from treeagent.types import Dynamics, ToolCall, UserError
+from treeagent.views.advantages import AdvantageConfig, advantages
+from treeagent.views.figures import tree_figures
+from treeagent.views.imitation import TargetConfig, imitation_rows
+from treeagent.views.pairs import PairConfig, preference_pairs
+from treeagent.views.transitions import transitions
+from treeagent.world_model.fidelity import audit, lambda_cap
+from treeagent.world_model.wording import Answer
+
+ENDS = ["".join(doors) for doors in product("lr", repeat=2)]
+SEARCH = SearchConfig(limits=Limits(simulations=20), candidates=2)
+PAIRS = PairConfig(min_margin=0.1, rule="all")
+CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
+TREEAGENT = Path(sys.executable).parent / "treeagent"
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """From the folder of ``toy_doors``."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=Path(__file__).parent
+    )
+
+
+def settings(url: str) -> list[str]:
+    return [
+        "workers=1", "environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=3",
+        "policy.max_new_tokens=12", "policy.scratch.width=32", "policy.scratch.layers=1",
+        "warm_start.episodes=200", "warm_start.noise=0.5", "warm_start.sft.max_steps=60",
+        "collect.tasks=8", "collect.batch=2", "search.limits.simulations=16", "update.validation_tasks=2",
+        "evaluate.tasks=2", 'evaluate.modes=["greedy"]', 'adapt.methods=["dpo"]', "adapt.imagined=0.5",
+        "adapt.seed_tasks=40", "adapt.variations=0.25",
+        "world.demonstrations=20", "world.generator=remote", "world.model=teller",
+        f"world.remote.url={url}", "world.reasoning=false", "world.held_out=0.4", "world.verify_steps=2",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A world model that tells the truth."""
+    with served(Teller()) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, server: str) -> Path:
+    out = tmp_path_factory.mktemp("imagine") / "run"
+    done = treeagent("train", "--config", CONFIG, "--out", out, *settings(server), "adapt.rounds=2")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def search(dynamics: Dynamics, config: SearchConfig = SEARCH, count: int = 1) -> list[Tree]:
+    return asyncio.run(Search(BothDoors(), dynamics, config).run(Doors().tasks("train", count), list(range(count))))
+
+
+def imagine(teller: Teller, env: Doors | None = None, *, steps: int = 20, config: SearchConfig = SEARCH) -> Tree:
+    real = EnvDynamics(env or Doors(), max_steps=2)
+    trees = search(Imagination(real, teller_model(teller)), config)
+    asyncio.run(settle(trees, real, steps))
+    return trees[0]
+
+
+def optimist(taken: str) -> float:
+    return 1.0
+
+
+def edges(tree: Tree) -> dict[str, Edge]:
+    """The expanded edges, by the doors taken."""
+    return {"".join(str(edge.action.call) for edge in path): path[-1] for path, _ in tree.walk() if path}
+
+
+def origins(tree: Tree) -> dict[str, str]:
+    return {taken: edge.child.origin for taken, edge in edges(tree).items() if edge.child is not None}
+
+
+def test_a_tree_taken_at_its_word_costs_no_real_step_and_says_that_it_is_imagined() -> None:
+    env, teller = Doors(), Teller()
+    tree = imagine(teller, env, steps=0)
+    assert env.steps == tree.budget.environment_steps == 0
+    assert tree.budget.imagined_steps == teller.asked == len(edges(tree)) == 6
+    assert {node.origin for node in tree.nodes()} == {"imagined"}
+    assert tree.root.state.messages[0].content == "find train prize 0\ntwo doors"  # the environment's own words
+    assert not list(one for one in transitions(tree) if one.origin == "real")
+
+
+def test_a_winner_that_keeps_its_word_becomes_real_and_beats_what_promised_less() -> None:
+    env = Doors()
+    tree = imagine(Teller(), env)
+    assert env.steps == tree.budget.environment_steps == 2
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
+    assert origins(tree) == {"l": "imagined", "r": "real", "rl": "imagined", "rr": "real"}
+    assert edges(tree)["r"].value == edges(tree)["rr"].value == 1.0  # what the replay returned, not a mean
+    chosen = [(pair.chosen.token_ids, pair.context_ids) for pair in preference_pairs(tree, PAIRS)]
+    assert chosen == [((101,), (1,)), ((101,), (1, 101, 3))]
+    assert [one.action for one in transitions(tree) if one.origin == "real"] == ["r", "r"]
+
+
+def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:
+    tree = imagine(Teller(), config=replace(SEARCH, discount=0.9))
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
+    assert accuracy(tree) == 0.5 and edges(tree)["r"].value == pytest.approx(0.9)
+
+
+def test_a_reward_is_as_true_as_three_decimals_can_be() -> None:
+    env = Doors(dict.fromkeys(ENDS, 2 / 3))
+    tree = imagine(Teller(prize=lambda taken: 0.667), env)
+    assert env.steps == 2  # the others promise no more
+    assert len(list(imitation_rows(tree, TargetConfig(min_return=0.6)))) == 1
+
+
+class LooseLines(Doors):
+    """Ends every observation as many a program does."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        observation, *others = super().step(action)
+        return (f"{observation}\n", *others)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_white_space_at_the_end_of_an_observation_may_be_left_out(end: str) -> None:
+    """As a server's is. What the agent has read is what it learns from."""
+    tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}{end}"), LooseLines())
+    assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, TargetConfig()))) == 1
+    assert next(one.observation for one in transitions(tree) if one.origin == "real") == f"{seen('r')}{end}"
+
+
+def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
+    """The model takes the left doors for the best; the right ones come second."""
+    env = Doors()
+    tree = imagine(Teller(prize=lambda taken: {"ll": 1.0, "lr": 0.2, "rl": 0.1, "rr": 0.9}[taken]), env)
+    assert env.steps == 4
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 0)
+    found = {taken: edge.value for taken, edge in edges(tree).items()}
+    assert found == {"l": 0.0, "ll": 0.0, "r": 1.0, "rl": pytest.approx(0.1), "rr": 1.0}  # "lr" promised more than 0
+    assert origins(tree) == {"l": "real", "ll": "real", "r": "real", "rl": "imagined", "rr": "real"}
+
+
+def test_verification_keeps_to_its_budget_of_real_steps() -> None:
+    env = Doors({end: 0.0 for end in ENDS})
+    tree = imagine(Teller(prize=optimist), env, steps=1)
+    assert env.steps == tree.budget.environment_steps == 2  # one replay, which is finished
+    assert origins(tree) == {"l": "real", "ll": "real"}  # nobody knows whether the others keep their word
+
+
+def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_the_imagined_one() -> None:
+    env = Doors()
+    tree = imagine(Teller(sight=lambda taken: "a dragon" if taken == "r" else seen(taken)), env)
+    found = edges(tree)["r"]
+    assert env.steps == 2  # the plan is played to its end
+    assert found.child is not None and found.child.state.messages[-1].content == seen("r")
+    assert (found.child.origin, found.child.edges, found.child.context_ids) == ("real", [], ())
+    assert found.value == path_return([found]) == 1.0  # what the plan returned from there
+    assert not list(imitation_rows(tree, TargetConfig()))  # nobody drew its second step behind this answer
+
+
+class Counter(Doors):
+    """``l`` buys at once, for nothing; behind ``r`` it pays."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        self.taken += str(action)
+        ends = action == "l"
+        return ("sold" if ends else "red"), 0.8 if self.taken == "rl" else 0.0, ends, False, {}
+
+
+class Flatterer(Teller):
+    """Sees another colour than the real one, so that no replay of ``rl`` comes to an end in the tree."""
+
+    def answer(self, prompt: str) -> Answer:
+        taken = re.findall(r"Action: (\w)", prompt)
+        return (
+            Answer("sold", {"rl": 1.0, "l": 0.6}["".join(taken)], terminated=True) if "l" in taken else Answer("blue")
+        )
+
+
+def test_an_end_that_nobody_replayed_is_neither_imitated_nor_the_better_of_two_paths() -> None:
+    """The replayed action, worth 0.8, has no end in the tree: that of its sibling, said to be 0.6, is the only one."""
+    tree = imagine(Flatterer(), Counter())
+    assert origins(tree) == {"l": "imagined", "r": "real"}
+    assert {name: edge.value for name, edge in edges(tree).items()} == pytest.approx({"l": 0.6, "r": 0.8})
+    assert not list(imitation_rows(tree, TargetConfig(min_return=0.5)))
+    assert not list(imitation_rows(tree, TargetConfig(min_return=0.5, imitate="states")))
+    better = imagine(Teller(), replay := Doors())
+    assert replay.steps == 2 and len(list(imitation_rows(better, TargetConfig(min_return=0.0, paths_per_tree=9)))) == 1
+    wild = imagine(Flatterer(), Counter(), steps=0)  # taken at its word, all of it
+    assert len(list(imitation_rows(wild, TargetConfig(min_return=0.5, paths_per_tree=9)))) == 2
+    trajectories = PairConfig(min_margin=0.1, rule="trajectory")
+    worst = imagine(Teller(), Doors())
+    assert [pair.chosen.token_ids for pair in preference_pairs([tree, worst], trajectories)] == [(101, 3, 101)]
+    assert not list(preference_pairs([tree, imagine(Teller(optimist), Doors(dict.fromkeys(ENDS, 0.0)))], trajectories))
+
+
+def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
+    tree = imagine(Teller(), Doors(breaks_at="rr"))
+    assert tree.error == "RuntimeError: the door is stuck"
+    assert not edges(tree) and tree.budget.claims == 0
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that has seen doors being opened."""
+    config = load_config(CONFIG, settings("http://nowhere"))
+    with Run.create(tmp_path_factory.mktemp("policy") / "run", config, resume=False) as run:
+        return warm_start(config, run, QuietProgress())
+
+
+def batch(teller: Teller, policy: Path, folder: Path, *changes: str) -> tuple[Cost, list[Tree]]:
+    """Two trees that a policy grows in the model of ``teller``, and what they cost."""
+    with served(teller) as url:
+        config = load_config(CONFIG, [*settings(url), *changes])
+        job = BatchJob(config, policy, "collect-1-imagined", 0, [0, 1], folder, world=folder / "world-1")
+        return search_batch(job, lambda event: None), read_trees(folder, [job.name])
+
+
+def test_a_slow_model_is_waited_for_however_short_a_step_may_be(policy: Path, tmp_path: Path) -> None:
+    """A batch is answered at once, and each step of it would be late."""
+
+    @dataclass
+    class Slow(Teller):
+        def answer(self, prompt: str) -> Answer:
+            time.sleep(0.05)
+            return super().answer(prompt)
+
+    _, trees = batch(Slow(), policy, tmp_path, "search.step_seconds=0.02", "world.verify_steps=0")
+    assert [tree.error for tree in trees] == ["", ""]
+    assert all(tree.budget.imagined_steps > 0 for tree in trees)
+
+
+def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_path: Path) -> None:
+    env = Doors()
+    real = search(EnvDynamics(env, max_steps=2), count=2)
+    imagined = search(Imagination(EnvDynamics(env, max_steps=2), teller_model(Teller(prize=optimist))), count=2)
+    seen, believed = (Searched(return_spread(trees[0]), accuracy(trees[0])) for trees in (real, imagined))
+    assert (seen.accuracy, believed.accuracy) == (0.25, 1.0)
+    with Run.create(tmp_path / "run", load_config(CONFIG), resume=False) as run:
+        for name, places, trees in (("collect-0", [0, 1], real), ("collect-1-imagined", [1, 2], imagined)):
+            write_shard(run.trees, name, 0, map(to_record, trees))
+            run.finish(name, {"batches": [places]})
+        assert _what_was_searched(run, 1) == ({0: seen, 1: seen}, {0: seen, 1: seen})
+        assert _what_was_searched(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
+
+
+def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_path: Path) -> None:
+    """The world model, which knows no shield, would open the right door."""
+    shield = ["environment.shield.deny=['^r']", "world.verify_steps=0", "search.limits.simulations=9"]
+    _, trees = batch(Teller(), policy, tmp_path, *shield)
+    taken = [(path[-1].action.call, node) for tree in trees for path, node in tree.walk() if path]
+    assert {node.state.messages[-1].content for call, node in taken if call == "r"} == {
+        "Forbidden call: it matches '^r'"
+    }
+    assert all(node.invalid == (call == "r") for call, node in taken)
+
+
+def test_what_a_model_could_not_answer_is_a_figure_of_the_collection(policy: Path, tmp_path: Path) -> None:
+    class Babbler(Teller):
+        def answer(self, prompt: str) -> Answer:
+            return Answer("a dragon", 7.0, terminated=True)  # a reward that cannot be
+
+    cost, trees = batch(Babbler(), policy, tmp_path, "world.verify_steps=0")
+    figures, asked = cost.metrics(1.0), sum(len(edges(tree)) for tree in trees)
+    assert (figures["unreadable"], figures["doubted"]) == (asked, 0) and asked > 0
+    assert sum(tree.budget.unreadable for tree in trees) == asked  # what a resumed collection counts
+
+
+def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> None:
+    lake = ["environment.name=frozenlake", f"evaluate.world={tmp_path / 'run'}"]
+    config = load_config(CONFIG, [*lake, "environment.options={size=4}"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        run.finish("world-1", {})
+    assert planned_in(config)[1] == run.checkpoints / "world-1"
+    other = load_config(CONFIG, [*lake, "environment.options={size=8,slippery=true}"])
+    with pytest.raises(
+        UserError, match=r"size is 4 there and 8 here, slippery is not set there and True here: set env"
+    ):
+        planned_in(other)
+
+
+def test_a_limit_of_environment_steps_holds_in_imagination_unless_another_is_set() -> None:
+    def steps(limits: Limits) -> int:
+        return imagine(Teller(), steps=0, config=SearchConfig(limits=limits, candidates=2)).budget.imagined_steps
+
+    assert steps(Limits(environment_steps=3)) == 3
+    assert steps(Limits(environment_steps=3, imagined_steps=5)) == 5
+
+
+@given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=4, max_size=4), st.sets(st.sampled_from("lr")))
+def test_nothing_is_preferred_that_was_not_replayed(told: list[float], lies: set[str]) -> None:
+    """Whatever a model says of prizes and of what is behind a door."""
+    prizes = dict(zip(ENDS, told, strict=True))
+    tree = imagine(Teller(prizes.__getitem__, lambda taken: "a dragon" if taken in lies else seen(taken)))
+    real = {taken: edge for taken, edge in edges(tree).items() if origins(tree)[taken] == "real"}
+    tokens = {(100 if taken[-1] == "l" else 101, len(taken)) for taken in real}
+    for pair in preference_pairs(tree, PAIRS):
+        assert (pair.chosen.token_ids[0], len(pair.context_ids) // 2 + 1) in tokens
+    for taken, edge in real.items():
+        assert edge.value in {PRIZES[end] for end in ENDS if end.startswith(taken)}
+    for taken, edge in edges(tree).items():
+        if taken not in real:
+            beside = [other.value for name, other in real.items() if name[:-1] == taken[:-1] and name != taken]
+            assert beside and edge.value < max(beside)
+    scored = advantages([tree], AdvantageConfig())
+    assert all(id(edge) in map(id, real.values()) for edge in edges(tree).values() if scored.get(id(edge), 0.0) > 0)
+    finished = list(finished_paths(tree))
+    if finished:  # as imitation and pairs of whole paths choose
+        best = max(finished, key=lambda path: (path_return(path), -len(path)))
+        assert all(id(edge) in map(id, real.values()) for edge in best)
+
+
+def test_an_audit_catches_an_optimist() -> None:
+    """It says of everything that it succeeds: its share is 0."""
+    held_out = [one for tree in search(EnvDynamics(Doors(), max_steps=2), count=30) for one in transitions(tree)]
+    flattered = asyncio.run(audit(teller_model(Teller(prize=optimist)), held_out, ()))
+    assert flattered.optimism == pytest.approx(1 - sum(PRIZES.values()) / 4)
+    assert flattered.wrong_episodes == 0.75
+    assert flattered.lambda_cap == 0.0
+    honest = asyncio.run(audit(teller_model(Teller()), held_out, ()))
+    assert (honest.optimism, honest.wrong_episodes) == (0.0, 0.0)
+    assert honest.lambda_cap == 1.0
+
+
+def test_an_optimists_winners_fail_and_make_nothing_to_imitate_or_prefer() -> None:
+    """Its trees are still not harmful where nobody audits it."""
+    tree = imagine(Teller(prize=optimist), Doors({end: 0.0 for end in ENDS}))
+    assert tree.budget.claims >= 1 and tree.budget.claims_kept == 0
+    assert accuracy(tree) == 0.0
+    assert not list(preference_pairs(tree, PAIRS))
+    assert not list(preference_pairs(tree, PairConfig(min_margin=0.1, rule="trajectory")))
+    assert not list(imitation_rows(tree, TargetConfig()))
+    assert not any(advantage > 0 for advantage in advantages([tree], AdvantageConfig()).values())
+
+
+def test_the_stores_variations_ask_more_of_the_same_product_and_no_more_than_it_has() -> None:
+    env = ShopEnv(ShopOptions(products=300, difficulty=2))
+    others = [*env.tasks("validation", 60), *env.tasks("test", 60)]
+    kept_apart = {needs(goal_of(task)) for task in others}
+    made = 0
+    for task in env.tasks("train", 60):
+        goal = goal_of(task)
+        product = env.catalogue.products[goal.product_id]
+        found = env.variations(task, random.Random(3))
+        assert found == env.variations(task, random.Random(3))
+        assert len({one.id for one in found} | {task.id}) == len(found) + 1
+        for harder in map(goal_of, found):
+            made += 1
+            assert set(harder.attributes) >= set(goal.attributes) and set(harder.options) >= set(goal.options)
+            assert needs(harder) != needs(goal) and harder.price_limit <= goal.price_limit
+            chosen = [(product.group_of(value) or "", value) for value in harder.options]
+            assert purchase_reward(product, chosen, harder) == 1.0
+            assert needs(harder) not in kept_apart
+    assert made > 20
+
+
+def needs(goal: Goal) -> object:
+    return goal.type, frozenset(goal.attributes), frozenset(goal.options), goal.price_limit
+
+
+@pytest.mark.slow
+def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
+    stages = Run.open(run).stages()
+    assert stages["audit-1"]["lambda_cap"] > 0.5 == stages["audit-1"]["imagined"]
+    # Played for the first world model, remembered by the second.
+    assert stages["world-1"]["demonstrated_steps"] > 0 == stages["world-2"]["demonstrated_steps"]
+    rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
+    for number, row in enumerate(rows, start=1):
+        imagined, real = stages[f"collect-{number}-imagined"], stages[f"collect-{number}"]
+        assert imagined["tasks"] == real["tasks"] == 3  # two of the round's eight are variations
+        assert imagined["imagined_steps"] > 0 == real["imagined_steps"]
+        assert imagined["environment_steps"] <= 3 * 2  # a replay of the two steps of each winner
+        assert imagined["claims"] == imagined["claims_kept"] > 0
+        assert (row["imagined"], row["cr"]) == (0.5, 1.0)
+        for kind, name in (("", f"collect-{number}"), ("imagined/", f"collect-{number}-imagined")):
+            told = tree_figures(read_trees(run / "trees", [name]))
+            assert {figure: row[f"{kind}{figure}"] for figure in told} == told
+        assert row["bound_reward"] == row["bound_transition"] == 0.0 < row["bound_drift"]  # the model tells the truth
+        assert row["bound"] == pytest.approx(row["bound_gain"] - row["bound_drift"])
+    assert rows[1]["imagined_steps"] == sum(stages[f"collect-{number}-imagined"]["imagined_steps"] for number in (1, 2))
+    assert json.loads((run / "fidelity.json").read_text())["cr"] == 1.0
+
+
+@pytest.mark.slow
+def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: Path) -> None:
+    stages = Run.open(run).stages()
+
+    def places(name: str) -> list[int]:
+        return [place for batch in stages[name]["batches"] for place in batch]
+
+    searched = [*places("collect-1"), *places("collect-1-imagined")]
+    assert len(set(searched)) == len(searched)
+    assert places("collect-0") == list(range(40))
+    assert min(set(searched) - set(range(40))) == 40
+
+
+@pytest.mark.slow
+def test_variations_that_are_harder_yet_solvable_are_learned_from(run: Path) -> None:
+    facts = Run.open(run).facts("collect-1-varied")
+    trees = read_trees(run / "trees", ["collect-1-varied"])
+    assert facts["variations"] == 2 and facts["kept"] == len(trees) > 0
+    for tree in trees:
+        assert tree.task.prompt.endswith("in the dark")
+        assert 0 < accuracy(tree) < 0.5
+    assert len(read_trees(run / "trees", ["vary-1"])) == 2
+    assert all(tree.task.id.startswith(f"{base}.") for tree, base in zip(trees, facts["bases"], strict=True))
+    dark = {one.task_id for one in experiences(Run.open(run)) if "in the dark" in one.history[0].content}
+    assert dark and not any("." in name for name in dark), "a world model learns or is spared them with their tasks"
+
+
+@pytest.mark.slow
+def test_a_killed_batch_of_imagination_is_searched_again_and_what_is_on_disk_is_kept(run: Path, server: str) -> None:
+    stages = json.loads((run / "stages.json").read_text())
+    names = list(stages)
+    kept = names[: names.index("collect-2-imagined")]
+    (run / "stages.json").write_text(json.dumps({name: stages[name] for name in kept}))
+    first, second = shards(run / "trees", "collect-2-imagined")
+    before, written = digest(read_records(run / "trees")), first.stat().st_mtime_ns
+    second.unlink()
+    done = treeagent("train", "--out", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert first.stat().st_mtime_ns == written
+    assert digest(read_records(run / "trees")) == before
+    again = Run.open(run).facts("collect-2-imagined")
+    assert again["claims"] == stages["collect-2-imagined"]["claims"]
+
+
+@pytest.mark.slow
+def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) -> None:
+    finished = Run.open(run)
+    strict = replace(finished.config, world=replace(finished.config.world, noise=0.001))
+    found = audit_world(strict, finished, finished.checkpoints / "world-1")
+    allowed = lambda_cap(found.wrong_episodes, found.episodes, noise=0.001)
+    assert 0 < found.lambda_cap == allowed < finished.stages()["audit-1"]["lambda_cap"]
+
+
+@pytest.mark.slow
+def test_the_last_rounds_model_can_be_audited_again(run: Path) -> None:
+    shutil.copytree(run, copy := run.with_name("copy"))
+    done = treeagent("world", "eval", copy, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["reward_accuracy"] == found["cr"] == 1.0 and found["bound"]["reward"] == 0.0
+
+
+@pytest.mark.slow
+def test_a_model_that_flatters_gets_no_share_and_the_trees_are_real(tmp_path: Path) -> None:
+    with served(Teller(prize=optimist)) as url:
+        done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings(url), "adapt.rounds=1")
+    assert done.returncode == 0, done.stderr
+    assert "its audit allows 0%" in done.stderr.replace("\n", " ")
+    stages = Run.open(tmp_path / "run").stages()
+    assert stages["audit-1"]["imagined"] == stages["audit-1"]["lambda_cap"] == 0.0
+    assert stages["audit-1"]["optimism"] > 0.3
+    assert stages["collect-1"]["tasks"] == 6 and "collect-1-imagined" not in stages

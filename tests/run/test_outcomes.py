@@ -1,0 +1,174 @@
+"""An evaluation goes on after the batches that it finished, and ends as one that was never interrupted."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.cli.app import app
+from treeagent.config import RunConfig, load_config
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.run.folder import Run
+from treeagent.run.progress import Advance
+from treeagent.stages.evaluate import evaluate
+from treeagent.store import digest, read_records, shards
+
+SETTINGS = [
+    "environment.options={products=200,difficulty=1}",
+    "environment.max_steps=2",
+    "policy.max_new_tokens=4",
+    "search={limits={simulations=2},candidates=2,prune_invalid=false}",
+    "collect.batch=2",
+    "evaluate.tasks=7",
+    'evaluate.modes=["greedy","mcts"]',
+    "workers=1",
+]
+WAVES = 4
+"""Of a row, the last of them one task long."""
+
+
+@dataclass
+class Watcher:
+    """Counts the batches that are played, and interrupts the run after so many."""
+
+    stop_after: int = 1 << 30
+    played: list[str] = field(default_factory=list[str])
+    done: int = 0
+    total: int = 0
+
+    def warn(self, sentence: str) -> None:
+        raise AssertionError(sentence)
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        self.total = total
+
+        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+            self.done += count
+            if fields:
+                self.played.append(fields[""])
+                if len(self.played) == self.stop_after:
+                    raise KeyboardInterrupt
+
+        yield advance
+
+
+def checkpoint(folder: Path, context: int) -> Path:
+    shape = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=context)
+    tokenizer = train_tokenizer(["search[red shirt]", "click[1]"], shape)
+    save_checkpoint(Checkpoint(random_model(tokenizer, shape, 0), tokenizer), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint(tmp_path_factory.mktemp("checkpoints") / "toy", 512)
+
+
+@pytest.fixture(scope="module")
+def whole(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    measured(folder, toy, Watcher(), load_config(None, SETTINGS))
+    return folder
+
+
+def measured(folder: Path, checkpoint: Path, watcher: Watcher, config: RunConfig) -> None:
+    with Run.create(folder, config, resume=True) as run:
+        evaluate(config, run, watcher, checkpoint)
+
+
+def interrupted(folder: Path, checkpoint: Path, after: int) -> None:
+    watcher = Watcher(after)
+    with pytest.raises(KeyboardInterrupt):
+        measured(folder, checkpoint, watcher, load_config(None, SETTINGS))
+    assert len(watcher.played) == after
+
+
+def ended(folder: Path) -> tuple[list[dict[str, Any]], str]:
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in Run.open(folder).result_rows()]
+    return rows, digest(read_records(folder / "trees"))
+
+
+@pytest.mark.parametrize("after", [(1,), (2, 1, 3), (4,), (5, 2), (8,)])
+def test_an_interrupted_evaluation_plays_no_batch_twice(
+    toy: Path, whole: Path, tmp_path: Path, after: tuple[int, ...]
+) -> None:
+    """Four batches of a search, then four greedy ones; also interrupted with the last batch of a row, or of all."""
+    for count in after:
+        interrupted(tmp_path / "run", toy, count)
+    watcher = Watcher()
+    measured(tmp_path / "run", toy, watcher, load_config(None, SETTINGS))
+    assert len(watcher.played) == 2 * WAVES - sum(after)
+    assert watcher.done == watcher.total
+    assert ended(tmp_path / "run") == ended(whole)
+    assert not (tmp_path / "run" / "outcomes").exists()
+
+
+def cut_short(run: Path) -> None:
+    [path] = (run / "outcomes").glob("*-00001.json")
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def of_another_batch(run: Path) -> None:
+    first, second, _ = sorted((run / "outcomes").iterdir())
+    second.write_bytes(first.read_bytes())
+
+
+def no_object(run: Path) -> None:
+    for path in (run / "outcomes").iterdir():
+        path.write_bytes(b"[]")
+
+
+def without_trees(run: Path) -> None:
+    shards(run / "trees")[2].unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "again"), [(cut_short, 1), (of_another_batch, 1), (no_object, 3), (without_trees, 1)]
+)
+def test_a_damaged_batch_is_played_again(
+    toy: Path, whole: Path, tmp_path: Path, damage: Callable[[Path], None], again: int
+) -> None:
+    interrupted(tmp_path / "run", toy, 3)
+    damage(tmp_path / "run")
+    watcher = Watcher()
+    measured(tmp_path / "run", toy, watcher, load_config(None, SETTINGS))
+    assert len(watcher.played) == 2 * WAVES - 3 + again
+    assert ended(tmp_path / "run") == ended(whole)
+
+
+def test_what_a_kill_left_of_a_finished_row_is_removed(toy: Path, whole: Path, tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", toy, 3)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "run" / "outcomes").iterdir()}
+    assert sorted(kept) == [f"evaluate-toy-mcts-{index:05d}.json" for index in range(3)]
+    measured(tmp_path / "run", toy, Watcher(), load_config(None, SETTINGS))
+    for name, content in (kept | {".evaluate-toy-mcts-00003.json.99.tmp": b"{"}).items():
+        (tmp_path / "run" / "outcomes").mkdir(exist_ok=True)
+        (tmp_path / "run" / "outcomes" / name).write_bytes(content)
+    watcher = Watcher()
+    measured(tmp_path / "run", toy, watcher, load_config(None, SETTINGS))
+    assert watcher.played == [] and not (tmp_path / "run" / "outcomes").exists()
+    assert ended(tmp_path / "run") == ended(whole)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "mcts"])
+def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) -> None:
+    """Its context holds no task's opening, so that every episode fails before a step."""
+    out, small = tmp_path / "run", checkpoint(tmp_path / "small", 8)
+    settings = [*SETTINGS, "evaluate.tasks=3", f'evaluate.modes=["{mode}"]']
+    for _ in range(2):
+        result = CliRunner().invoke(app, ["eval", str(small), "--out", str(out), *settings])
+        assert result.exit_code == 2, result.output
+        told = result.stderr.strip().splitlines()[-1]
+        assert told.startswith(
+            f"no episode of small in mode {mode} took a step, for all 3 failed, the first as follows"
+        )
+        assert "the model's context holds 8" in told and told.endswith("): mend that, then continue with --resume")
+        assert Run.open(out).stages() == {} and not (out / "results.json").exists() and not (out / "outcomes").exists()

@@ -1,0 +1,29 @@
+import io
+
+from rich.console import Console
+
+from treeagent.run.progress import Progress, QuietProgress, RichProgress
+
+
+def work(progress: Progress) -> None:
+    with progress.track("collect", 4) as advance:
+        advance(1, {"simulations/s": "12.5"})
+        with progress.track("batch [1]", 2) as advance_inner:
+            advance_inner(2)
+        advance(3)
+
+
+def test_without_a_terminal_it_writes_plain_lines() -> None:
+    stream = io.StringIO()
+    work(RichProgress(Console(file=stream, width=100)))
+    assert stream.getvalue().splitlines() == ["batch [1] 2/2 0 s", "collect 4/4 0 s simulations/s 12.5"]
+
+
+def test_on_a_terminal_it_draws_bars_that_may_nest() -> None:
+    stream = io.StringIO()
+    work(RichProgress(Console(file=stream, width=100, force_terminal=True)))
+    assert "collect" in stream.getvalue() and "4/4" in stream.getvalue() and "12.5" in stream.getvalue()
+
+
+def test_it_can_be_quiet() -> None:
+    work(QuietProgress())

@@ -1,0 +1,28 @@
+"""What a run logs reaches the trackers that it names."""
+
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from treeagent.config import RunConfig
+from treeagent.run.folder import Run, RunError
+from treeagent.run.trackers import tracked
+
+
+def test_metrics_go_to_tensorboard_by_stage_and_step(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", RunConfig(trackers=("tensorboard",)), resume=False) as run:
+        with tracked(run):
+            run.log("dpo", {"step": 5, "loss": 0.5})
+            run.log("dpo", {"step": 10, "loss": 0.25})
+        run.log("dpo", {"step": 15, "loss": 0.0})  # no longer
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("dpo/loss")] == [(5, 0.5), (10, 0.25)]
+    assert [row["loss"] for row in run.metrics()] == [0.5, 0.25, 0.0]
+
+
+def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    missing = pytest.raises(RunError, match=r"wandb.*pip install 'treeagent\[wandb\]'")
+    with Run.create(tmp_path / "run", RunConfig(trackers=("wandb",)), resume=False) as run, missing, tracked(run):
+        pass

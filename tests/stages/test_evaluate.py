@@ -1,0 +1,473 @@
+"""How policies are compared: no label reaches a choice, plans are carried on greedily, intervals are Wilson's."""
+
+import asyncio
+import math
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+import pytest
+from toy_doors import WORDING, BothDoors, Doors, Teller, teller_model
+
+from treeagent.config import EvaluateConfig, Mode
+from treeagent.envs import EnvDynamics
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.generators.grammar import ReAct
+from treeagent.run.outcomes import Outcome, summarise, wilson_interval
+from treeagent.search.config import SearchConfig
+from treeagent.search.decide import best_path
+from treeagent.search.limits import Limits
+from treeagent.search.node import Budget, Edge, Tree
+from treeagent.stages.play import Actors, execute, play, replan
+from treeagent.types import (
+    Action,
+    Dynamics,
+    Estimate,
+    Message,
+    Proposal,
+    State,
+    Task,
+    Transition,
+    UserError,
+    derive_seed,
+)
+from treeagent.world_model.experience import Draft, ExperienceModel
+
+SHOP = ShopEnv(ShopOptions(products=200))
+SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
+EVALUATE = EvaluateConfig(best_of=6)
+MODES: tuple[Mode, ...] = get_args(Mode)
+SEARCHES = tuple(mode for mode in MODES if mode != "greedy")
+
+
+def act(call: str, logprob: float = -1.0) -> Action:
+    return Action(call, call, token_ids=(1, 2), logprobs=(logprob / 2,) * 2)
+
+
+@dataclass(frozen=True)
+class Shopper:
+    """Reads the last page and does one of the things that it offers; ``greedy`` takes the first."""
+
+    greedy: bool = False
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [self._draw(state, count, random.Random(seed)) for state, seed in zip(states, seeds, strict=True)]
+
+    def _draw(self, state: State, count: int, luck: random.Random) -> Proposal:
+        calls = self.offers(state)
+        drawn = calls[:1] * count if self.greedy else luck.choices(calls, k=count)
+        return Proposal((1,), tuple(act(call, -math.log(len(calls))) for call in drawn))
+
+    @staticmethod
+    def offers(state: State) -> list[str]:
+        page = state.messages[-1].content
+        products = re.findall(r"^\[?(B\d{4})\b", page, re.MULTILINE)
+        if "features:" in page:
+            groups = [
+                values.split("/") for name, values in re.findall(r"^(\w+): (.*)$", page, re.M) if name != "features"
+            ]
+            return [*(f"click[{value}]" for values in groups for value in values), "click[buy now]"]
+        if products:
+            return [f"click[{product}]" for product in products]
+        if page.startswith("chosen:"):
+            return ["click[buy now]"]
+        wanted = re.split(" ,| under| with", state.task.prompt)[0].split()[2:]  # without "find a"
+        return [f"search[{' '.join(wanted[start:])}]" for start in range(len(wanted))]
+
+
+@dataclass(frozen=True)
+class Taste:
+    """V(s) from the words of the conversation alone; ``flat`` likes everything equally."""
+
+    flat: bool = False
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [
+            Estimate(0.5 if self.flat else derive_seed(*(each.content for each in state.messages)) / 2**63)
+            for state in states
+        ]
+
+
+@dataclass
+class Recorder:
+    """Another dynamics, with a record of the actions taken in each task."""
+
+    inner: Dynamics
+    actions: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    async def reset(self, task: Task) -> State:
+        self.actions[task.id] = []
+        return await self.inner.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        self.actions[state.task.id].append(action.text)
+        return await self.inner.step(state, action)
+
+
+def relabelled(task: Task) -> Task:
+    """The same instruction under another answer key."""
+    other = {"attributes": ["unheard of"], "options": ["nowhere to be had"], "price_limit": 1.0}
+    return replace(task, data={**task.data, **other})
+
+
+def played(
+    tasks: Sequence[Task], mode: Mode, value: Taste | None, *, reveal: bool = False
+) -> tuple[list[Outcome], Mapping[str, list[str]], list[Tree]]:
+    actors = Actors(Shopper(), Shopper(greedy=True), value)
+    blind = EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal)
+    verified = Recorder(EnvDynamics(SHOP, max_steps=8))
+    outcomes, trees = asyncio.run(play(actors, blind, verified, tasks, mode, EVALUATE, SEARCH, 7))
+    return outcomes, verified.actions, trees
+
+
+def test_modes_are_greedy_and_every_method() -> None:
+    assert MODES == ("greedy", "mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("value", [Taste(), Taste(flat=True), None])
+def test_no_label_reaches_a_choice(mode: Mode, value: Taste | None) -> None:
+    tasks = SHOP.tasks("test", 12)
+    true, actions, trees = played(tasks, mode, value)
+    false, others, other_trees = played([relabelled(task) for task in tasks], mode, value)
+    assert actions == others
+    assert all(len(taken) >= 2 for taken in actions.values())
+    assert sum(one.reward != two.reward for one, two in zip(true, false, strict=True)) >= 4
+    for tree, other in zip(trees, other_trees, strict=True):
+        for (path, node), (other_path, twin) in zip(tree.walk(), other.walk(), strict=True):
+            assert [edge.action for edge in path] == [edge.action for edge in other_path]
+            assert [(edge.visits, edge.value_sum) for edge in node.edges] == [
+                (edge.visits, edge.value_sum) for edge in twin.edges
+            ]
+            assert all(edge.reward is None for edge in path)
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_that_leak_would_be_seen(mode: Mode) -> None:
+    """The same comparison on a dynamics that reveals rewards: the choices follow the labels."""
+    tasks = SHOP.tasks("test", 12)
+    _, actions, _ = played(tasks, mode, Taste(flat=True), reveal=True)
+    _, others, _ = played([relabelled(task) for task in tasks], mode, Taste(flat=True), reveal=True)
+    assert actions != others
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_task_is_played_the_same_alone(mode: Mode) -> None:
+    tasks = SHOP.tasks("test", 5)
+    together, actions, _ = played(tasks, mode, Taste())
+    [alone], own, _ = played(tasks[3:4], mode, Taste())
+    assert own[tasks[3].id] == actions[tasks[3].id]
+    assert replace(alone.budget, seconds=0.0) == replace(together[3].budget, seconds=0.0)
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_the_plan_is_what_is_executed(mode: Mode) -> None:
+    tasks = SHOP.tasks("test", 5)
+    outcomes, actions, trees = played(tasks, mode, Taste())
+    assert [tree.task for tree in trees] == list(tasks)
+    for task, tree, outcome in zip(tasks, trees, outcomes, strict=True):
+        plan = [edge.action.text for edge in best_path(tree, "visits" if mode == "lookahead" else EVALUATE.decision)]
+        assert plan and actions[task.id][: len(plan)] == plan
+        assert outcome.steps == len(actions[task.id])
+        assert outcome.budget.environment_steps == tree.budget.environment_steps + outcome.steps
+        assert outcome.budget.simulations == tree.budget.simulations
+        assert 0 < tree.budget.simulations <= (6 if mode == "best_of_n" else 24)
+
+
+def test_greedy_plans_nothing() -> None:
+    outcomes, _, trees = played(SHOP.tasks("test", 5), "greedy", Taste())
+    assert trees == []
+    assert [outcome.budget.environment_steps for outcome in outcomes] == [outcome.steps for outcome in outcomes]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_mode_asks_for_more_states_at_once_than_there_are_tasks(mode: Mode) -> None:
+    """What is in flight at once is what takes memory."""
+    asked: list[int] = []
+
+    class Counting(Shopper):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            asked.append(len(states))
+            return await super().propose(states, count, seeds)
+
+    actors = Actors(Counting(), Counting(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    asyncio.run(play(actors, blind, verified, SHOP.tasks("test", 12), mode, EVALUATE, SEARCH, 7))
+    assert max(asked) == 12
+
+
+def test_best_of_n_keeps_to_other_limits_too() -> None:
+    """Six episodes a task of more than three steps each are too many for ten steps: the last one is finished."""
+    tasks = SHOP.tasks("test", 5)
+    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    search = replace(SEARCH, limits=Limits(simulations=24, environment_steps=10))
+    _, trees = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
+    for tree in trees:
+        chains = [len(path) for path, node in tree.walk() if node.ended]
+        assert sum(chains) == tree.budget.environment_steps >= 10 > sum(chains[:-1])
+        assert len(chains) == tree.budget.simulations < 6
+
+
+@pytest.mark.parametrize(
+    "noisy",
+    [replace(SEARCH, root_noise=0.5), replace(SEARCH, selection="gumbel", gumbel_scale=3.0)],
+    ids=["puct", "gumbel"],
+)
+def test_noise_is_for_training(noisy: SearchConfig) -> None:
+    tasks, quiet = SHOP.tasks("test", 5), replace(noisy, root_noise=0.0, gumbel_scale=0.0)
+    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    played = [
+        asyncio.run(play(actors, blind, verified, tasks, "mcts", EVALUATE, settings, 7))[1]
+        for settings in (quiet, noisy)
+    ]
+    first, second = ([[(edge.prior, edge.visits) for edge in tree.root.edges] for tree in trees] for trees in played)
+    assert first == second
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """Five steps up, each worth 0.25 but the last, which ends it; ``stuck`` raises at the third."""
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "0"),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        height = len(state.messages) // 2 + 1
+        if state.task.id == "stuck" and height == 3:
+            raise OSError("a step is missing")
+        said = (Message("assistant", action.text, action.token_ids), Message("user", str(height)))
+        after = State(state.task, (*state.messages, *said))
+        return Transition(after, 0.0 if height == 5 else 0.25, terminated=height == 5)
+
+
+@dataclass
+class Climber:
+    asked: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        assert count == 1
+        self.asked += [(state.task.id, state.messages[-1].content) for state in states]
+        return [Proposal((1,), (act("climb"),)) for _ in states]
+
+
+@dataclass(frozen=True)
+class RightDoor:
+    """Takes it."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        both = await BothDoors().propose(states, count, seeds)
+        return [replace(proposal, actions=proposal.actions[1:]) for proposal in both]
+
+
+def replanned(
+    model: Dynamics, mode: Mode = "mcts", step_seconds: float | None = None
+) -> tuple[Outcome, list[str], list[Tree]]:
+    """Of the doors, planned in ``model``: how it went, the doors taken, the first tree."""
+    env = Doors()
+    [goal] = env.tasks("test", 1)
+    verified = Recorder(EnvDynamics(env, max_steps=2))
+    search = SearchConfig(limits=Limits(simulations=16), candidates=2, step_seconds=step_seconds)
+    actors = Actors(BothDoors(), RightDoor(), None)
+    [outcome], trees = asyncio.run(replan(actors, model, verified, [goal], mode, EVALUATE, search, 7))
+    return outcome, [ReAct().read(text).call for text in verified.actions[goal.id]], trees  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mode", ["mcts", "beam", "best_first", "lookahead"])
+def test_a_plan_in_a_world_model_takes_no_step_of_the_environment_but_its_own(mode: Mode) -> None:
+    outcome, doors, [tree] = replanned(teller_model(Teller()), mode)
+    assert (outcome.success, doors) == (True, ["r", "r"])
+    assert (outcome.budget.environment_steps, outcome.steps) == (2, 2)
+    assert outcome.budget.imagined_steps > 2
+    assert tree.root.origin == "real"
+    assert {node.origin for node in tree.nodes() if node is not tree.root} == {"imagined"}
+
+
+def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
+    """The model believes in a prize behind ll. Behind the first door it reads that it is wrong, as would another model:
+    what follows is asked with the environment's own words."""
+    teller = Teller(prize=lambda taken: 1.0 if taken == "ll" else 0.0, sight=lambda taken: f"gold glitters at {taken}")
+    model, asked = teller_model(teller), list[str]()
+
+    @dataclass
+    class Listener:
+        async def reset(self, task: Task) -> State:
+            return await model.reset(task)
+
+        async def step(self, state: State, action: Action) -> Transition:
+            asked.append(state.messages[-1].content)
+            return await model.step(state, action)
+
+    outcome, doors, _ = replanned(Listener())
+    assert (outcome.reward, doors) == (0.0, ["l", "l"])  # the model's word chose, the environment's counts
+    assert {"gold glitters at l", "behind door l"} <= set(asked)
+    with pytest.raises(UserError, match="mode is 'greedy', which plans nothing"):
+        replanned(model, "greedy")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Opens as another dynamics does, and fails at every step."""
+
+    inner: Dynamics
+
+    async def reset(self, task: Task) -> State:
+        return await self.inner.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        raise OSError("a stair is missing")
+
+
+def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
+    actors, tasks = Actors(Climber(), Climber(), None), [Task("free", ""), Task("other", "")]
+    outcomes, _ = asyncio.run(play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    assert [outcome.reward for outcome in outcomes] == [1.0, 1.0]
+    assert [outcome.error for outcome in outcomes] == ["planning broke off: OSError: a stair is missing"] * 2
+    assert summarise("climber", "best_of_n", outcomes, 1.0)["errors"] == 2
+    again, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]
+
+
+def test_a_slow_model_is_waited_for() -> None:
+    """Its writer holds the event loop up for longer than a step of the environment may take."""
+
+    @dataclass
+    class Slow(Teller):
+        async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+            time.sleep(0.03)
+            return await super().write(prompts, seeds)
+
+    outcome, doors, [tree] = replanned(teller_model(Slow()), step_seconds=0.02)
+    assert (outcome.success, doors, tree.error) == (True, ["r", "r"], "")
+
+
+def test_where_search_finds_nothing_the_policy_goes_on() -> None:
+    """A model whose every answer is babble."""
+    silent = ExperienceModel(Babbler(), WORDING, max_steps=2)
+    outcome, doors, _ = replanned(silent)
+    assert (doors, outcome.reward, outcome.error) == (["r", "r"], 1.0, "")
+
+
+class Babbler:
+    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+        return [Draft("hm") for _ in prompts]
+
+
+def test_where_a_plan_stops_the_policy_goes_on() -> None:
+    climber, stairs = Climber(), Recorder(Stairs())
+    tasks = [Task("planned", ""), Task("half", ""), Task("free", ""), Task("stuck", "")]
+    plans = [[Edge(act(f"plan {place}"), 1.0) for place in range(length)] for length in (7, 2, 0, 1)]
+    outcomes = asyncio.run(execute(climber, stairs, tasks, [0] * 4, plans))
+    assert stairs.actions == {
+        "planned": [f"plan {place}" for place in range(5)],  # no step after the end
+        "half": ["plan 0", "plan 1", "climb", "climb", "climb"],
+        "free": ["climb"] * 5,
+        "stuck": ["plan 0", "climb", "climb"],
+    }
+    assert sorted(climber.asked) == sorted(
+        [("half", str(height)) for height in (2, 3, 4)]
+        + [("free", str(height)) for height in range(5)]
+        + [("stuck", str(height)) for height in (1, 2)]
+    )
+    assert [outcome.reward for outcome in outcomes] == [1.0, 1.0, 1.0, 0.5]
+    assert [outcome.success for outcome in outcomes] == [True, True, True, False]
+    assert [outcome.steps for outcome in outcomes] == [5, 5, 5, 3]
+    assert [outcome.error for outcome in outcomes] == ["", "", "", "OSError: a step is missing"]
+    assert [outcome.budget.environment_steps for outcome in outcomes] == [5, 5, 5, 2]
+    assert [outcome.budget.proposals for outcome in outcomes] == [0, 3, 5, 2]
+    assert [outcome.budget.generated_tokens for outcome in outcomes] == [0, 6, 10, 4]
+
+
+def test_a_state_that_cannot_be_read_ends_its_episode() -> None:
+    class Short(Climber):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            drawn = await super().propose(states, count, seeds)
+            return [
+                Proposal((), (), "too long") if state.task.id == "long" and len(state.messages) > 5 else proposal
+                for state, proposal in zip(states, drawn, strict=True)
+            ]
+
+    tasks = [Task("long", ""), Task("free", ""), Task("planned", "")]
+    plans = [[], [], [Edge(act("plan"), 1.0)] * 5]
+    long, free, planned = asyncio.run(execute(Short(), Stairs(), tasks, [0] * 3, plans))
+    assert (long.error, long.steps, long.reward, long.budget.environment_steps) == ("too long", 3, 0.75, 3)
+    assert (long.budget.proposals, long.budget.generated_tokens) == (4, 6)
+    assert (free.error, free.steps, planned.error, planned.steps) == ("", 5, "", 5)
+
+
+def test_a_step_that_hangs_is_given_up() -> None:
+    class Hanging(Stairs):
+        async def step(self, state: State, action: Action) -> Transition:
+            if state.task.id == "hangs":
+                await asyncio.Event().wait()
+            return await super().step(state, action)
+
+    tasks = [Task("hangs", ""), Task("free", "")]
+    hung, free = asyncio.run(execute(Climber(), Hanging(), tasks, [0, 0], [(), ()], step_seconds=0.05))
+    assert (hung.error, hung.budget.environment_steps) == ("TimeoutError", 0)
+    assert (free.error, free.steps) == ("", 5)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [  # Newcombe (1998), table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (20, 20, 0.8389, 1.0),
+        (5, 10, 0.2366, 0.7634),
+    ],
+)
+def test_wilson_interval_known_values(successes: int, trials: int, low: float, high: float) -> None:
+    assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_summary_by_hand() -> None:
+    outcomes = [
+        Outcome("a", 1.0, 4, Budget(environment_steps=10, generated_tokens=100)),
+        Outcome("b", 0.5, 6, Budget(environment_steps=20, generated_tokens=50)),
+        Outcome("c", 0.0, 2, Budget(environment_steps=3), "OSError: gone"),
+        Outcome("d", 0.1 + 0.2 + 0.7, 4, Budget()),
+    ]
+    low, high = wilson_interval(2, 4)
+    assert summarise("dpo", "mcts", outcomes, 1.5) == {
+        "policy": "dpo",
+        "mode": "mcts",
+        "success": 0.5,
+        "success_low": low,
+        "success_high": high,
+        "reward": pytest.approx(0.625),
+        "tasks": 4,
+        "errors": 1,
+        "error": "OSError: gone",
+        "steps": 4.0,
+        "environment_steps": 33,
+        "generated_tokens": 150,
+        "seconds": 1.5,
+    }
+
+
+def test_a_row_keeps_its_first_error_in_words_that_a_file_can_hold() -> None:
+    outcomes = [Outcome("a", 1.0, 4), Outcome("b", 0.0, 1, error="a\n \ud800b"), Outcome("c", 0.0, 1, error="later")]
+    assert summarise("dpo", "mcts", outcomes, 1.5)["error"] == "a ?b"
+    assert summarise("dpo", "mcts", outcomes[:1], 1.5)["error"] == ""
+
+
+def test_episodes_that_all_failed_before_a_step_are_no_measurement() -> None:
+    failed = [Outcome("a", 0.0, 0, error="the server answered 500"), Outcome("b", 0.0, 0, error="later")]
+    with pytest.raises(
+        UserError, match=r"no episode of dpo in mode greedy took a step, for all 2 failed.*answered 500"
+    ):
+        summarise("dpo", "greedy", failed, 1.5)
+    for other in (Outcome("c", 0.0, 1, error="OSError: gone"), Outcome("c", 0.0, 0)):
+        assert summarise("dpo", "greedy", [*failed, other], 1.5)["success"] == 0.0
+
+
+def test_no_outcomes_are_refused() -> None:
+    with pytest.raises(UserError, match="dpo in mode mcts has no outcomes"):
+        summarise("dpo", "mcts", [], 1.5)

@@ -1,0 +1,265 @@
+"""Search-and-adapt: which tasks come next, by hand; and small runs of the whole loop."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_doors import BothDoors, Doors
+
+from treeagent.config import load_config
+from treeagent.envs import EnvDynamics
+from treeagent.run.folder import Run
+from treeagent.run.progress import QuietProgress
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.record import to_record
+from treeagent.stages.rounds import (
+    Searched,
+    _vary,
+    choose_tasks,
+    choose_variants,
+    is_worth_learning,
+    part,
+    scaled,
+    update_round,
+)
+from treeagent.stages.search import batches, search_batches
+from treeagent.store import digest, read_records, shard_names, shards, write_shard
+from treeagent.types import UserError
+
+CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
+TREEAGENT = Path(sys.executable).parent / "treeagent"
+SMALL = ["warm_start.episodes=300", "warm_start.sft.max_steps=40", "collect.tasks=8", "evaluate.tasks=4"]
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_the_first_round_takes_the_first_tasks() -> None:
+    assert choose_tasks({}, 4, 0.5) == ([0, 1, 2, 3], [], [])
+
+
+def test_tasks_of_widest_spread_are_searched_again_and_unsolved_ones_told_apart() -> None:
+    searched = {
+        0: Searched(0.1, 0.9),
+        1: Searched(0.5, 0.5),
+        2: Searched(0.0, 0.0),  # all went equally: nothing to learn from it
+        3: Searched(0.4, 0.0),
+    }
+    assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1], [3])
+    assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1], [])
+    assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [], [])
+    assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1], [3])  # no more than have a spread
+
+
+def test_variations_are_of_solved_tasks_of_widest_spread_and_another_each_turn() -> None:
+    searched = {
+        0: Searched(0.1, 0.9),
+        1: Searched(0.5, 0.5),
+        2: Searched(0.0, 1.0),  # nothing to learn from it
+        3: Searched(0.4, 0.0),  # unsolved: no variation can be solved less often
+        4: Searched(0.3, 0.2),
+    }
+    variants = {0: [0, 2], 1: [0, 1, 2], 2: [0], 3: [0], 4: []}
+    assert choose_variants(searched, variants, 9, turn=1) == [(1, 1), (0, 2)]
+    assert choose_variants(searched, variants, 1, turn=2) == [(1, 2)]
+    assert choose_variants(searched, variants, 0, turn=1) == []
+
+
+def test_a_variation_is_worth_learning_if_it_is_harder_yet_solvable() -> None:
+    assert is_worth_learning(0.5, 0.25)
+    assert not is_worth_learning(0.5, 0.0)
+    assert not is_worth_learning(0.5, 0.5)
+
+
+def test_a_share_of_tasks_is_what_it_says_in_decimals() -> None:
+    assert [part(share, 100) for share in (0.29, 0.57, 0.07, 0.0, 1.0)] == [29, 57, 7, 0, 100]
+    assert (part(0.5, 3), part(0.99, 1)) == (1, 0)  # no more than the share
+
+
+def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Path) -> None:
+    tasks = Doors().tasks("train", 2)
+    search = Search(BothDoors(), EnvDynamics(Doors(), max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
+    trees = asyncio.run(search.run(tasks, [0, 1]))
+    config = load_config(CONFIG, ["environment.name=toy_doors:Doors", "environment.options={}"])
+    known = {0: Searched(0.5, 0.9), 1: Searched(0.5, 0.2)}  # 0.25 of the paths succeed: less, and no less
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        write_shard(begun.trees, "vary-1", 0, map(to_record, trees))
+        begun.finish("vary-1", {"batches": [[0, 1]]})
+        for _ in range(2):
+            _vary(config, begun, QuietProgress(), tmp_path / "warm", 1, [(0, 0), (1, 0)], known)
+            [shard] = shards(begun.trees, "collect-1-varied")
+            assert [record["task"]["id"] for record in read_records(begun.trees, "collect-1-varied")] == [tasks[0].id]
+            shard.unlink()
+
+
+def test_limits_are_scaled() -> None:
+    assert scaled(Limits(simulations=8, seconds=1.5), 2.5) == Limits(simulations=20, seconds=3.75)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("adapt") / "run"
+    settings = [*SMALL, "workers=1", "adapt.rounds=2", "adapt.effort=2.0", "update.keep_trees=0.75"]
+    done = treeagent("train", "--config", CONFIG, "--out", out, *settings)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
+    assert shard_names(run / "trees")[:2] == ["collect-1", "collect-2"]
+    rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert rows[1]["environment_steps"] > rows[0]["environment_steps"] > 0
+    assert {"success", "reward_std", "entropy", "invalid", "repetition", "validation"} <= set(rows[0])
+    for number in (1, 2):
+        for method in ("dpo", "grpo"):
+            assert (run / "checkpoints" / f"round-{number}-{method}" / "config.json").is_file()
+
+
+def test_a_task_searched_again_is_chosen_by_what_the_first_round_found(run: Path) -> None:
+    first = {place for batch in Run.open(run).facts("collect-1")["batches"] for place in batch}
+    second = {place for batch in Run.open(run).facts("collect-2")["batches"] for place in batch}
+    assert first == set(range(8))
+    assert len(second) == 8
+    assert 4 <= len(second - first) <= 8  # half of them at most are old
+
+
+def test_the_first_and_the_best_policy_are_compared_in_every_mode(run: Path) -> None:
+    rows = json.loads((run / "results.json").read_text())
+    best = Run.open(run).facts("adapt")["best"]
+    measured = [(row["policy"], row["mode"]) for row in rows]
+    for mode in ("greedy", "best_of_n", "mcts"):
+        assert ("warm", mode) in measured and (best, mode) in measured
+    assert {policy for policy, mode in measured if mode == "greedy"} == {"warm", "round-1-grpo", "round-2-grpo"}
+
+
+def test_a_finished_loop_resumes_to_the_same_table(run: Path) -> None:
+    before = (run / "results.json").read_bytes()
+    done = treeagent("train", "--out", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert (run / "results.json").read_bytes() == before
+
+
+def test_an_update_learns_from_all_rounds_of_another_run_under_settings_of_its_own(run: Path, tmp_path: Path) -> None:
+    command: list[str | Path] = ["--out", tmp_path / "dpo", "--trees", run, "update.dpo.max_steps=2"]
+    updated = treeagent("update", "dpo", run / "checkpoints" / "warm", *command)
+    assert updated.returncode == 0, updated.stderr
+    assert Run.open(tmp_path / "dpo").facts("dpo")["update"]["steps"] == 2
+    assert Run.open(tmp_path / "dpo").config.collect == Run.open(run).config.collect
+    other = treeagent("update", "dpo", run / "checkpoints" / "round-1-dpo", *command)
+    assert other.returncode == 2
+    assert "the dpo of" in other.stderr and "choose another --out" in other.stderr.replace("\n", " ")
+
+
+def test_a_lost_shard_is_searched_anew(run: Path, tmp_path: Path) -> None:
+    before = digest(read_records(run / "trees"))
+    copy = shutil.copytree(run, tmp_path / "copy")
+    shards(copy / "trees", "collect-2")[0].unlink()
+    assert treeagent("train", "--out", copy, "--resume").returncode == 0
+    assert digest(read_records(copy / "trees")) == before
+
+
+def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = treeagent(
+        "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1", *SMALL,
+        "adapt.rounds=3", "adapt.patience=1", 'adapt.methods=["dpo"]', "update.pairs.min_margin=3",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert Run.open(out).facts("adapt")["rounds"] == 2, "one that learns nothing is no better"
+    why = "round 1 learns nothing by dpo: "
+    assert done.stderr.count(why) == 2, "at once, and after the results"
+    assert {row["policy"] for row in json.loads((out / "results.json").read_text())} == {"warm"}
+    assert [sentence.startswith(why) for sentence in Run.open(out).alarms()].count(True) == 1
+    assert why in treeagent("show", out).stdout and why in (out / "report.html").read_text()
+
+
+def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> None:
+    """The update stays undone, so that the run goes on with it once the file is mended."""
+    config = load_config(CONFIG, ["update.processes=2", "update.accelerate_config=nowhere.yaml"])
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        with pytest.raises(UserError, match=r"nowhere.yaml is not a file: make it by accelerate config"):
+            update_round(config, begun, QuietProgress(), tmp_path / "warm", 1, ["collect-1"])
+        assert not begun.stages()
+
+
+@pytest.mark.slow
+def test_a_collection_ends_with_the_batch_that_reaches_its_limit(run: Path, tmp_path: Path) -> None:
+    checkpoint = run / "checkpoints" / "warm"
+    spent = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        done = treeagent(
+            "collect", checkpoint, "--config", CONFIG, "--out", out, f"workers={workers}",
+            "collect.tasks=24", "collect.batch=4", "collect.limits.simulations=50",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        budgets = [record["budget"]["simulations"] for record in read_records(out / "trees", "collect")]
+        batches = [sum(budgets[start : start + 4]) for start in range(0, len(budgets), 4)]
+        assert sum(batches) >= 50 > sum(batches[:-1])
+        assert len(shards(out / "trees", "collect")) == len(batches) < 6
+        assert Run.open(out).facts("collect")["simulations"] == sum(batches)
+        spent.append(budgets)
+    assert spent[0] == spent[1]
+
+
+def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> None:
+    """DAPO's dynamic sampling: one candidate a state gives a single path, whose return differs from nothing."""
+    out = tmp_path / "run"
+    done = treeagent(
+        "collect", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1",
+        "collect.tasks=4", "collect.batch=4", "collect.resample=2", "search.candidates=1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert Run.open(out).facts("collect")["batches"] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    with Run.create(out, Run.open(out).config, resume=True) as again:
+        jobs = batches(again.config, again, run / "checkpoints" / "warm", "collect-1", range(4))
+        search_batches(again.config, again, QuietProgress(), jobs, free=20)
+        assert again.facts("collect-1")["batches"] == [[0, 1, 2, 3], [20, 21, 22, 23], [24, 25, 26, 27]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["adapt.methods=[]"], "adapt: methods is empty"),
+        (["adapt.rounds=0"], "adapt.rounds is 0"),
+        (["adapt.imagined=[0.5, 0.5]"], "adapt: imagined names 2 shares for 3 rounds"),
+        (["adapt.imagined=1.5"], "adapt.imagined is 1.5"),
+        (["world.generator=remote"], "world: generator is 'remote', but no model is named"),
+        (
+            ["environment.name=sql", "environment.options={}", "adapt.variations=0.5", "adapt.rounds=1"],
+            "offers no harder variations of its tasks",
+        ),
+        (["adapt.rounds=100", "collect.tasks=2000"], "this store has about"),
+        (
+            ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],
+            "world.encoder.model '/nowhere' cannot be loaded",
+        ),
+        (["adapt.imagined=0.5", "world.device_map=here"], "world.device_map is 'here', which torch cannot use here: "),
+        (
+            [
+                "adapt.imagined=0.5",
+                "world.teacher.model=m",
+                "world.teacher.remote.url=http://127.0.0.1:9/v1",
+                "world.teacher.remote.retries=0",
+            ],
+            "correct world.teacher.remote.url",
+        ),
+        (["world.encoder.kind=sentence-transformers"], "world.encoder: kind is 'sentence-transformers', but no model"),
+        (["world.encoder.model=m"], "world.encoder: model is 'm', but kind is 'lexical', which has none"),
+    ],
+)
+def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], says: str) -> None:
+    done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings)
+    assert done.returncode == 2
+    assert says in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr

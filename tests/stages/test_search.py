@@ -1,0 +1,171 @@
+"""What the jobs of an update make of trees."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
+from treeagent.config import RunConfig, load_config
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.run.folder import Run
+from treeagent.run.progress import RichProgress
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.search import BatchJob, search_batch
+from treeagent.stages.update import TrainJob, sample_value_rows, train_policy, update
+from treeagent.store import write_shard
+from treeagent.types import Action, Message, State, Task, UserError
+
+TASK = Task("t", "earn")
+
+
+def tree(reward: float, value: float, *, terminated: bool) -> Tree:
+    """One step that earned ``reward`` and led to a state of V ``value``, or to the end."""
+    action = Action("go", "go", token_ids=(2, 3))
+    after = State(TASK, (Message("user", "earn"), Message("assistant", "go"), Message("user", "on")))
+    child = Node(after, value=value, context_ids=(4,), terminated=terminated)
+    root = Node(State(TASK, (Message("user", "earn"),)), context_ids=(1,))
+    root.edges = [Edge(action, 1.0, 1, reward, reward, child)]
+    return Tree(TASK, 0, root)
+
+
+def targets(*trees: Tree) -> set[float]:
+    head = ValueHead(4)
+    return {target for row in sample_value_rows(trees, RunConfig(), head.reward_range) for target in row.value_targets}
+
+
+def test_an_estimate_behind_a_reward_is_held_within_the_range_of_returns() -> None:
+    assert targets(tree(0.25, 0.5, terminated=False)) == {0.75}
+    assert targets(tree(0.5, 0.6, terminated=False)) == {1.0}
+    assert targets(tree(-0.5, 0.25, terminated=False)) == {0.0}
+
+
+def test_a_return_out_of_range_is_left_to_the_head_to_refuse() -> None:
+    found = targets(tree(7.0, 0.0, terminated=True))
+    assert found == {7.0}
+    with pytest.raises(UserError, match="value target 7 lies outside the head's reward range"):
+        ValueHead(4).rescale(torch.tensor(sorted(found)))
+
+
+SHAPE = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=512)
+TOKENIZER = train_tokenizer(["Thought: earn Action: go on"] * 5, SHAPE)
+CHAT = ChatFormat(TOKENIZER)
+
+
+def bought(task: Task, reward: float) -> Tree:
+    """One step to the end, which nobody judged: its tokens are not known."""
+    opening = (Message("user", "earn"),)
+    said = CHAT.encode_action("Action: go")
+    action = Action("Action: go", "go", "", said, (-0.1,) * len(said))
+    after = State(task, (*opening, Message("assistant", action.text, said), Message("user", "on")))
+    root = Node(State(task, opening), context_ids=CHAT.prompt_ids(opening))
+    root.edges = [Edge(action, 1.0, 1, reward, reward, Node(after, terminated=True))]
+    return Tree(task, 0, root)
+
+
+def updated(folder: Path, trees: list[Tree], *settings: str) -> tuple[dict[str, Any], list[float]]:
+    """What an update of a policy without a head returns, and the losses that its training told."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), folder / "base")
+    (folder / "trees").mkdir()
+    write_shard(folder / "trees", "collect", 0, map(to_record, trees))
+    told = list[float]()
+    config = load_config(
+        None,
+        [
+            "environment.options={products=200,difficulty=1}",
+            "policy.max_new_tokens=4",
+            "update.rft.max_steps=2",
+            "update.targets.min_return=-1",
+            "update.validation_tasks=1",
+            *settings,
+        ],
+    )
+    job = TrainJob(config, folder / "base", "rft", folder / "trees", ("collect",), folder / "rft", folder / ".rft")
+    facts = train_policy(job, lambda event: told.extend(value for key, value in event.metrics.items() if key == "loss"))
+    return facts, told
+
+
+@pytest.mark.parametrize(
+    ("rewards", "reason"),
+    [
+        ([1.0], r"value targets of 1 task"),
+        ([1.0, -1.0], r"value target -1 lies outside .* set environment.returns"),
+    ],
+)
+def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_trained(
+    rewards: list[float], reason: str, tmp_path: Path
+) -> None:
+    trees = [bought(replace(TASK, id=f"t{place}"), reward) for place, reward in enumerate(rewards)]
+    told = list[float]()
+    with pytest.raises(UserError, match=reason):
+        _, told = updated(tmp_path, trees)
+    assert told == []
+    assert not (tmp_path / "rft").exists()
+
+
+def test_a_first_head_learns_what_ends_are_worth(tmp_path: Path) -> None:
+    """Also from trees that were searched without one, which no estimate read; and an opening that failed is no end."""
+    trees = [bought(replace(TASK, id=f"t{place}"), float(place % 2)) for place in range(6)]
+    failed = Tree(TASK, 0, Node(State(TASK, ()), truncated=True), error="OSError: down")
+    facts, told = updated(tmp_path, [*trees, failed])
+    assert len(told) > 0
+    positions = facts["value"]["train_positions"] + facts["value"]["held_out_positions"]
+    assert positions == 2 * len(trees)  # the opening and the end of each
+    assert load_checkpoint(tmp_path / "rft").head is not None
+
+
+def test_an_update_that_changed_nothing_says_so(tmp_path: Path) -> None:
+    """A policy that solves none of its validation tasks before or after."""
+    facts, _ = updated(tmp_path, [bought(replace(TASK, id=f"t{place}"), 1.0) for place in range(4)])
+    assert facts["update"]["best_step"] == 0
+    [sentence] = facts["alarms"]
+    assert sentence.startswith(
+        "rft acts as the policy that it was to improve: no later validation solved more of the 1"
+    )
+
+
+def test_other_returns_make_another_head(tmp_path: Path) -> None:
+    trees = [bought(replace(TASK, id=f"t{place}"), (-1.0) ** place) for place in range(4)]
+    updated(tmp_path, trees, "environment.returns=[-1,1]")
+    head = load_checkpoint(tmp_path / "rft").head
+    assert head is not None and head.reward_range == (-1.0, 1.0)
+    with pytest.raises(ValueError, match=r"returns \(1, 0\) is no range"):
+        load_config(None, ["environment.returns=[1,0]"])
+
+
+def test_trees_of_another_temperature_are_refused_where_probabilities_are_compared(tmp_path: Path) -> None:
+    with (
+        Run.create(tmp_path / "cool", load_config(None, ["policy.temperature=0.7"]), resume=False) as cool,
+        Run.create(tmp_path / "warm", RunConfig(), resume=False) as warm,
+        pytest.raises(
+            UserError, match=r"policy.temperature is 1, but the trees of .*cool were sampled at 0.7, .* grpo"
+        ),
+    ):
+        update(warm.config, warm, RichProgress(), tmp_path / "base", ["rft", "grpo"], cool)
+
+
+@pytest.mark.parametrize("mode", ["mcts", "beam", "lookahead"])
+def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_path: Path) -> None:
+    """They would want the rewards that evaluation withholds; the likeliest end is what is left to go by."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    config = load_config(
+        None,
+        [
+            "environment.options={products=200,difficulty=1}",
+            "environment.max_steps=2",
+            "policy.max_new_tokens=4",
+            "search={limits={simulations=2},candidates=2,rollout_weight=1.0}",
+        ],
+    )
+    collecting = BatchJob(config, tmp_path / "base", "collect", 0, [0], tmp_path)
+    assert search_batch(collecting, lambda event: None).budget.estimates > 0
+    job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", mode)  # type: ignore[arg-type]
+    outcomes, _ = evaluate_batch(job, lambda event: None)
+    assert [outcome.error for outcome in outcomes] == ["", ""]

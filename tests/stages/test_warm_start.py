@@ -1,0 +1,226 @@
+"""Early experience in a warm start: what it trains on, what it costs, and that no interruption changes the weights."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from safetensors.torch import load_file
+from torch import equal
+from toy_doors import Doors, Opener
+
+from treeagent.agent.checkpoint import load_checkpoint
+from treeagent.config import load_config
+from treeagent.envs import EnvDynamics
+from treeagent.envs.shop import ShopEnv
+from treeagent.generators.grammar import ReAct
+from treeagent.run.folder import Run, RunError
+from treeagent.run.progress import Advance, QuietProgress
+from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstrated
+from treeagent.stages.warm_start import _lessons, warm_start
+from treeagent.types import Task
+
+CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
+EARLY = "warm_start.early_experience."
+SMALL = ["workers=1", "warm_start.episodes=24", "warm_start.noise=0.5", "warm_start.sft.max_steps=6"]
+BOTH = [
+    f"{EARLY}rows=both", f"{EARLY}share=0.34", f"{EARLY}world_steps=4", "warm_start.sft.save_every=2",
+    "warm_start.max_tokens=400", "policy.max_new_tokens=80",
+]  # fmt: skip
+
+
+class Interrupting(QuietProgress):
+    """As Ctrl-C at a step of the piece of work of that name."""
+
+    def __init__(self, name: str, step: int) -> None:
+        self.name, self.step = name, step
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        done = 0
+
+        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+            nonlocal done
+            done += count
+            if (name, done) == (self.name, self.step):
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+def start(out: Path, overrides: Sequence[str], *interruptions: tuple[str, int]) -> tuple[Path, dict[str, Any]]:
+    """The warm checkpoint and its stage's facts, resumed after each interruption."""
+    config = load_config(CONFIG, [*SMALL, *overrides])
+    for name, step in interruptions:
+        with Run.create(out, config, resume=True) as run, pytest.raises(KeyboardInterrupt):
+            warm_start(config, run, Interrupting(name, step))
+    with Run.create(out, config, resume=True) as run:
+        return warm_start(config, run, QuietProgress()), run.facts("warm_start")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    ours, theirs = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    return ours.keys() == theirs.keys() and all(equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Never interrupted."""
+    return start(tmp_path_factory.mktemp("whole") / "run", BOTH)
+
+
+def test_an_interrupted_warm_start_resumes_to_the_same_weights(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    checkpoint, facts = whole
+    cut, again = start(tmp_path / "run", BOTH, ("warm_start_world", 3), ("warm_start", 4))
+    assert same_weights(checkpoint, cut)
+    assert not list(checkpoint.parent.glob(".*")) and not list(cut.parent.glob(".*"))
+    assert facts | {"update": 0} == again | {"update": 0}
+    rows = Run.open(checkpoint.parent.parent).metrics()
+    assert {row["stage"] for row in rows} == {"warm_start_world", "warm_start"}
+
+
+def test_what_is_tried_beside_the_demonstrations_is_counted_and_changes_none_of_them(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    _, early = whole
+    _, plain = start(tmp_path / "run", ["warm_start.max_tokens=400"])
+    assert plain["world_rows"] == plain["reflections"] == 0
+    assert early["world_rows"] > 20 and early["reflections"] > 10
+    for same in ("demonstrations", "demonstration_success", "rows", "left_out"):
+        assert plain[same] == early[same]
+    assert plain["rows"] + plain["left_out"] == plain["demonstrations"]
+    assert early["environment_steps"] > 2 * plain["environment_steps"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            [*BOTH, "policy.max_new_tokens=10"],
+            r"leave [1-9]\d* world rows .* and 0 reflections within policy.max_new_tokens \(10\)",
+        ),
+        (
+            [*BOTH, "warm_start.max_tokens=30"],
+            r"leave 0 world rows within warm_start.max_tokens \(30\) and 0 reflections",
+        ),
+        (["warm_start.max_tokens=30"], r"none of [1-9]\d* demonstrations .* within warm_start.max_tokens \(30\)"),
+    ],
+)
+def test_rows_that_are_wanted_but_too_long_are_refused(tmp_path: Path, settings: list[str], said: str) -> None:
+    config = load_config(CONFIG, [*SMALL, *settings])
+    with Run.create(tmp_path / "run", config, resume=False) as run, pytest.raises(RunError, match=said):
+        warm_start(config, run, QuietProgress())
+
+
+class OneWay(ShopEnv):
+    snapshot_kind = "none"
+
+
+def test_an_environment_without_a_way_back_is_refused(tmp_path: Path) -> None:
+    config = load_config(CONFIG, [*SMALL, *BOTH, "environment.name=test_warm_start:OneWay", "environment.options={}"])
+    with (
+        Run.create(tmp_path / "run", config, resume=False) as run,
+        pytest.raises(RunError, match=r"rows is 'both', which tries .* cannot go back to a state: set it to 'none'"),
+    ):
+        warm_start(config, run, QuietProgress())
+
+
+class Stuck(Doors):
+    """Task 1 does not reset; at task 2 the demonstrator gives up behind its first door, and at any it does so where
+    alone ``l`` was taken."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.seed = seed
+        if seed == 1:
+            raise RuntimeError("the server is busy")
+        return super().reset(seed=seed, options=options)
+
+    def snapshot(self) -> object:
+        return super().snapshot(), self.seed
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        place, self.seed = cast(tuple[object, int], snapshot)
+        super().restore(place)
+
+    def demonstrator(self, noise: float) -> "GivesUp":
+        return GivesUp(noise, self)
+
+
+@dataclass(frozen=True)
+class GivesUp(Opener):
+    env: Stuck
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        if self.env.taken == "l" or (self.env.seed == 2 and self.env.taken):
+            raise RuntimeError("I give up")
+        return super().act(rng)
+
+
+def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
+    env = Stuck()
+    player, erring = env.demonstrator(0.0), env.demonstrator(1.0)
+    dynamics = EnvDynamics(env, max_steps=3)
+    trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct()))
+    assert [tree.error for tree in trees] == [
+        "", "RuntimeError: the server is busy", "RuntimeError: I give up", "",
+    ]  # fmt: skip
+    assert [len(demonstrated(tree)) for tree in trees] == [2, 0, 1, 2]
+    assert [tree.budget.simulations for tree in trees] == [1, 0, 0, 1]
+    beside = Alternatives(player, erring, 1)
+    trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct(), alternatives=beside))
+    assert [tree.error for tree in trees] == [
+        "RuntimeError: I give up", "RuntimeError: the server is busy",
+        "RuntimeError: I give up", "RuntimeError: I give up",
+    ]  # fmt: skip
+    assert [len(demonstrated(tree)) for tree in trees] == [2, 0, 1, 2]
+
+
+def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
+    config, warm = load_config(CONFIG, SMALL), load_checkpoint(whole[0])
+    expected = {"": 1.0, "rr": None, "r": None}
+    for breaks_at, outcome in expected.items():
+        env = Doors(breaks_at=breaks_at)
+        (tree,) = demonstrate(
+            EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
+        )
+        lessons = _lessons(config, warm)(tree)
+        assert lessons.outcome == outcome
+        targets = [target for row in lessons.imitation for target in row.value_targets]
+        assert targets == ([1.0] * 3 if outcome else [])
+
+
+class Busy(ShopEnv):
+    """Every other task does not reset."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        if cast(Task, (options or {})["task"]).id.endswith(("1", "3", "5", "7", "9")):
+            raise RuntimeError("the server is busy")
+        return super().reset(seed=seed, options=options)
+
+
+class Away(ShopEnv):
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        raise RuntimeError("the server is away")
+
+
+def test_a_warm_start_goes_on_without_the_demonstrations_that_fail(tmp_path: Path) -> None:
+    named = "environment.name=test_warm_start:{}"
+    _, facts = start(tmp_path / "busy", ["warm_start.max_tokens=400", named.format("Busy"), "environment.options={}"])
+    assert (facts["demonstrations"], facts["demonstrations_failed"]) == (24, 12)
+    config = load_config(CONFIG, [*SMALL, named.format("Away"), "environment.options={}"])
+    with (
+        Run.create(tmp_path / "away", config, resume=False) as run,
+        pytest.raises(RunError, match=r"none of the first 24 demonstrations .* .RuntimeError: the server is away"),
+    ):
+        warm_start(config, run, QuietProgress())

@@ -1,0 +1,477 @@
+"""``treeagent world`` on the trees of a small run."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from toy_doors import BothDoors, Doors, Teller, served
+
+from treeagent.config import RunConfig, WorldConfig, dump_config, load_config
+from treeagent.envs import EnvDynamics, make_env
+from treeagent.imagination.load import world_model
+from treeagent.run.folder import Run, RunError
+from treeagent.run.progress import QuietProgress
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.stages.audit import audit_world, kinds
+from treeagent.stages.world import experiences, fit, split
+from treeagent.store import read_as, write_shard
+from treeagent.types import Message, Split, Task, UserError
+from treeagent.world_model.encoder import LexicalEncoder
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.transition import Experience
+from treeagent.world_model.wording import Answer
+
+CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
+TREEAGENT = Path(sys.executable).parent / "treeagent"
+KEYS = {
+    "observation_agreement",
+    "observation_exact",
+    "reward_accuracy",
+    "reward_error",
+    "transition_error",
+    "termination_accuracy",
+    "optimism",
+    "cr",
+    "lambda_cap",
+}
+WORLD = [
+    "world.scratch.width=64",
+    "world.scratch.layers=2",
+    "world.sft.max_steps=120",
+    "world.sft.learning_rate=6e-3",
+    "world.hard_steps=10",
+    "world.max_new_tokens=120",
+    "world.held_out=0.3",
+    "world.audit_steps=20",
+    "world.examples=1",
+    "world.reasoning=false",  # learnt in fewer steps
+]
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("world") / "run"
+    settings = ["workers=1", "warm_start.episodes=300", "warm_start.sft.max_steps=40", "evaluate.tasks=2"]
+    done = treeagent("train", "--config", CONFIG, "--out", out, *settings, "adapt.rounds=1", 'adapt.methods=["rft"]')
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
+    before = treeagent("world", "eval", run)
+    assert before.returncode == 2 and "has no world model: fit one with treeagent world fit" in before.stderr
+    fitted = treeagent("world", "fit", run, *WORLD)
+    assert fitted.returncode == 0, fitted.stderr
+    facts = Run.open(run).facts("world")
+    assert facts["learnt"] >= facts["rows"] > 0 and facts["held_out"] > 0
+    assert (facts["update"]["steps"], facts["hard"]["steps"]) == (120, 10)
+    audited = treeagent("world", "eval", run, "--json")
+    assert audited.returncode == 0, audited.stderr
+    found = json.loads(audited.stdout)
+    assert set(found) >= KEYS
+    assert found == json.loads((run / "fidelity.json").read_text())
+    assert 0 <= found["lambda_cap"] <= 1
+    assert found["unreadable"] < 0.5  # so many steps teach the form at least
+    assert found["openings"]["observation_exact"] > 0.5
+    table = treeagent("world", "eval", run)
+    assert "share of imagined experience at most" in table.stdout.replace("\n", " ")
+
+
+def test_a_world_model_is_an_environment_to_every_command(run: Path, tmp_path: Path) -> None:
+    """It is told apart from the real one in all that is counted and kept."""
+    imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}", "workers=1"]
+    checkpoint = run / "checkpoints" / "warm"
+    played = treeagent(
+        "eval", checkpoint, "--config", CONFIG, "--out", tmp_path / "played", *imagined, "evaluate.tasks=3",
+        'evaluate.modes=["greedy"]',
+    )  # fmt: skip
+    assert played.returncode == 0, played.stderr
+    (row,) = json.loads((tmp_path / "played" / "results.json").read_text())
+    assert (row["tasks"], row["environment_steps"]) == (3, 0)
+    collected = treeagent(
+        "collect", checkpoint, "--config", CONFIG, "--out", tmp_path / "trees", *imagined, "collect.tasks=3"
+    )
+    assert collected.returncode == 0, collected.stderr
+    facts = Run.open(tmp_path / "trees").facts("collect")
+    assert facts["environment_steps"] == 0 < facts["imagined_steps"]
+    trees = list(read_as(from_record, tmp_path / "trees" / "trees", "collect"))
+    assert {node.origin for tree in trees for node in tree.nodes()} == {"imagined"}
+    assert not [tree.error for tree in trees if tree.error]
+
+
+def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None:
+    """Every step of the environment is one that was executed, as its greedy twin's are."""
+    checkpoint = run / "checkpoints" / "warm"
+    settings = ["workers=1", "evaluate.tasks=3", 'evaluate.modes=["greedy","mcts"]', "search.limits.simulations=4"]
+    command: list[str | Path] = ["eval", checkpoint, "--config", CONFIG, "--out", tmp_path / "planned", *settings]
+    planned = treeagent(*command, f"evaluate.world={run}")
+    assert planned.returncode == 0, planned.stderr
+    rows = json.loads((tmp_path / "planned" / "results.json").read_text())
+    assert [(row["mode"], row["environment_steps"]) for row in rows] == [
+        (row["mode"], round(row["steps"] * 3)) for row in rows
+    ]
+    trees = list(read_as(from_record, tmp_path / "planned" / "trees"))
+    assert len(trees) == 3 and sum(tree.budget.imagined_steps for tree in trees) > 0
+    other = treeagent(
+        *command,
+        "environment.name=frozenlake",
+        "environment.options={size=4}",
+        f"evaluate.world={run}",
+        "--out",
+        tmp_path / "other",
+    )
+    assert other.returncode == 2
+    assert "is of environment 'shop', not of 'frozenlake'" in other.stderr.replace("\n", " ")
+
+
+def test_an_environment_that_cannot_be_imagined_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="environment 'imagined' wants option run: Field required"):
+        make_env("imagined")
+    with pytest.raises(RunError, match="holds no run"):
+        make_env("imagined", {"run": str(tmp_path)})
+    (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
+    with pytest.raises(UserError, match="has no world model: fit one with treeagent world fit"):
+        make_env("imagined", {"run": str(tmp_path)})
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("trees"))
+    settings = tmp_path / "run" / "world.toml"
+    imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}"]
+    settings.write_text(dump_config(load_config(settings, imagined)))
+    with pytest.raises(UserError, match="is imagined itself: give the run of a real one"):
+        make_env("imagined", {"run": str(tmp_path / "run")})
+    again = treeagent(
+        "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", tmp_path / "again", "adapt.imagined=0.5",
+        *imagined,
+    )  # fmt: skip
+    assert again.returncode == 2
+    assert "is imagined itself: set it to 0" in again.stderr.replace("\n", " ")
+
+
+def test_an_audit_of_tasks_that_were_learnt_from_is_refused(run: Path) -> None:
+    leaky = treeagent("world", "eval", run, "world.held_out=0.7")
+    assert leaky.returncode == 2
+    said = leaky.stderr.replace("\n", " ")
+    assert "of the tasks that world.held_out 0.7 holds out" in said and "or fit it anew" in said
+
+
+def test_a_config_gives_a_fit_its_world_settings_and_the_run_all_others(run: Path, tmp_path: Path) -> None:
+    config = tmp_path / "other.toml"
+    config.write_text('[environment]\nname = "frozenlake"\n[world]\naudit_steps = 20\n')
+    for name in ("copy", "another"):
+        shutil.copytree(run, tmp_path / name)
+        (tmp_path / name / "world.toml").unlink()
+    fitted = treeagent("world", "fit", tmp_path / "copy", "--config", config, *WORLD, "world.sft.max_steps=1")
+    assert fitted.returncode == 0, fitted.stderr
+    kept, own = load_config(tmp_path / "copy" / "world.toml"), Run.open(run).config
+    assert (kept.environment, kept.warm_start, kept.seed) == (own.environment, own.warm_start, own.seed)
+    other = treeagent("world", "fit", tmp_path / "another", *WORLD, "environment.max_steps=3")
+    assert other.returncode == 2
+    assert "leave environment.* out" in other.stderr.replace("\n", " ")
+
+
+def test_another_fit_of_the_same_run_is_refused_by_the_setting_that_differs(run: Path) -> None:
+    again = treeagent("world", "fit", run, *WORLD, "world.reasoning=true")
+    assert again.returncode == 2
+    assert "world.reasoning changed" in again.stderr.replace("\n", " ")
+    assert treeagent("world", "fit", run, *WORLD).returncode == 0  # done already
+
+
+def test_held_out_tasks_are_apart_from_those_learnt_from(run: Path) -> None:
+    config = load_config(run / "config.toml", ["world.held_out=0.3"])
+    learnt, held_out = split(config, experiences(Run.open(run)))
+    assert not {one.task_id for one in learnt} & {one.task_id for one in held_out}
+    assert len({one.digest() for one in learnt}) == len(learnt)
+    assert learnt and held_out
+
+
+def test_a_step_that_tasks_of_both_sides_share_is_held_out() -> None:
+    """Small games of one prompt begin alike; what a game says of itself is another's as well."""
+    names = [f"game {number}" for number in range(20)]
+    same = [Experience(name, (Message("user", "win"),), "look", "a room") for name in names]
+    own = [Experience(name, (Message("user", "win"),), "wait", name) for name in names]
+    learnt, held_out = split(RunConfig(world=WorldConfig(held_out=0.3)), iter([*same, *own]))
+    assert [one.observation for one in held_out].count("a room") == 1
+    assert {one.observation for one in learnt} == set(names) - {one.observation for one in held_out}
+
+
+def test_a_step_that_was_learnt_before_stays_learnt_whoever_shares_it() -> None:
+    config = RunConfig(world=WorldConfig(held_out=0.3))
+    here, there = (Message("user", "win"),), (Message("user", "lose"),)
+    names = [f"game {number}" for number in range(20)]
+    begun = [Experience(name, here, "look", "a room") for name in names]
+    _, [one] = split(config, begun)  # held out, as long as none has learnt it
+    [before] = split(config, [each for each in begun if split(config, [each])[0]])[0]
+    own = Experience(one.task_id, there, "look", "a hall")
+    assert split(config, [one, own], [before]) == ([before], [own])
+
+
+class OneGame(Doors):
+    """All tasks are told in the same words, so that they share every step."""
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [replace(task, prompt="find the prize") for task in super().tasks(split, count, start)]
+
+
+def searched(env: Doors, places: Iterable[int]) -> list[Tree]:
+    tasks = [task for place in places for task in env.tasks("train", 1, place)]
+    search = Search(BothDoors(), EnvDynamics(env, max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
+    return asyncio.run(search.run(tasks, range(len(tasks))))
+
+
+def told(*settings: str) -> RunConfig:
+    """Of a world model on a server, which has memory only."""
+    others = ["environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=2"]
+    world = ["world.generator=remote", "world.model=teller", "world.reasoning=false", "world.held_out=0.4"]
+    return load_config(CONFIG, [*others, *world, *settings])
+
+
+def test_a_memory_that_is_lost_is_told_before_a_tree_asks_it(tmp_path: Path) -> None:
+    with served(Teller()) as url:
+        config = told("world.examples=1", f"world.remote.url={url}")
+        with pytest.raises(UserError, match=r"world.sqlite does not exist"), world_model(config, tmp_path / "world"):
+            pass
+        with world_model(replace(config, world=replace(config.world, examples=0)), tmp_path / "world"):
+            pass  # it asks for none
+
+
+def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path) -> None:
+    """Each tree has six steps, of which three fit twice and not a third time and a half."""
+
+    @dataclass
+    class Listener(Teller):
+        heard: set[int] = field(default_factory=set[int])
+
+        def answer(self, prompt: str) -> Answer:
+            if not prompt.rstrip().endswith("Action: reset"):
+                self.heard.add(int(re.findall(r"prize (\d+)", prompt)[-1]))
+            return super().answer(prompt)
+
+    with served(listener := Listener()) as url:
+        config = told("world.audit_steps=20", f"world.remote.url={url}")
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder())
+            empty.add([])
+            empty.close()
+            for number in (2, 10):  # by name the tenth comes first
+                trees = searched(Doors(), range(20 * number, 20 * number + 20))
+                write_shard(run.trees, f"collect-{number}", 0, map(to_record, trees))
+                listener.heard.clear()
+                assert audit_world(config, run, run.checkpoints / "world").overall.steps == 18
+                assert len(listener.heard) == 3
+                assert all(20 * number <= place < 20 * number + 20 for place in listener.heard)
+
+
+def test_an_unreadable_reward_is_off_by_the_range_of_returns(tmp_path: Path) -> None:
+    @dataclass
+    class Liar(Teller):
+        def answer(self, prompt: str) -> Answer:
+            return Answer("a dragon", 9.0, terminated=True)
+
+    with served(Liar()) as url:
+        config = told("environment.returns=[-1, 2]", f"world.remote.url={url}")
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder())
+            empty.add([])
+            empty.close()
+            write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(20))))
+            found = audit_world(config, run, run.checkpoints / "world")
+    assert (found.overall.unreadable, found.overall.reward_error) == (1.0, 3.0)
+    assert found.bound is not None and found.bound.transition == 4 * (1 / 2) * 3.0 * 2**2
+
+
+def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> None:
+    config, env = told(), OneGame()
+    places = {True: list[int](), False: list[int]()}
+    for place, task in enumerate(env.tasks("train", 20)):
+        alone = Experience(task.id, (Message("user", "win"),), "look", "a room")
+        places[bool(split(config, [alone])[1])].append(place)
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        write_shard(run.trees, "collect-0", 0, map(to_record, searched(env, places[False][:2])))
+        write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(9))))  # a round to be done again
+        first = fit(config, run, QuietProgress(), run.checkpoints / "world-1")
+        assert run.facts("world-1")["learnt"] == 7  # six steps and how the game opens
+        write_shard(run.trees, "collect-1", 0, map(to_record, searched(env, places[True][:2])))
+        second = fit(config, run, QuietProgress(), run.checkpoints / "world-2", first)
+        assert (run.facts("world-2")["learnt"], run.facts("world-2")["held_out"]) == (7, 0)
+        for world in (first, second):
+            with pytest.raises(RunError, match="is held out: raise world"):
+                audit_world(config, run, world)
+
+
+def test_a_common_call_is_a_kind_of_its_own() -> None:
+    def made(action: str) -> Experience:
+        return Experience("t", (Message("user", "x"),), action, "seen")
+
+    found = [made("click[buy now]")] * 100 + [made(f"click[{number}]") for number in range(100)]
+    kind = kinds([*found, made("click[red]")])  # one of 201
+    assert kind(made("click[buy now]")) == "click[buy now]"
+    assert kind(made("click[7]")) == "click[#]"
+    assert kind(made("click[red]")) == "click"
+    searches = [*found, *[made("search[lamp]")] * 50]
+    assert kinds(searches)(searches[-1]) == "search[lamp]"
+    assert kinds(searches, free=["search"])(searches[-1]) == "search"
+    assert kinds([made("wait 1")])(made("wait 1")) == "wait"  # said once, it is no habit
+
+
+def refit(run: Path, *settings: str) -> list[Experience]:
+    """What a new world model remembers."""
+    shutil.rmtree(run / "checkpoints" / "world")
+    (run / "world.toml").unlink()
+    fitted = treeagent("world", "fit", run, *WORLD, "world.sft.max_steps=1", *settings)
+    assert fitted.returncode == 0, fitted.stderr
+    memory = ReplayBuffer(run / "checkpoints" / "world.sqlite", LexicalEncoder())
+    found = list(memory.experiences())
+    memory.close()
+    return found
+
+
+def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path) -> None:
+    """Or steps that are held out now would be among the examples that it is shown."""
+    assert len(refit(run, "world.held_out=0.6")) == Run.open(run).facts("world")["learnt"]
+
+
+@pytest.mark.slow
+def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> None:
+    @dataclass
+    class Master:
+        asked: int = 0
+
+        def reply(self, system: str, user: str) -> str:
+            self.asked += 1
+            assert "You are shown one step" in system and "The environment answered.\nOutcome: " in user
+            return "" if "click[buy now]" in user else "because of this"
+
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+
+    def fitted(url: str) -> "subprocess.CompletedProcess[str]":
+        teacher = ["world.reasoning=true", "world.teacher.model=teller", f"world.teacher.remote.url={url}"]
+        few = ["world.teacher.remote.concurrency=4", "world.teacher.remote.retries=1"]  # the server here is a small one
+        return treeagent("world", "fit", copy, *WORLD, *teacher, *few)
+
+    lost = fitted("http://127.0.0.1:9/v1")
+    assert lost.returncode == 2 and "correct world.teacher.remote.url" in " ".join(lost.stderr.split())
+    with served(master := Master()) as url:
+        done = fitted(url)
+    assert done.returncode == 0, done.stderr
+    facts = Run.open(copy).facts("world")
+    assert facts["explained"] > 0 < facts["unexplained"]
+    assert facts["explained"] + facts["unexplained"] == master.asked < facts["learnt"]
+    said = " ".join(done.stderr.split())
+    assert f"left {facts['unexplained']} of {master.asked} steps unexplained, which are reasoned by rule" in said
+    with world_model(load_config(copy / "world.toml"), copy / "checkpoints" / "world") as model:
+        step = next(one for one in experiences(Run.open(copy)) if one.kind == "search")
+        (draft,) = asyncio.run(model.writer.write([model.wording.prompt(step.history, step.action)], [0]))
+    assert draft.text.startswith("Why: because of this")
+
+
+def test_rows_that_are_too_long_are_counted_and_not_all(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+    none = treeagent("world", "fit", copy, *WORLD, "world.max_tokens=20")
+    assert none.returncode == 2
+    assert "steps to learn from is a row within world.max_tokens (20): raise it" in " ".join(none.stderr.split())
+    settings = [*WORLD, "world.sft.max_steps=1", "world.hard_steps=0", "world.end_rows=2"]
+    few = treeagent("world", "fit", copy, *settings, "world.max_tokens=120")  # nothing was learnt with the others
+    assert few.returncode == 0, few.stderr
+    facts = Run.open(copy).facts("world")
+    ends = sum(one.terminated for one in experiences(Run.open(copy)))
+    assert facts["left_out"] > 0 and facts["learnt"] < facts["rows"] + facts["left_out"] <= facts["learnt"] + ends
+    other = treeagent("world", "fit", copy, *settings, "world.max_tokens=130")
+    assert other.returncode == 2 and "other settings (world.max_tokens changed)" in " ".join(other.stderr.split())
+    shutil.rmtree(copy / "checkpoints" / "world")
+    (copy / "checkpoints" / ".world").mkdir()  # of a fit that was cut off by other settings, which are removed
+    (copy / "world.toml").unlink()
+    assert treeagent("world", "fit", copy, *settings, "world.max_tokens=130").returncode == 0
+    assert (copy / "checkpoints" / "world" / "model.safetensors").is_file()
+    assert not (copy / "checkpoints" / ".world").exists()
+    shutil.rmtree(copy / "checkpoints" / "world")
+    assert treeagent("world", "fit", copy, *settings, "world.max_tokens=130").returncode == 0  # lost, not done
+    assert (copy / "checkpoints" / "world" / "model.safetensors").is_file()
+    elsewhere = treeagent("world", "eval", copy, "environment.max_steps=3")
+    assert elsewhere.returncode == 2 and "leave environment.* out" in " ".join(elsewhere.stderr.split())
+
+
+@pytest.mark.slow
+def test_a_world_model_is_an_adapter_on_a_given_model(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+    settings = [*WORLD, "world.sft.max_steps=2", "world.max_tokens=1000", f"world.model={run / 'checkpoints' / 'warm'}"]
+    fitted = treeagent("world", "fit", copy, *settings, "world.lora.rank=4")
+    assert fitted.returncode == 0, fitted.stderr
+    assert (copy / "checkpoints" / "world" / "adapter_config.json").is_file()
+    assert not (copy / "checkpoints" / "world" / "model.safetensors").exists()
+    assert treeagent("world", "eval", copy).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+    fitted = treeagent("world", "fit", copy, *WORLD, "world.sft.max_steps=1", "world.encoder.kind=hidden-states")
+    assert fitted.returncode == 0, fitted.stderr
+    with closing(sqlite3.connect(copy / "checkpoints" / "world.sqlite")) as memory:
+        (bytes_,) = memory.execute("SELECT DISTINCT length(vector) FROM experience").fetchone()
+    assert bytes_ == 2 * 2 * 64  # of a state's width and an action's, in half precision
+    other = treeagent("world", "eval", copy, "world.encoder.kind=lexical")
+    assert other.returncode == 2 and "use the encoder that it was filled with" in " ".join(other.stderr.split())
+    (copy / "checkpoints" / "warm").rename(tmp_path / "warm")
+    lost = treeagent("world", "eval", copy)
+    assert lost.returncode == 2 and "set world.encoder.model to a policy's folder" in " ".join(lost.stderr.split())
+    assert treeagent("world", "eval", copy, f"world.encoder.model={tmp_path / 'warm'}").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_path: Path) -> None:
+    settings = ["world.sft.max_steps=10", "world.hard_steps=60", "world.sft.save_every=5", "world.sft.log_every=1"]
+    weights = []
+    for name in ("whole", "killed"):
+        copy = shutil.copytree(run, tmp_path / name)
+        shutil.rmtree(copy / "checkpoints" / "world")
+        (copy / "world.toml").unlink()
+        begun = len(list(Run.open(copy).metrics()))
+        command: list[str | Path] = [TREEAGENT, "world", "fit", copy, *WORLD, *settings]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        if name == "killed":
+            with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+                while not (copy / "checkpoints" / ".world-hard" / "checkpoint-10").exists():
+                    assert process.poll() is None
+                process.kill()
+            assert not (copy / "checkpoints" / "world").exists()
+        assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+        weights.append((copy / "checkpoints" / "world" / "model.safetensors").read_bytes())
+        rows = list(Run.open(copy).metrics())[begun:]
+        steps = [row["step"] for row in rows if row["stage"] == "world-hard"]
+        assert (steps.count(1), steps[-1]) == (1, 60)  # it went on and did not begin anew
+    assert weights[0] == weights[1]
+
+
+def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_held_out(run: Path) -> None:
+    known = {one.task_id for one in refit(run, "world.demonstrations=60")}
+    learnt, held_out = split(load_config(run / "world.toml"), experiences(Run.open(run)))
+    assert known > {one.task_id for one in learnt}
+    assert not known & {one.task_id for one in held_out}
+    assert Run.open(run).facts("world")["demonstrated_steps"] > 60
+
+
+def test_held_out_demonstrations_fill_up_a_small_audit(run: Path) -> None:
+    refit(run, "world.demonstrations=60", "world.audit_steps=120")
+    own = [one for one in split(load_config(run / "world.toml"), experiences(Run.open(run)))[1] if not one.opens]
+    audited = json.loads(treeagent("world", "eval", run, "--json").stdout)
+    assert len(own) < audited["steps"] <= 120
+    again = json.loads(treeagent("world", "eval", run, "--json", f"world.audit_steps={len(own)}").stdout)
+    assert again["steps"] == len(own)  # the run's own come first

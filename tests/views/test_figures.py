@@ -1,0 +1,120 @@
+"""Figures of a policy's trees and the alarms of their course, by hand."""
+
+import pytest
+from hand_trees import edge, hand_tree, node
+
+from treeagent.run.alarms import alarms, training_alarms
+from treeagent.search.node import Tree, return_spread
+from treeagent.types import Task
+from treeagent.views.figures import repetition, tree_figures
+
+GOOD = {
+    "success": 0.5,
+    "reward": 0.6,
+    "reward_std": 0.3,
+    "entropy": 1.0,
+    "invalid": 0.05,
+    "repetition": 0.1,
+    "process": 0.2,
+}
+
+
+def test_figures_of_one_tree() -> None:
+    figures = tree_figures([hand_tree()])
+    # Finished: A A1 with return 1, C with return 0. Nine tokens were sampled, of -log μ 1.86 in all.
+    assert figures == pytest.approx(
+        {
+            "success": 1.0,
+            "reward": 0.5,
+            "reward_std": 0.5,
+            "entropy": 1.86 / 9,
+            "invalid": 0.0,
+            "forbidden": 0.0,
+            "repetition": 0.0,
+            "process": 0.0,
+            "steps": 1.5,
+            "failed": 0.0,
+            "restarts": 0.0,
+        }
+    )
+
+
+def test_figures_of_nothing_are_none() -> None:
+    assert tree_figures([]) == {}
+
+
+def test_a_tree_that_finished_nothing_counts_as_no_success_and_no_spread() -> None:
+    bare = Tree(Task("bare", "x"), 0, node((1,)), error="crashed")
+    figures = tree_figures([hand_tree(), bare])
+    assert figures["success"] == 0.5 and figures["failed"] == 0.5
+    assert figures["reward"] == 0.5  # of paths, of which the bare one has none
+    assert return_spread(bare) == 0.0
+
+
+def test_refused_steps_are_counted() -> None:
+    tree = hand_tree()
+    assert tree.root.edges[1].child is not None
+    tree.root.edges[1].child.invalid = True
+    assert tree_figures([tree])["invalid"] == pytest.approx(1 / 6)  # of six steps taken
+
+
+def test_repetition_is_of_three_tokens_said_before_on_the_path() -> None:
+    first, again = edge("a", (1, 2, 3, 4), 1, 0, None), edge("b", (1, 2, 3, 9), 1, 0, None)
+    assert repetition([first, again]) == 0.25  # 123 of 123, 234, 123, 239
+    assert repetition([first]) == 0.0
+    assert repetition([edge("c", (5, 5, 5, 5, 5), 1, 0, None)]) == pytest.approx(2 / 3)
+    assert repetition([]) == 0.0
+
+
+def test_a_steady_course_raises_no_alarm() -> None:
+    assert alarms([GOOD]) == []
+    assert alarms([GOOD, GOOD | {"reward": 0.7, "entropy": 0.9}]) == []
+
+
+def test_a_solved_task_is_no_echo_trap() -> None:
+    assert alarms([GOOD, GOOD | {"reward": 0.95, "success": 1.0, "entropy": 0.3, "reward_std": 0.05}]) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"entropy": 0.5, "reward_std": 0.1}, "echo trap"),
+        ({"process": 0.4, "success": 0.4}, "reward hacking"),
+        ({"invalid": 0.3}, "format"),
+        ({"repetition": 0.5}, "repetition"),
+    ],
+)
+def test_each_sign_raises_its_alarm(changed: dict[str, float], word: str) -> None:
+    [sentence] = alarms([GOOD, GOOD | changed])
+    assert sentence.startswith(f"{word}: ")
+
+
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        ({"success": 0.97}, "search solves 97% of the tasks already"),
+        ({"reward_std": 0.1, "reward": 0.8}, "returns within a tree spread by 0.10 (0.30 at first)"),
+        ({}, "does not carry over"),
+    ],
+)
+def test_a_round_that_is_no_better_says_why(last: dict[str, float], why: str) -> None:
+    course = [GOOD | {"validation": 0.6}, GOOD | {"validation": 0.7}]
+    assert alarms(course) == []
+    [sentence] = alarms([*course, GOOD | {"validation": 0.7} | last])
+    assert sentence.startswith("plateau: 70% of the validation tasks succeed, 70% before; ") and why in sentence
+    assert alarms([GOOD, GOOD | last]) == []  # nobody validated
+
+
+def test_a_round_without_a_real_tree_neither_warns_nor_is_the_first() -> None:
+    worse = GOOD | {"invalid": 0.5}
+    assert alarms([GOOD, {"validation": 0.5}]) == alarms([{}, worse]) == []
+    [sentence] = alarms([{}, GOOD, {"validation": 0.5}, worse])
+    assert sentence.startswith("format: 50% of the steps are malformed or refused (5% at first)")
+
+
+def test_signs_of_one_update() -> None:
+    calm = [{"grad_norm": 1.0, "kl": 0.01, "clip_ratio/region_mean": 0.05}] * 5
+    assert training_alarms(calm) == []
+    wild = [*calm, {"grad_norm": 50.0, "kl": 2.0, "clip_ratio/region_mean": 2.0}]
+    assert [sentence.split(":")[0] for sentence in training_alarms(wild)] == ["clipping", "distance", "gradient"]
+    assert training_alarms([]) == []

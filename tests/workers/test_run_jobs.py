@@ -1,0 +1,113 @@
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from treeagent.config import RunConfig
+from treeagent.run.metrics import Emit, Event
+from treeagent.types import UserError, WorkerLost
+from treeagent.workers.processes import Processes, kept_workers, run_jobs
+
+
+@dataclass(frozen=True)
+class Count:
+    """Tell of each number below ``stop``, return their sum."""
+
+    stop: int
+    seconds: float = 0.0
+
+
+def count(job: Count, emit: Emit) -> int:
+    for number in range(job.stop):
+        time.sleep(job.seconds)
+        emit(Event(str(job.stop), done=number))
+    return sum(range(job.stop))
+
+
+def process_id(job: int, emit: Emit) -> int:
+    return os.getpid()
+
+
+def refuse(job: int, emit: Emit) -> None:
+    raise UserError(f"{job} is too much: take less")
+
+
+class GameError(Exception):
+    """One that pickle cannot make again."""
+
+    def __init__(self, level: int, reason: str) -> None:
+        super().__init__(f"level {level}: {reason}")
+
+
+def break_the_pipe(job: str, emit: Emit) -> object:
+    if job == "two arguments":
+        raise GameError(3, "no door")
+    if job == "lock":
+        raise ValueError(threading.Lock())
+    return threading.Lock()
+
+
+def die(job: int, emit: Emit) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_every_event_of_a_job_comes_before_its_result() -> None:
+    told: list[Event] = []
+    jobs, results = [Count(4), Count(7), Count(2)], {}
+    for job, result in run_jobs(count, jobs, RunConfig(workers=2), told.append):
+        assert [event.done for event in told if event.name == str(job.stop)] == list(range(job.stop))
+        results[job.stop] = result
+    assert results == {4: 6, 7: 21, 2: 1}
+
+
+def test_kept_workers_do_jobs_of_several_calls_even_after_one_was_given_up() -> None:
+    with kept_workers(RunConfig(workers=2)):
+        first = {pid for _, pid in run_jobs(process_id, [1, 2, 3, 4], RunConfig(workers=2))}
+        again = {pid for _, pid in run_jobs(process_id, [1, 2, 3, 4], RunConfig(workers=2))}
+        assert len(first | again) <= 2
+        assert os.getpid() not in first | again
+        for _, result in run_jobs(count, [Count(1), Count(1000, seconds=1.0)], RunConfig(workers=2)):
+            assert result == 0
+            break
+        after = [result for _, result in run_jobs(count, [Count(3), Count(4)], RunConfig(workers=2))]
+        assert sorted(after) == [3, 6]
+
+
+def test_what_a_job_raises_is_raised_here_with_its_own_traceback() -> None:
+    with pytest.raises(UserError) as caught:
+        list(run_jobs(refuse, [9, 9], RunConfig(workers=2)))
+    assert str(caught.value) == "9 is too much: take less"
+    assert "in refuse" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("two arguments", "GameError: level 3: no door"),
+        ("lock", "ValueError: .*lock"),
+        ("result", "cannot pickle '_thread.lock' object"),
+    ],
+)
+def test_what_would_not_come_through_a_pipe_is_told_all_the_same(how: str, told: str) -> None:
+    with pytest.raises((RuntimeError, TypeError), match=told) as caught:
+        list(run_jobs(break_the_pipe, [how, how], RunConfig(workers=2)))
+    assert "in _serve" in caught.value.__notes__[0]
+
+
+def test_a_worker_that_dies_is_told_in_one_sentence() -> None:
+    with pytest.raises(WorkerLost, match=r"ended with exit code -9 .*--resume") as caught:
+        list(run_jobs(die, [1, 2], RunConfig(workers=2)))
+    assert "\n" not in str(caught.value)
+
+
+def test_processes_end_with_their_pool(tmp_path: Path) -> None:
+    pool = Processes(2)
+    pids = {pid for _, pid in pool.run(process_id, [1, 2, 3], lambda event: None)}
+    pool.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -1,0 +1,50 @@
+"""The command line: its groups of commands, and how failures read to people."""
+
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+
+class Commands(TyperGroup):
+    """Turns the failures that a user can mend into one sentence; all others keep their traceback."""
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            command = self.get_command(context, context.invoked_subcommand or "")
+            resumes = command is not None and any(each.name == "resume" for each in command.params)
+            _tell(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
+            raise typer.Exit(130) from None
+        except Exception as error:
+            sentence = _sentence(error)
+            if sentence is None:
+                raise
+            _tell(sentence)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Turns a tool environment with a verifier into a better LLM agent: tree search, then learning from the trees.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _sentence(error: Exception) -> str | None:
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename} does not exist: check the path" if error.filename else str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"cannot read or write {error.filename}: {error.strerror}: check the path and its permissions"
+    # Our own exception classes are all of this kind: a sentence that names the value and the fix.
+    return str(error) if type(error).__module__.startswith("treeagent.") else None
+
+
+def _tell(sentence: str) -> None:
+    Console(stderr=True).print(Text(sentence, style="red"), soft_wrap=True)

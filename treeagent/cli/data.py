@@ -1,0 +1,64 @@
+"""Commands that write data and models for use elsewhere: export, merge."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from treeagent.cli.options import Overrides, RunFolder, find_checkpoint
+
+app = typer.Typer()
+
+
+@app.command()
+def export(
+    run_folder: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The dataset's folder.")],
+    overrides: Overrides = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VIEW",
+            help="pairs, advantages, sft, values or transitions, by default all of these; world or reflection. "
+            "Give it again for more.",
+        ),
+    ] = None,
+    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="Of the files.")] = "parquet",
+) -> None:
+    """Write views of the trees as a Hugging Face dataset with one config a view, to train on elsewhere.
+
+    Reads RUN/trees, writes DIR; the same command goes on where it was killed, and takes in trees collected since.
+
+    Example: treeagent export runs/shop --view pairs --view sft --out shop-trees update.pairs.min_margin=0.1
+    """
+    from treeagent.config import load_config
+    from treeagent.export.dataset import export as write
+    from treeagent.export.views import USUAL
+    from treeagent.run.folder import Run
+    from treeagent.run.progress import RichProgress
+
+    run = Run.open(run_folder)
+    config = load_config(run_folder / "config.toml", overrides or ())
+    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), format, out)
+    for name, count in rows.items():
+        Console().print(f"{count:,} rows in {out / name}", highlight=False, markup=False)
+
+
+@app.command()
+def merge(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint with an adapter.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The merged checkpoint's folder.", show_default=False)],
+) -> None:
+    """Make an adapter part of its base: a stock model that vLLM and transformers load.
+
+    Reads CHECKPOINT and its base, writes OUT.
+
+    Example: treeagent merge runs/lora/checkpoints/round-1-rft shop-policy
+    """
+    from treeagent.agent.checkpoint import merge as write
+
+    write(find_checkpoint(str(checkpoint)), out)
+    Console().print(f"checkpoint in {out}", highlight=False, markup=False)

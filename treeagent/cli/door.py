@@ -1,0 +1,87 @@
+"""What a command wants of its machine, its model and its environment, asked before the run's folder exists: what cannot
+be had is told at once and leaves nothing behind."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+from treeagent.agent.checkpoint import load_tokenizer, require_device
+from treeagent.config import Method, RunConfig
+from treeagent.envs import ShieldedEnv, make_env
+from treeagent.envs.base import Env
+from treeagent.imagination.load import planned_in, require_world
+from treeagent.run.folder import RunError
+from treeagent.run.trackers import require_trackers
+from treeagent.stages.update import check_accelerate, refuse_held
+from treeagent.types import Split, UserError
+
+Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
+"""What takes tasks of the environment, by the section that says how many."""
+
+
+def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = (), model: Path | None = None) -> None:
+    """Ask for everything that a command is going to use.
+
+    Args:
+        methods: those that it learns by.
+        model: the folder or hub name that it begins with; none where a warm start makes one.
+
+    Raises:
+        UserError: something cannot be had; RunError, where it is a package of a tracker or a task.
+    """
+    require_trackers(config)
+    if config.evaluate.world:
+        planned_in(config)
+    _require_engines(config)
+    devices = {"policy.device_map": config.policy.device_map}
+    if "adapt" in uses and config.adapt.imagines:
+        devices |= {"world.device_map": config.world.device_map, "world.encoder.device": config.world.encoder.device}
+        require_world(config.world)  # hours before a round turns to it
+    if config.engine != "ray":  # whose machines are others than this one
+        for key, device in devices.items():
+            require_device(key, device)
+    refuse_held(config, methods)
+    if config.update.processes > 1 and config.update.accelerate_config:
+        for method in methods:
+            check_accelerate(config, method)
+    name = config.policy.model if model is None and "warm_start" in uses else model
+    if name is not None and not (config.policy.generator == "remote" and config.policy.remote.text_only):
+        load_tokenizer(name)  # a hosted model's name is its server's alone
+    place = config.environment
+    env = ShieldedEnv(make_env(place.name, place.options), place.shield)
+    try:
+        _require_tasks(config, env, uses)
+    finally:
+        env.close()
+
+
+def _require_engines(config: RunConfig) -> None:
+    """Each says itself what to install where its package is missing."""
+    if config.engine == "ray":
+        import_module("treeagent.workers.ray")
+    elif config.policy.generator != "local":
+        import_module(f"treeagent.generators.{config.policy.generator}")
+
+
+def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
+    """Asks for the last task that each use wants: a split that is too small would tell only after hours of work."""
+    warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
+    seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
+    wanted: dict[Use, tuple[Split, str, int]] = {
+        "warm_start": ("train", "warm_start.tasks", min(warm.tasks, warm.episodes)),
+        "collect": ("train", "collect.tasks", per_round),
+        "adapt": ("train", "adapt.rounds of collect.tasks and adapt.seed_tasks", adapt.rounds * per_round + seeding),
+        "update": ("validation", "update.validation_tasks", config.update.validation_tasks),
+        "evaluate": ("test", "evaluate.tasks", config.evaluate.tasks),
+    }
+    for use in uses:
+        split, key, count = wanted[use]
+        try:
+            env.tasks(split, 1, count - 1)
+        except ValueError as error:
+            fix = str(error) if isinstance(error, UserError) else f"{error}: lower it"
+            raise RunError(
+                f"{key}: {count} tasks of the {split} split are wanted, but environment {config.environment.name!r} "
+                f"has fewer: {fix}"
+            ) from error

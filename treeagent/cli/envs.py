@@ -1,0 +1,195 @@
+"""``treeagent envs``: which environments there are, whether one keeps the contract, and a start for a new one."""
+
+import json
+import keyword
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+    from treeagent.envs import Env
+    from treeagent.envs.check import Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the checks say of an environment; what many tasks show is told once."""
+
+    environment: str
+    snapshots: str
+    tasks: int
+    branches: int
+    equal_branches: int
+    violations: tuple[str, ...]
+    skipped: tuple[str, ...]
+    milliseconds: "Mapping[str, Latency]"
+
+
+_FITTING = (
+    "environment.max_steps=6",
+    "policy.scratch.width=64",
+    "policy.scratch.heads=2",
+    "policy.scratch.layers=2",
+    "warm_start.tasks=33",
+    "warm_start.episodes=2000",
+    "warm_start.noise=0.5",
+    "warm_start.sft.max_steps=200",
+    "search.limits.simulations=32",
+    "collect.tasks=33",
+    "update.validation_tasks=33",
+    "update.pairs.min_margin=0.01",
+    "update.rft.max_steps=20",
+    "update.dpo.max_steps=20",
+    "update.grpo.max_steps=20",
+    "evaluate.tasks=33",
+)
+"""Settings of a quickstart of minutes in the environment that ``new`` writes, whose splits hold 33 tasks each."""
+
+
+app = typer.Typer(help="List environments, check one, start a new one.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_envs() -> None:
+    """Print the built-in environments: the extra that each needs, how it goes back, and what it is.
+
+    Example: treeagent envs list
+    """
+    from importlib.util import find_spec
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from treeagent.envs import BUILT_IN, EXTRAS, env_class
+
+    table = Table("name", "extra", "installed", "snapshots", "what it is", box=None)
+    for name in BUILT_IN:
+        extra, made = EXTRAS.get(name, ""), env_class(name)
+        installed = "yes" if not extra or find_spec(extra) else "no"
+        table.add_row(name, extra, installed, made.snapshot_kind, _first_sentence(made))
+    Console().print(table)
+
+
+@app.command()
+def check(
+    env: Annotated[str, typer.Argument(metavar="ENV", help='A built-in environment, or your own as "module:Class".')],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its options, such as difficulty=1.")
+    ] = None,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Tasks to check it on.")] = 3,
+    worker: Annotated[bool, typer.Option("--worker", help="Run it in a process of its own, under its limits.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
+
+    Branches equal replays, seeds decide, instances share nothing, no answer shows, no cheap episode is a success.
+
+    Example: treeagent envs check shop difficulty=1
+    """
+    from treeagent.config import load_config
+    from treeagent.envs import WorkerEnv, make_env
+
+    settings = load_config(None, [f"environment.options.{option}" for option in options or ()]).environment.options
+    make = WorkerEnv if worker else make_env
+    checked, other = make(env, settings), make(env, settings)
+    try:
+        found = find(env, checked, other, tasks)
+    finally:
+        checked.close()
+        other.close()
+    if worker:
+        found = replace(found, skipped=(*found.skipped, "global random state: it is the worker's own"))
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+    else:
+        _print(found)
+    if found.violations:
+        raise typer.Exit(1)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A word in lower case, such as lights.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write it.")] = Path(),
+) -> None:
+    """Write DIR/NAME.py, a small environment that works, and its test NAME_test.py, to make your own of.
+
+    Example: treeagent envs new lights
+    """
+    from treeagent.envs import example
+    from treeagent.types import UserError
+
+    if not (name.isidentifier() and name.islower()):
+        raise UserError(f"{name!r} cannot name a module: give a word in lower case, such as lights")
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise UserError(f"{name!r} is a word or a module of Python's own: give another name, such as my_{name}")
+    title = name.title().replace("_", "")
+    source = Path(example.__file__)
+    written = {f"{name}.py": source, f"{name}_test.py": source.with_name("example_test.py")}
+    try:
+        for file in written:
+            if (out / file).exists():
+                raise UserError(f"{out / file} exists: choose another name or another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        for file, copied in written.items():
+            text = copied.read_text(encoding="utf-8").replace("treeagent.envs.example", name)
+            (out / file).write_text(text.replace("Example", title).replace("example-", f"{name}-"), encoding="utf-8")
+            typer.echo(f"wrote {out / file}")
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written to ({error.strerror}): choose another folder") from error
+    typer.echo(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
+    typer.echo(f"learn in it, there: treeagent quickstart {' '.join(_FITTING)} environment.name={name}:{title}")
+
+
+def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
+    """Check an environment on its first ``count`` training tasks; ``other`` is a second instance of it."""
+    from treeagent.envs.check import check_env, check_tasks, first_tasks, measure_env
+    from treeagent.types import UserError
+
+    tasks = first_tasks(checked, "train", count)
+    if not tasks:
+        raise UserError(f"environment {name!r} has no task in its split 'train': it needs one to be checked on")
+    reports = [check_env(checked, task, other=other) for task in tasks]
+    violations = [*check_tasks(checked), *(each for report in reports for each in report.violations)]
+    return Findings(
+        name,
+        checked.snapshot_kind,
+        len(tasks),
+        sum(report.branches for report in reports),
+        sum(report.equal_branches for report in reports),
+        tuple(dict.fromkeys(violations)),
+        tuple(dict.fromkeys(each for report in reports for each in report.skipped)),
+        {} if violations else measure_env(checked, tasks[0]),
+    )
+
+
+def _print(found: Findings) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"{found.environment}: {found.equal_branches} of {found.branches} branches equal their replays "
+        f"({found.tasks} tasks, snapshots {found.snapshots})"
+    )
+    if found.milliseconds:
+        table = Table("call", "calls", "median ms", "95 % ms", box=None)
+        for name, each in found.milliseconds.items():
+            table.add_row(name, str(each.calls), f"{each.median:.3f}", f"{each.high:.3f}")
+        console.print(table)
+    for sentence in found.skipped:
+        console.print(f"not checked: {sentence}")
+    for sentence in found.violations:
+        console.print(f"violation: {sentence}")
+    console.print("violations found" if found.violations else "passed")
+
+
+def _first_sentence(made: "type[Env]") -> str:
+    text = " ".join((made.__doc__ or "").split())
+    return re.split(r"\.(?= [A-Z]|$)|: ", text)[0]

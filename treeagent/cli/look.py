@@ -1,0 +1,49 @@
+"""Commands that look into a run and write nothing in it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from treeagent.cli.options import RunFolder, require_trees
+
+app = typer.Typer()
+
+
+@app.command()
+def show(
+    run_folder: RunFolder,
+    task_id: Annotated[str | None, typer.Argument(metavar="[TASK_ID]", help="Print the trees of this task.")] = None,
+    digest: Annotated[bool, typer.Option("--digest", help="Print only one hash over all trees.")] = False,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Steps of a tree to print.")] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option("--graph", help="Write the tree as a graph instead: FILE.graphml, .dot or .json.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Look into a run: what is done and found, the search trees of one task, or a hash to compare two runs by.
+
+    Reads RUN, also while it is being written; writes nothing but the graph asked for.
+
+    Example: treeagent show runs/shop shop1-1000-0-train-17 --depth 3
+    """
+    from treeagent.report.show import show_run, show_task
+    from treeagent.run.folder import Run, RunError
+    from treeagent.search.record import check_format
+    from treeagent.store import digest as digest_of
+    from treeagent.store import read_as
+
+    run = Run.open(run_folder)
+    if task_id is None and (depth or graph):
+        raise RunError("--depth and --graph are of one tree: name its task too; treeagent show RUN lists some")
+    if task_id is not None and digest:
+        raise RunError("--digest is of all trees: leave the task out")
+    if digest:
+        require_trees(run_folder)
+        typer.echo(digest_of(read_as(check_format, run.trees)))
+    elif task_id is not None:
+        require_trees(run_folder)
+        show_task(run, task_id, Console(), depth=depth, graph=graph)
+    else:
+        show_run(run, Console())

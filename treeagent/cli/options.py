@@ -1,0 +1,148 @@
+"""What the commands of a run share: their options, and the run that they open or begin."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+    from treeagent.cli.door import Use
+    from treeagent.config import Method, RunConfig
+    from treeagent.run.folder import Run
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE.toml",
+        help="Settings; by default those of the run to resume, or that CHECKPOINT is of.",
+    ),
+]
+
+
+Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
+
+
+Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it.")]
+
+
+Engine = Annotated[
+    Literal["local", "ray"] | None,
+    typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
+]
+
+
+Resume = Annotated[bool, typer.Option(help="Go on with the run in RUN; finished stages are kept.")]
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Single settings, such as search.limits.simulations=32."),
+]
+
+
+CheckpointName = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, or a model's name on the Hugging Face hub.")
+]
+
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line says of a run."""
+
+    config: Path | None
+    overrides: Sequence[str] | None
+    seed: int | None
+    engine: str | None
+    out: Path
+    resume: bool
+
+
+@contextmanager
+def open_run(
+    given: Given,
+    uses: "Sequence[Use]",
+    learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
+    checkpoint: Path | None = None,
+) -> "Iterator[Run]":
+    """The run to write. Its settings are those of ``--config``, else of the run that is resumed, else of the run that
+    CHECKPOINT is of, whose environment and turns the policy knows."""
+    from treeagent.config import load_config
+
+    file, own = given.config, given.out / "config.toml"
+    if file is None and given.resume and own.is_file():
+        file = own
+    elif file is None and checkpoint is not None and checkpoint.parent.name == "checkpoints":
+        of_its_run = checkpoint.parent.parent / "config.toml"
+        file = of_its_run if of_its_run.is_file() else None
+    chosen = [] if given.engine is None else [f"engine={given.engine}"]
+    config = load_config(file, [*(given.overrides or ()), *chosen], seed=given.seed)
+
+    from treeagent.cli.door import require
+    from treeagent.run.folder import Run
+    from treeagent.run.trackers import tracked
+
+    require(config, uses, learns(config), checkpoint)
+    with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
+        yield run
+
+
+def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
+    """An optional CHECKPOINT before KEY=VALUE: what stands in its place may be the first of those."""
+    settings = list(overrides or ())
+    if checkpoint is None:
+        return None, settings
+    if "=" in checkpoint:
+        return None, [checkpoint, *settings]
+    return find_checkpoint(checkpoint), settings
+
+
+def find_checkpoint(name: str) -> Path:
+    from safetensors import SafetensorError, safe_open
+
+    from treeagent.run.folder import RunError
+
+    path = Path(name)
+    if path.is_dir():
+        if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
+            raise RunError(
+                f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
+            )
+        for file in sorted(path.glob("*.safetensors")):
+            try:
+                with safe_open(file, "numpy"):  # reads what the file should hold, no weights
+                    pass
+            except SafetensorError as error:
+                raise RunError(f"{file} is damaged or cut short ({error}): restore it, or make it again") from error
+    elif path.exists() or not _may_be_hub_name(name):
+        raise RunError(f"{name} is no checkpoint: give a folder with a config.json, or a hub name such as org/model")
+    return path
+
+
+def _may_be_hub_name(name: str) -> bool:
+    owner, slash, model = name.partition("/")
+    a_path = not owner.strip(".") or Path(owner).is_dir()
+    return bool(slash and model and "/" not in model and "=" not in name and not a_path)
+
+
+def require_trees(folder: Path, kind: str = "") -> None:
+    """That the run has some, of shards whose names begin with ``kind``."""
+    from treeagent.run.folder import RunError
+    from treeagent.store import shard_names
+
+    if not any(name.startswith(kind) for name in shard_names(folder / "trees")):
+        raise RunError(f"{folder} holds no trees: make some with treeagent collect CHECKPOINT --out {folder}")
+
+
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    from treeagent.report.table import print_results
+
+    print_results(rows, Console())

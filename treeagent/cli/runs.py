@@ -1,0 +1,184 @@
+"""Commands that make runs: quickstart, train, collect, update, eval."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from treeagent.cli.options import (
+    CheckpointName,
+    Config,
+    Engine,
+    Given,
+    Out,
+    Overrides,
+    Resume,
+    Seed,
+    checkpoint_and_overrides,
+    find_checkpoint,
+    open_run,
+    print_rows,
+    require_trees,
+)
+
+if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+    from treeagent.cli.door import Use
+
+app = typer.Typer()
+
+
+@app.command()
+def quickstart(
+    overrides: Overrides = None,
+    config: Config = None,
+    out: Out = Path("runs/quickstart"),
+    seed: Seed = None,
+    engine: Engine = None,
+    resume: Resume = False,
+) -> None:
+    """Do it all: imitate demonstrations, search, learn from the trees by RFT, DPO and GRPO, compare on held-out tasks.
+
+    Writes RUN/trees, RUN/checkpoints, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
+
+    Example: treeagent quickstart --out runs/shop search.limits.simulations=32
+    """
+    given = Given(config, overrides, seed, engine, out, resume)
+    with open_run(given, ["warm_start", "collect", "update", "evaluate"], lambda config: config.update.methods) as run:
+        from treeagent import loop
+        from treeagent.report.show import show_alarms
+        from treeagent.run.progress import RichProgress
+        from treeagent.workers.processes import kept_workers
+
+        with kept_workers(run.config):
+            print_rows(loop.quickstart(run.config, run, RichProgress()))
+        show_alarms(run, Console(stderr=True))
+
+
+@app.command()
+def collect(
+    checkpoint: CheckpointName,
+    out: Out,
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    engine: Engine = None,
+    resume: Resume = False,
+) -> None:
+    """Search training tasks with a policy, one tree a task.
+
+    Reads CHECKPOINT, writes RUN/trees/collect-*.jsonl.zst, a file as soon as a batch of trees is finished.
+
+    Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
+    """
+    checkpoint_path = find_checkpoint(checkpoint)
+    given = Given(config, overrides, seed, engine, out, resume)
+    with open_run(given, ["collect"], checkpoint=checkpoint_path) as run:
+        from treeagent.run.progress import RichProgress
+        from treeagent.stages.search import collect as search_tasks
+
+        search_tasks(run.config, run, RichProgress(), checkpoint_path)
+
+
+@app.command()
+def train(
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CHECKPOINT]", help="Where to start; without one, from a warm start.", show_default=False
+        ),
+    ] = None,
+    out: Out = Path("runs/train"),
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    engine: Engine = None,
+    resume: Resume = False,
+) -> None:
+    """Search and adapt: rounds of tree search with the policy as it is and of learning from the trees.
+
+    Writes RUN/trees, RUN/checkpoints/round-N-METHOD, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
+
+    Example: treeagent train --config configs/quickstart.toml --out runs/adapt adapt.rounds=3
+    """
+    start, settings = checkpoint_and_overrides(checkpoint, overrides)
+    uses: list[Use] = ["adapt", "update", "evaluate"]
+    if start is None and not resume:  # where a resumed run began, its folder tells
+        uses.insert(0, "warm_start")
+    given = Given(config, settings, seed, engine, out, resume)
+    with open_run(given, uses, lambda config: config.adapt.methods, start) as run:
+        from treeagent import loop
+        from treeagent.report.show import show_alarms
+        from treeagent.run.progress import RichProgress
+        from treeagent.workers.processes import kept_workers
+
+        with kept_workers(run.config):
+            print_rows(loop.train(run.config, run, RichProgress(), start))
+        show_alarms(run, Console(stderr=True))
+
+
+@app.command()
+def update(
+    method: Annotated[
+        Literal["rft", "dpo", "grpo"], typer.Argument(metavar="METHOD", help="rft, dpo or grpo.", show_default=False)
+    ],
+    checkpoint: CheckpointName,
+    out: Out,
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    engine: Engine = None,
+    resume: Resume = True,
+    trees: Annotated[
+        Path | None, typer.Option("--trees", metavar="RUN", help="Whose trees to learn from; by default RUN's own.")
+    ] = None,
+) -> None:
+    """Update a policy from the trees of a run by one method.
+
+    Reads CHECKPOINT and the trees of all rounds, writes RUN/checkpoints/METHOD. For other settings than the trees' run
+    has, take another --out and name that run by --trees; its config is then the default.
+
+    Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo50 --trees runs/shop update.dpo.max_steps=50
+    """
+    from treeagent.run.folder import COLLECTED
+
+    checkpoint_path = find_checkpoint(checkpoint)
+    require_trees(trees or out, COLLECTED)  # evaluations leave trees, too
+    if trees and not (out / "config.toml").is_file():
+        config = config or trees / "config.toml"
+    given = Given(config, overrides, seed, engine, out, resume)
+    with open_run(given, ["update"], lambda _: [method], checkpoint_path) as run:
+        from treeagent.report.show import show_alarms
+        from treeagent.run.folder import Run
+        from treeagent.run.progress import RichProgress
+        from treeagent.stages.update import update as update_policy
+
+        source = Run.open(trees) if trees else None
+        [written] = update_policy(run.config, run, RichProgress(), checkpoint_path, [method], source)
+        show_alarms(run, Console(stderr=True))
+        Console().print(f"checkpoint in {written}", highlight=False, markup=False)
+
+
+@app.command("eval")
+def evaluate(
+    checkpoint: CheckpointName,
+    out: Out,
+    overrides: Overrides = None,
+    config: Config = None,
+    seed: Seed = None,
+    engine: Engine = None,
+    resume: Resume = True,
+) -> None:
+    """Measure a policy on held-out tasks: greedy, best of N, tree search, with what each of them spent.
+
+    Reads CHECKPOINT, writes RUN/results.json and prints it as a table.
+
+    Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
+    """
+    checkpoint_path = find_checkpoint(checkpoint)
+    given = Given(config, overrides, seed, engine, out, resume)
+    with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as run:
+        from treeagent.run.progress import RichProgress
+        from treeagent.stages.evaluate import evaluate as measure
+
+        print_rows(measure(run.config, run, RichProgress(), checkpoint_path))

@@ -1,0 +1,85 @@
+"""``treeagent world``: fit a world model to a run's steps, and find out how far it can be trusted."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Fit a world model to a run's steps; audit it on tasks it never saw.", no_args_is_help=True)
+
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Single settings, such as world.examples=2.")
+]
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE.toml", help="What its section world says is meant; by default the run's own."
+    ),
+]
+
+
+@app.command()
+def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = None) -> None:
+    """Train a world model on the steps of RUN's trees, apart from the tasks held out.
+
+    Reads RUN/trees, writes RUN/checkpoints/world and beside it world.sqlite, its memory.
+
+    Example: treeagent world fit runs/shop --config configs/world.toml
+    """
+    import re
+    from dataclasses import replace
+
+    from pydantic import ValidationError
+    from rich.console import Console
+
+    from treeagent.config import ConfigError, load_config
+    from treeagent.run.folder import Run
+    from treeagent.run.progress import RichProgress
+    from treeagent.stages.world import fit_world
+
+    own = Run.open(run_folder).path / "config.toml"
+    world = load_config(config or own, overrides or ()).world
+    others = [override for override in overrides or () if not config or re.split(r"[.=]", override)[0] != "world"]
+    try:
+        settings = replace(load_config(own, others), world=world)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"[world] of {config} does not go with the other settings of {own}: {reason}") from None
+    with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
+        written = fit_world(settings, run, RichProgress())
+    Console().print(f"world model in {written}", highlight=False, markup=False)
+
+
+@app.command("eval")
+def evaluate(
+    run_folder: RunFolder,
+    overrides: Overrides = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Audit RUN's world model on held-out steps: does it say what the environment would, and how far may it be used?
+
+    Reads RUN/trees and RUN/checkpoints/world, or the last round's model; writes RUN/fidelity.json.
+
+    Example: treeagent world eval runs/shop --json
+    """
+    import orjson
+    from rich.console import Console
+
+    from treeagent.imagination.load import world_of
+    from treeagent.report.fidelity import fidelity_table
+    from treeagent.run.folder import Run
+    from treeagent.stages.audit import audit_world
+
+    run = Run.open(run_folder)
+    config, world = world_of(run, overrides or ())
+    fidelity = audit_world(config, run, world)
+    if json:
+        typer.echo(orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        Console().print("", fidelity_table(fidelity), sep="\n")

@@ -1,0 +1,109 @@
+"""Environments by name: the built-in ones, and the user's own by ``"module:Class"``."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from treeagent.envs.base import Env
+from treeagent.types import UserError
+
+BUILT_IN = {
+    "shop": "treeagent.envs.shop:ShopEnv",
+    "textworld": "treeagent.envs.textworld:TextWorldEnv",
+    "frozenlake": "treeagent.envs.frozenlake:FrozenLakeEnv",
+    "minigrid": "treeagent.envs.minigrid:MiniGridEnv",
+    "sql": "treeagent.envs.sql:SqlEnv",
+    "python": "treeagent.envs.python:PythonEnv",
+    "qa": "treeagent.envs.qa:QaEnv",
+    "sokoban": "treeagent.envs.sokoban:SokobanEnv",
+    "miniwob": "treeagent.envs.miniwob:MiniWoBEnv",
+    "alfworld": "treeagent.envs.alfworld:AlfworldEnv",
+}
+
+EXTRAS = {
+    "textworld": "textworld",
+    "frozenlake": "gymnasium",
+    "minigrid": "minigrid",
+    "miniwob": "miniwob",
+    "alfworld": "alfworld",
+}
+"""The extra that a built-in environment needs, which is also the name of the package that it brings."""
+
+
+def env_class(name: str) -> type[Env]:
+    """The class of a built-in environment, or of the user's own by ``"module:Class"``, whose module may lie in the
+    current folder.
+
+    Raises:
+        UserError: no such environment.
+    """
+    if name not in BUILT_IN and ":" not in name:
+        raise UserError(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
+    found: type[Env] = imported(importable(name), "environment")
+    return found
+
+
+def importable(name: str) -> str:
+    """``"module:Class"`` of a built-in environment; any other name as it is."""
+    return BUILT_IN.get(name, name)
+
+
+def imported(name: str, what: str) -> Any:
+    """What ``"module:name"`` names, whose module may lie in the current folder; ``what`` it is to be, in words.
+
+    Raises:
+        UserError: there is no such module, or it has no such name.
+    """
+    module_name, _, attribute = name.partition(":")
+    if module_name.startswith("."):
+        raise UserError(f"{what} {name!r} cannot be imported: give the module's whole name, without a dot before it")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where a console script, unlike python -m, does not look
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
+
+
+def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
+    """Build a built-in environment by name, or the user's own by ``"module:Class"``.
+
+    A class with an ``options_type`` is built from one value of that type, any other from keyword arguments.
+
+    Raises:
+        UserError: no such environment, options that it does not take, or what is made is no environment.
+    """
+    made: Callable[..., Env] = env_class(name)
+    settings = dict(options or {})
+    options_type = getattr(made, "options_type", None)
+    try:
+        env = made(options_type(**settings)) if options_type is not None else made(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = f"; it knows {sorted(options_type.__dataclass_fields__)}" if options_type is not None else ""
+        if first["type"] == "unexpected_keyword_argument":
+            known += "; where these are another environment's, give all of environment.options={...} anew"
+        what = f"wants option {where}" if first["type"] == "missing" else f"refuses option {where}={first['input']!r}"
+        raise UserError(f"environment {name!r} {what}: {first['msg']}{known}") from error
+    except TypeError as error:
+        why = "it takes no options" if settings and _takes_nothing(made, error) else error
+        raise UserError(f"environment {name!r} refuses options {settings!r}: {why}") from error
+    wanted = (member for member in vars(Env) if not member.startswith("_"))
+    lacking = [member for member in wanted if not hasattr(env, member)]
+    if lacking:
+        raise UserError(
+            f"{name!r} is no environment: it lacks {', '.join(lacking)}; name a subclass of treeagent.envs.Env, or a "
+            "function that returns one"
+        )
+    return env
+
+
+def _takes_nothing(made: Callable[..., Env], error: TypeError) -> bool:
+    # A class without a constructor of its own says so in words alone.
+    return "takes no arguments" in str(error) or not inspect.signature(made).parameters

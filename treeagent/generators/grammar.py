@@ -1,0 +1,531 @@
+"""Turns of an agent to thought and call, and back: ReAct text, JSON with when/which/how, or a model's own tool calls.
+
+All are read strictly. A malformed or ambiguous turn is data: its action carries the reason, which the agent reads next.
+
+An environment with tools is called by name. One whose actions are text is spoken to: a turn that calls no tool says its
+text to the environment as it is. Where there are tools, such text is the environment's to understand, as
+``search[red lamp]`` is, or to refuse.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from treeagent.types import Action, ToolCall
+
+Format = Literal["react", "json", "tools"]
+
+
+Syntax = Literal["hermes", "llama", "mistral"]
+
+
+_THOUGHT = "Thought: "
+
+
+_ACTION = "Action: "
+
+
+_ACTION_LINE = re.compile(f"(?:^|(?<=</think>)){_ACTION.rstrip()}", re.MULTILINE)
+"""Where an action begins: a line does, or thinking in tags of its own has ended."""
+
+
+_ANY = "(?s:.*)"
+"""Any text, in a regular expression."""
+
+
+_MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "llama": '{"name"', "mistral": "[TOOL_CALLS]"}
+
+
+_BEGINNINGS: Mapping[Syntax, re.Pattern[str]] = {
+    "hermes": re.compile("<tool_call>"),
+    "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
+    "mistral": re.compile(r"\[TOOL_CALLS\]"),
+}
+
+
+_MOST_NESTED = 100
+"""Depth of a call's arguments: beyond it records of trees cannot be written."""
+
+
+_BLANKS = {"whitespace_pattern": "[ \\n]?"}
+"""Between the parts of a call's JSON: with more, a weak model would write blanks for ever."""
+
+
+class Tool(Protocol):
+    """A tool of an environment."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """JSON schema of the arguments."""
+        ...
+
+
+class Grammar(Protocol):
+    """How a turn spells a thought and a call."""
+
+    @property
+    def calls(self) -> Literal["text", "named", "native"]:
+        """What a call is: always text; a tool by its name, where there are tools; or that in the model's own words, for
+        which its chat template tells it the tools."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """What an action begins with."""
+        ...
+
+    def begins_action(self, text: str) -> bool:
+        """Whether a turn that has come so far is past its thought."""
+        ...
+
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """What tells a model that was not trained on the format how to write it, and the tools."""
+        ...
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        """The text of a turn."""
+        ...
+
+    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+        """Well-formed turns as rules in llguidance's dialect of Lark, of which ``turn`` is the whole: where there are
+        tools a call of one of them with arguments of its schema, else a text. ``spelt`` gives a mark as rules write it:
+        quoted, or as the special token that it is (``<[7]>``)."""
+        ...
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        """The action that ``text`` spells; ``error`` is set where it holds no single call."""
+        ...
+
+    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        """A thought alone: the beginning of a turn, up to and with the mark after which its call is to follow."""
+        ...
+
+
+def make_grammar(name: Format, chat_template: str = "") -> Grammar:
+    """The grammar of a format; a model's own tool calls are spelt as its chat template spells them, else as Hermes."""
+    match name:
+        case "react":
+            return ReAct()
+        case "json":
+            return JsonAction()
+        case "tools":
+            if "[TOOL_CALLS]" in chat_template:
+                return ToolCalls("mistral")
+            llama = '"parameters"' in chat_template and "<tool_call>" not in chat_template
+            return ToolCalls("llama" if llama else "hermes")
+
+
+def written_in(format: Format, turns: Iterable[str]) -> Grammar:
+    """The grammar of turns that are there already: the first one that makes a call tells the syntax of a model's own
+    tool calls, and needs no chat template for it."""
+    if format != "tools":
+        return make_grammar(format)
+    syntaxes = (_syntax(_after_thinking(turn)) for turn in turns)
+    return ToolCalls(next(filter(None, syntaxes), "hermes"))
+
+
+def _syntax(said: str) -> Syntax | None:
+    order: tuple[Syntax, ...] = ("hermes", "mistral", "llama")  # the last is the least marked
+    return next((syntax for syntax in order if _BEGINNINGS[syntax].search(said)), None)
+
+
+def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Tools as chat templates take them."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+        }
+        for tool in tools
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ReAct:
+    """``Thought: ...`` on the first line, ``Action: ...`` on the last (Yao et al. 2023).
+
+    It has no instructions: models learn it from demonstrations.
+    """
+
+    @property
+    def calls(self) -> Literal["text"]:
+        return "text"
+
+    @property
+    def mark(self) -> str:
+        """What the action's line starts with."""
+        return _ACTION.rstrip()
+
+    def begins_action(self, text: str) -> bool:
+        """Whether a turn that has come so far is past its thought: a line starts with the mark."""
+        return _ACTION_LINE.search(text) is not None
+
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        return ""
+
+    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+        """A thought of one line, if any, and an action of one; what it calls is the environment's to read."""
+        line = f"& ~/{_ANY}{_ACTION}{_ANY}/"
+        return "\n".join(
+            (
+                f"turn: ({_quoted(_THOUGHT)} THOUGHT {_quoted(chr(10))})? {_quoted(_ACTION)} CALL",
+                rf"THOUGHT: /[^\n]*/ {line}",
+                rf"CALL: /[^\n]*[^\s][^\n]*/ {line}",
+            )
+        )
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        said = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
+        return f"{_THOUGHT}{thought}\n{_ACTION}{said}" if thought else f"{_ACTION}{said}"
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        """The action that ``text`` spells; ``error`` is set where it holds no single call."""
+        *heads, call = _ACTION_LINE.split(text)
+        thought = _thought(text.removesuffix(call).removesuffix(self.mark))
+        call = call.strip()
+        error = ""
+        if not heads:
+            call, thought, error = "", text.strip(), f"there is no line that starts with {self.mark!r}"
+        elif len(heads) > 1:
+            call, error = "", "there is more than one action"
+        elif not call:
+            error = f"nothing follows {self.mark!r}"
+        elif "\n" in call:
+            call, error = "", "the action is longer than one line"
+        return Action(text, call, thought, tuple(token_ids), tuple(logprobs), error)
+
+    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        """A thought alone: the beginning of a turn, up to and with the mark after which its call is to follow."""
+        return Action(text, "", _thought(text.rpartition(self.mark)[0]), tuple(token_ids), tuple(logprobs))
+
+
+def _thought(head: str) -> str:
+    return head.strip().removeprefix(_THOUGHT.strip()).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class JsonAction:
+    """A thought, then ``<action>{"when": ..., "which": ..., "how": {...}}</action>``.
+
+    ``when`` says whether a tool is called at all. Where it is true, ``which`` names the tool and ``how`` holds its
+    arguments; where it is false, ``which`` is null and ``how`` is ``{"text": ...}``, what is said instead. So each can
+    be judged apart: to call at the right time, the right tool, with the right arguments.
+    """
+
+    @property
+    def calls(self) -> Literal["named"]:
+        return "named"
+
+    @property
+    def mark(self) -> str:
+        return "<action>"
+
+    def begins_action(self, text: str) -> bool:
+        return self.mark in _after_thinking(text)
+
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        text = 'To say TEXT, end your turn with <action>{"when": false, "which": null, "how": {"text": TEXT}}</action>.'
+        call = 'To call a tool, end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.'
+        return "\n".join(("Think first.", call, text, *_listing(tools)) if tools else ("Think first.", text))
+
+    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+        def named(name: str) -> tuple[str, str]:
+            return _quoted(f'{{"when": true, "which": {_json(name)}, "how": '), _quoted("}")
+
+        if tools:
+            calls = _calls(tools, named)
+        else:
+            text = {"type": "string", "pattern": r"\S"}
+            said = _quoted('{"when": false, "which": null, "how": {"text": ')
+            calls = [f"call: {said} said {_quoted('}}')}", f"said: %json {_json(text)}"]
+        return _after_thought(calls, spelt, self.mark, "</action>")
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        if isinstance(call, str):
+            parts: dict[str, object] = {"when": False, "which": None, "how": {"text": call}}
+        else:
+            parts = {"when": True, "which": call.name, "how": call.arguments}
+        action = f"{self.mark}{_json(parts)}</action>"
+        return f"{thought}\n{action}" if thought else action
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        action = self.read_thought(text, token_ids, logprobs)
+        return _with_call(action, lambda: _when_which_how(_between(_after_thinking(text), self.mark, "</action>")))
+
+    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        said = _after_thinking(text)
+        beyond = "".join(said.partition(self.mark)[1:])
+        return Action(text, "", _bare(text.removesuffix(beyond)), tuple(token_ids), tuple(logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """A model's own tool calls, one a turn, after what it thinks in ``<think>`` tags or in plain text.
+
+    ``hermes`` (Qwen and many others): ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. ``llama``:
+    ``{"name": ..., "parameters": {...}}`` from the start of a line to the end of the turn. ``mistral``:
+    ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`` or ``[TOOL_CALLS]name[ARGS]{...}``.
+    """
+
+    syntax: Syntax = "hermes"
+
+    @property
+    def calls(self) -> Literal["native"]:
+        return "native"
+
+    @property
+    def mark(self) -> str:
+        return _MARKS[self.syntax]
+
+    def begins_action(self, text: str) -> bool:
+        return self._begin(_after_thinking(text)) >= 0
+
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """For a chat template that writes no tools."""
+        if not tools:
+            return "Think in <think> tags, then say your action."
+        return "\n".join(
+            (f"Think in <think> tags, then call a tool:\n{self._spelt('NAME', 'ARGUMENTS')}", *_listing(tools))
+        )
+
+    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+        if not tools:
+            marks = "|".join(map(re.escape, ("<tool_call>", "</tool_call>", "[TOOL_CALLS]"))).replace("/", r"\/")
+            others = [rf"\s*<think>{_ANY}", f"{_ANY}({marks}){_ANY}"]
+            if self.syntax == "llama":
+                others.append(rf'{_ANY}\{{\s*"name"{_ANY}')
+            said = rf"/\s*[^\s]{_ANY}/ & ~/{'|'.join(others)}/"
+            return "\n".join(("turn: thinking? SAID", _thinking(spelt), f"SAID: {said}"))
+
+        def hermes(name: str) -> tuple[str, str]:
+            return _quoted(f'{{"name": {_json(name)}, "arguments": '), _quoted("}")
+
+        def llama(name: str) -> tuple[str, str]:
+            return _quoted(f'{{"name": {_json(name)}, "parameters": '), _quoted("}")
+
+        def mistral(name: str) -> tuple[str, str]:
+            return _quoted(f'[{{"name": {_json(name)}, "arguments": '), _quoted("}]")
+
+        def later_mistral(name: str) -> tuple[str, str]:
+            return f"{_quoted(name)} {spelt('[ARGS]')}", ""
+
+        match self.syntax:
+            case "hermes":
+                return _after_thought(_calls(tools, hermes), spelt, self.mark, "</tool_call>")
+            case "llama":
+                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(spelt), *_calls(tools, llama)))
+            case "mistral":
+                return _after_thought(_calls(tools, mistral, later_mistral), spelt, self.mark)
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        said = call if isinstance(call, str) else self._spelt(_json(call.name), _json(call.arguments))
+        return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        action = self.read_thought(text, token_ids, logprobs)
+        return _with_call(action, lambda: self._call(_after_thinking(text)))
+
+    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        said = _after_thinking(text)
+        thinking = text[: len(text) - len(said) + max(self._begin(said), 0)]
+        return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
+
+    def _spelt(self, name: str, arguments: str) -> str:
+        match self.syntax:
+            case "hermes":
+                return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
+            case "llama":
+                return f'{{"name": {name}, "parameters": {arguments}}}'
+            case "mistral":
+                return f'[TOOL_CALLS] [{{"name": {name}, "arguments": {arguments}}}]'
+
+    def _begin(self, said: str) -> int:
+        """Where the call begins in what follows the thinking, -1 where there is none."""
+        found = _BEGINNINGS[self.syntax].search(said)
+        return -1 if found is None else found.start()
+
+    def _call(self, said: str) -> str | ToolCall:
+        begin = self._begin(said)
+        if begin < 0:
+            return _said(said)
+        match self.syntax:
+            case "hermes":
+                return _named(_between(said, self.mark, "</tool_call>"), "arguments")
+            case "llama":
+                return _named(_value(said[begin:].removeprefix("<|python_tag|>")), "parameters")
+            case "mistral":
+                return _mistral(said[begin:].removeprefix(self.mark).strip())
+
+
+def _calls(tools: Sequence[Tool], *spellings: Callable[[str], tuple[str, str]]) -> list[str]:
+    """The rule ``call`` and those that it wants; a spelling is what comes before and after a tool's arguments."""
+    around = [(place, *spelling(tool.name)) for place, tool in enumerate(tools) for spelling in spellings]
+    ways = " | ".join(f"{before} arguments_{place} {after}" for place, before, after in around)
+    schemas = (_json({"type": "object", "x-guidance": _BLANKS} | dict(tool.parameters)) for tool in tools)
+    return [f"call: {ways}", *(f"arguments_{place}: %json {schema}" for place, schema in enumerate(schemas))]
+
+
+def _after_thought(calls: Sequence[str], spelt: Callable[[str], str], mark: str, end: str = "") -> str:
+    """Rules of a turn that thinks in plain text or in tags, and then calls between ``mark`` and ``end``."""
+    outside = rf"& ~/\s*<think>{_ANY}/"
+    rest = rf"/\n?/ call /\n?/ {spelt(end)}" if end else "/ ?/ call"
+    if _is_token(spelt(mark)):
+        turn = [f"turn: thinking? THOUGHT {spelt(mark)} {rest}", f"THOUGHT: /{_ANY}/ {outside}"]
+    else:
+        turn = [f"turn: thinking? thought {rest}", f"thought[lazy]: /{_ANY}{re.escape(mark)}/ {outside}"]
+    return "\n".join((*turn, _thinking(spelt), *calls))
+
+
+def _thinking(spelt: Callable[[str], str]) -> str:
+    begin, end = spelt("<think>"), spelt("</think>")
+    if _is_token(begin):
+        return rf"thinking: /\n?/ {begin} /{_ANY}/ {end}"
+    return rf"thinking[lazy]: /\n?<think>{_ANY}<\/think>/"
+
+
+def _is_token(spelt: str) -> bool:
+    return spelt.startswith("<[")
+
+
+def _quoted(text: str) -> str:
+    """A text as rules write it."""
+    return json.dumps(text)
+
+
+def _with_call(action: Action, read: Callable[[], str | ToolCall]) -> Action:
+    """The action with its call, or with the reason why there is none."""
+    try:
+        return replace(action, call=read())
+    except (ValueError, RecursionError) as error:
+        return replace(action, error=str(error))
+
+
+def _when_which_how(value: object) -> str | ToolCall:
+    when, which, how = _parts(value, "when", "which", "how")
+    if not isinstance(when, bool):
+        raise ValueError("when must be true or false")
+    if when:
+        return _tool_call(which, how)
+    if which is not None:
+        raise ValueError("which must be null where when is false")
+    (text,) = _parts(how, "text")
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("text must be a text that is not empty")
+    return text.strip()
+
+
+def _mistral(said: str) -> ToolCall:
+    if said.startswith("["):
+        calls = _value(said)
+        if not isinstance(calls, list) or len(calls) != 1:
+            raise ValueError("a turn makes one tool call")
+        return _named(calls[0], "arguments")
+    name, _, arguments = said.partition("[ARGS]")
+    return _tool_call(name.strip(), _value(arguments))
+
+
+def _said(text: str) -> str:
+    """What a turn without a tool call says."""
+    if any(mark in text for mark in ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")):
+        raise ValueError("this is no tool call of your format")
+    if not text.strip():
+        raise ValueError("after the thought there is neither a tool call nor a text")
+    return text.strip()
+
+
+def _named(value: object, key: str) -> ToolCall:
+    return _tool_call(*_parts(value, "name", key))
+
+
+def _tool_call(name: object, arguments: object) -> ToolCall:
+    if not isinstance(name, str) or not name:
+        raise ValueError("the tool must be named by a text")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"the arguments of {name} must be an object")
+    return ToolCall(name, arguments)
+
+
+def _parts(value: object, *keys: str) -> list[object]:
+    """The values of a JSON object that has these keys and no other."""
+    if not isinstance(value, dict) or set(value) != set(keys):
+        raise ValueError(f"write a JSON object of {', '.join(keys)}")
+    return [value[key] for key in keys]
+
+
+def _between(text: str, mark: str, end: str) -> object:
+    """The JSON between a mark and its end, which ends the turn."""
+    if text.count(mark) != 1:
+        raise ValueError(f"there is more than one {mark}" if mark in text else f"there is no {mark}")
+    inner, closed, after = text.partition(mark)[2].partition(end)
+    if not closed:
+        raise ValueError(f"{mark} is not closed")
+    if after.strip():
+        raise ValueError(f"something follows {end}")
+    return _value(inner)
+
+
+def _value(text: str) -> object:
+    """JSON read strictly: a key given twice is ambiguous, NaN is none, and what no tree could keep is refused."""
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
+        _require_shallow(value)
+        orjson.dumps(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the call is no JSON: {error}") from error
+    except orjson.JSONEncodeError as error:  # integers beyond 64 bits, halves of surrogate pairs
+        raise ValueError(f"the call cannot be passed on: {error}") from error
+    return value
+
+
+def _require_shallow(value: object, depth: int = 0) -> None:
+    if depth > _MOST_NESTED:
+        raise ValueError(f"the call is nested more than {_MOST_NESTED} deep")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_shallow(inner, depth + 1)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is too large a number")
+    return number
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key is given twice")
+    return dict(pairs)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _listing(tools: Sequence[Tool]) -> list[str]:
+    lines = [f"- {tool.name}: {tool.description} {_json(tool.parameters)}" for tool in tools]
+    return ["The tools, with the JSON schema of their arguments:", *lines]
+
+
+def _after_thinking(text: str) -> str:
+    """What follows the thinking, in which a call is only weighed; nothing while it goes on."""
+    rest = text.rpartition("</think>")[2]
+    return "" if rest.lstrip().startswith("<think>") else rest
+
+
+def _bare(thinking: str) -> str:
+    return thinking.replace("<think>", "").replace("</think>", "").strip()

@@ -1,0 +1,67 @@
+"""A run's world model as an environment by name, for every command that takes one."""
+
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from treeagent.envs import make_env
+from treeagent.envs.base import ToolSpec, task_to_play
+from treeagent.types import Split, Task, UserError
+from treeagent.world_model.environment import ImaginedEnv
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class WorldEnvOptions:
+    """Settings of ``WorldEnv``."""
+
+    run: str
+    """The folder of a run that has a world model: of ``treeagent world fit``, else the last one of its rounds."""
+
+
+class WorldEnv(ImaginedEnv):
+    """The world model of a run in its environment's place: tasks and tools are the environment's, all else is imagined.
+
+    One step is imagined at a time; ``adapt.imagined`` does those of many trees together.
+
+    Raises:
+        RunError: the folder holds no run.
+        UserError: the run has no world model, or was imagined itself.
+    """
+
+    options_type = WorldEnvOptions
+
+    def __init__(self, options: WorldEnvOptions) -> None:
+        # Not with the module: these bring torch, which telling what environments there are does without.
+        from treeagent.imagination.load import world_model, world_of
+        from treeagent.run.folder import Run
+
+        run = Run.open(Path(options.run))
+        config, world = world_of(run)
+        self._real = make_env(config.environment.name, config.environment.options)
+        if self._real.origin == "imagined":
+            raise UserError(f"the environment of {options.run} is imagined itself: give the run of a real one")
+        self._opened = ExitStack()
+        super().__init__(self._opened.enter_context(world_model(config, world, calls_alone=True)))
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        return super().reset(options={"task": task_to_play(self, seed, options)})
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return self._real.tasks(split, count, start)
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        return self._real.variations(task, rng)
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return self._real.tools()
+
+    def close(self) -> None:
+        super().close()
+        self._opened.close()
+        self._real.close()

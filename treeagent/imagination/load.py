@@ -1,0 +1,241 @@
+"""Search in imagination: trees grow on a world model, and what they promise is replayed in the environment before it
+counts."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, load_checkpoint, load_tokenizer
+from treeagent.config import RunConfig, TeacherConfig, WorldConfig, load_config
+from treeagent.envs.base import Env
+from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
+from treeagent.generators.base import Generator
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import DType
+from treeagent.generators.local import LocalGenerator
+from treeagent.run.folder import Run
+from treeagent.types import ToolCall, UserError, derive_seed
+from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
+from treeagent.world_model.experience import ExperienceModel, Writer
+from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.wording import INSTRUCTIONS, Wording
+
+if TYPE_CHECKING:
+    from treeagent.world_model.remote import RemoteWriter  # its package is an extra
+
+
+def memory_path(world: Path) -> Path:
+    """Where the memory of the world model in the folder ``world`` is."""
+    return world.with_suffix(".sqlite")
+
+
+def open_memory(config: RunConfig, world: Path) -> ReplayBuffer:
+    """That memory, which is to be closed.
+
+    Raises:
+        UserError: as ``make_encoder`` and ``ReplayBuffer``.
+    """
+    return ReplayBuffer(memory_path(world), make_encoder(config, world))
+
+
+def make_encoder(config: RunConfig, world: Path) -> Encoder:
+    """What embeds the steps in the memory of the world model in the folder ``world``.
+
+    Raises:
+        UserError: its model or its package cannot be had.
+    """
+    settings = config.world.encoder
+    if settings.kind == "lexical":
+        return LexicalEncoder()
+    own = world.with_name("warm")
+    if settings.model is None and not own.is_dir():
+        raise UserError(
+            f"world.encoder.kind is 'hidden-states', but {own}, whose they are where no model is named, is not there: "
+            "set world.encoder.model to a policy's folder"
+        )
+    return load_encoder(settings, settings.model or str(own))
+
+
+@lru_cache(maxsize=1)
+def load_encoder(settings: EncoderConfig, name: str) -> Encoder:
+    """One with a model.
+
+    Raises:
+        UserError: the model or its package cannot be had.
+    """
+    if settings.kind == "sentence-transformers":
+        from treeagent.world_model.sentences import SentenceEncoder  # its package is an extra
+
+        return SentenceEncoder(name, settings.device)
+    checkpoint = load_checkpoint(name, device_map=settings.device)
+    return HiddenStateEncoder(LocalGenerator(checkpoint.model), ChatFormat(checkpoint.tokenizer))
+
+
+def settings_path(run: Run) -> Path:
+    """Where the settings are kept of the world model that ``treeagent world fit`` made for a run."""
+    return run.path / "world.toml"
+
+
+def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
+    """The settings and the folder of a run's world model: that of ``treeagent world fit``, else the last round's.
+
+    Raises:
+        UserError: there is none.
+    """
+    if run.is_done("world"):
+        return load_config(settings_path(run), overrides), run.checkpoints / "world"
+    rounds = [int(match[1]) for name in run.stages() if (match := re.fullmatch(r"world-(\d+)", name))]
+    if not rounds:
+        raise UserError(f"{run.path} has no world model: fit one with treeagent world fit {run.path}")
+    return load_config(run.path / "config.toml", overrides), run.checkpoints / f"world-{max(rounds)}"
+
+
+def wording(config: RunConfig) -> Wording:
+    """A model that is trained on answers needs no instructions."""
+    settings = config.world
+    return Wording(INSTRUCTIONS if settings.model else "", settings.reasoning, settings.observations)
+
+
+def require_world(settings: WorldConfig) -> None:
+    """Ask for what a world model of these settings turns to, before anything is done for it.
+
+    Raises:
+        UserError: a server or its model, a model, an encoder or a package cannot be had.
+    """
+    if settings.encoder.model is not None:
+        load_encoder(settings.encoder, settings.encoder.model)
+    if settings.model is not None and settings.generator != "remote":
+        load_tokenizer(settings.model)
+    if settings.generator == "vllm":
+        import_module("treeagent.generators.vllm")
+    elif settings.generator == "remote":
+        _remote_world(settings)
+    if settings.teacher is not None:
+        teacher(settings.teacher)
+
+
+@contextmanager
+def world_model(
+    config: RunConfig, world: Path, env: Env | None = None, *, calls_alone: bool = False
+) -> Iterator[ExperienceModel]:
+    """The world model in the folder ``world`` as a dynamics, its memory open; for an agent whose turns are of
+    ``policy.format``, or come as their calls alone. The shield of ``env`` holds in it too."""
+
+    def forbids(call: str | ToolCall) -> str | None:
+        reason = env.forbidden(call) if isinstance(env, ShieldedEnv) else None
+        return None if reason is None else FORBIDDEN + reason
+
+    settings, writer = config.world, _writer(config, world)
+    memory = open_memory(config, world)
+    try:
+        if settings.examples:
+            len(memory)  # one that is lost is told here, not by every tree that would ask it
+        yield ExperienceModel(
+            writer,
+            wording(config),
+            max_steps=config.environment.max_steps,
+            memory=memory,
+            examples=settings.examples,
+            confidence=settings.confidence,
+            return_range=config.environment.returns,
+            format=None if calls_alone else config.policy.format,
+            forbids=forbids,
+            seed=derive_seed(config.seed, "world"),
+        )
+    finally:
+        memory.close()
+        if isinstance(writer, LocalWriter):
+            writer.generator.forget()  # an engine leaves the GPUs to what comes next
+
+
+def planner(config: RunConfig, env: Env | None = None) -> AbstractContextManager[ExperienceModel]:
+    """The world model of the run ``evaluate.world``, for the agent that ``config`` describes to plan in; the shield of
+    ``env`` holds in it too.
+
+    Raises:
+        UserError: as ``planned_in``.
+    """
+    return world_model(*planned_in(config), env)
+
+
+def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
+    """The agent's settings, with those of that world model, and its folder.
+
+    Raises:
+        UserError: it is of another environment or other options of it, or does not go with the agent, or there is none.
+    """
+    run = Run.open(Path(config.evaluate.world))
+    settings, world = world_of(run)
+    if settings.environment.name != config.environment.name:
+        raise UserError(
+            f"evaluate.world {run.path} is of environment {settings.environment.name!r}, not of "
+            f"{config.environment.name!r}: name a run of that one"
+        )
+    known, asked = settings.environment.options, config.environment.options
+    changed = [name for name in sorted(known | asked) if known.get(name) != asked.get(name)]
+    if changed:
+        raise UserError(
+            f"evaluate.world {run.path} is of {config.environment.name!r} with other options: "
+            + ", ".join(
+                f"{name} is {known.get(name, 'not set')} there and {asked.get(name, 'not set')} here"
+                for name in changed
+            )
+            + ": set environment.options as that run has them, or name a run of these"
+        )
+    try:
+        # Demonstrations are for fitting it, and bound to a warm start that this agent need not have had.
+        return replace(config, world=replace(settings.world, demonstrations=0)), world
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"evaluate.world {run.path} does not go with the other settings: {reason}") from None
+
+
+def _writer(config: RunConfig, world: Path) -> Writer:
+    settings = config.world
+    if settings.generator == "remote":
+        return _remote_world(settings)
+    generator: Generator
+    if settings.generator == "vllm":
+        from treeagent.generators.vllm import engine
+
+        generator = engine("world", *base_and_adapter(world), settings.vllm, settings.dtype)
+        tokenizer = load_tokenizer(world)
+    else:
+        checkpoint = _load(world, settings.dtype, settings.device_map)
+        generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+        tokenizer = checkpoint.tokenizer
+    return LocalWriter(generator, ChatFormat(tokenizer), settings.temperature, max_new_tokens=settings.max_new_tokens)
+
+
+def _remote_world(settings: WorldConfig) -> "RemoteWriter":
+    return _served("world", str(settings.model), settings)
+
+
+def teacher(settings: TeacherConfig) -> "RemoteWriter":
+    """The model on a server that reasons about real steps.
+
+    Raises:
+        UserError: the server cannot be reached, or does not serve it.
+    """
+    return _served("world.teacher", settings.model, settings)
+
+
+def _served(section: str, model: str, settings: WorldConfig | TeacherConfig) -> "RemoteWriter":
+    from treeagent.generators.remote import RemoteChat
+    from treeagent.world_model.remote import RemoteWriter
+
+    served = RemoteChat(settings.remote, model, f"{section}.remote")
+    return RemoteWriter(served, settings.temperature, max_new_tokens=settings.max_new_tokens)
+
+
+@lru_cache(maxsize=1)
+def _load(world: Path, dtype: DType, device_map: str | None) -> Checkpoint:
+    return load_checkpoint(world, dtype, device_map)

@@ -1,0 +1,1 @@
+"""A run's folder: settings, finished stages, metrics, progress, alarms, trackers."""

@@ -1,0 +1,103 @@
+"""Alarms: signs that training goes wrong, read from the figures of rounds and the metrics of updates.
+
+The signs are those of agents that collapse: the echo trap of RAGEN (Wang et al. 2025), where the spread of returns and
+the entropy fall before the reward does; repetition; malformed calls; process rewards that rise while verified success
+falls.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+from treeagent.views.figures import Figures, mean
+
+
+def alarms(history: Sequence[Figures]) -> list[str]:
+    """What the last of a course of ``tree_figures`` warns of, a sentence each, against the first of them. One that had
+    no tree to tell of, such as a round in imagination alone, neither warns nor is a first."""
+    searched = [figures for figures in history if "success" in figures]
+    if len(searched) < 2 or "success" not in history[-1]:
+        return []
+    first, last = searched[0], searched[-1]
+    warnings: list[str] = []
+    if _fell(first, last, "entropy") and _fell(first, last, "reward_std") and last["reward"] <= first["reward"] + 0.02:
+        warnings.append(
+            f"echo trap: entropy fell from {first['entropy']:.2f} to {last['entropy']:.2f} and the spread of returns "
+            f"from {first['reward_std']:.2f} to {last['reward_std']:.2f} while the reward did not rise: take smaller "
+            "steps, stronger anchors or more diverse tasks"
+        )
+    if last["process"] > first["process"] + 0.05 and last["success"] < first["success"] - 0.05:
+        warnings.append(
+            f"reward hacking: process rewards rose from {first['process']:.2f} to {last['process']:.2f} while verified "
+            f"success fell from {first['success']:.2f} to {last['success']:.2f}: weigh them less "
+            "(search.process_weight)"
+        )
+    if last["invalid"] > max(0.2, 2 * first["invalid"]):
+        warnings.append(
+            f"format: {last['invalid']:.0%} of the steps are malformed or refused ({first['invalid']:.0%} at first): "
+            "anchor the update, or imitate valid steps for a while"
+        )
+    if last["repetition"] > max(0.3, 2 * first["repetition"]):
+        warnings.append(
+            f"repetition: {last['repetition']:.0%} of what the agent says it said before ({first['repetition']:.0%} at "
+            "first): take smaller steps"
+        )
+    return warnings + _plateau(history, first)
+
+
+def _plateau(history: Sequence[Figures], first: Figures) -> list[str]:
+    """Where the last update is no better on validation tasks than an earlier one: why, as far as its trees tell."""
+    last = history[-1]
+    earlier = [figures["validation"] for figures in history[:-1] if "validation" in figures]
+    if "validation" not in last or not earlier or last["validation"] > max(earlier):
+        return []
+    if last["success"] > 0.95:
+        why = f"search solves {last['success']:.0%} of the tasks already: give it harder ones (adapt.variations)"
+    elif _fell(first, last, "reward_std"):
+        why = (
+            f"the returns within a tree spread by {last['reward_std']:.2f} ({first['reward_std']:.2f} at first), "
+            "so that little can be told apart: raise policy.temperature, search.limits or adapt.curriculum"
+        )
+    else:
+        why = (
+            f"search solves {last['success']:.0%} of the tasks and their returns still differ, but the update does not "
+            "carry over to other tasks: search more of them (collect.tasks), or learn from more rounds (adapt.replay)"
+        )
+    return [f"plateau: {last['validation']:.0%} of the validation tasks succeed, {max(earlier):.0%} before; {why}"]
+
+
+def imagination_alarms(wanted: float, allowed: float) -> list[str]:
+    """What the audit of a world model warns of: it allows a smaller share of imagined trees than is wanted."""
+    if allowed >= wanted:
+        return []
+    return [
+        f"imagination: {wanted:.0%} of the trees were to grow in the world model, but its audit allows {allowed:.0%}: "
+        "the others are real; give it more steps to learn from (adapt.seed_tasks, world.sft)"
+    ]
+
+
+def training_alarms(rows: Sequence[Figures]) -> list[str]:
+    """What the metrics of one update warn of: clipped ratios, distance from the behaviour policy, a gradient that
+    jumps."""
+    warnings: list[str] = []
+    clipped = mean([row["clip_ratio/region_mean"] for row in rows if "clip_ratio/region_mean" in row])
+    if clipped > 0.3:
+        warnings.append(
+            f"clipping: {clipped:.0%} of the ratios are clipped: lower the learning rate, or learn from newer trees"
+        )
+    distances = [row["kl"] for row in rows if "kl" in row]
+    if distances and max(distances) > 1.0:
+        warnings.append(
+            f"distance: KL from the behaviour policy reached {max(distances):.2f} nats a token: raise beta, or lower "
+            "the learning rate"
+        )
+    norms = [row["grad_norm"] for row in rows if "grad_norm" in row]
+    if norms and max(norms) > 20 * statistics.median(norms):
+        warnings.append(
+            f"gradient: its norm jumped to {max(norms):.1f} where {statistics.median(norms):.2f} is usual: lower "
+            "max_grad_norm"
+        )
+    return warnings
+
+
+def _fell(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:
+    return last[name] < (1 - share) * first[name]

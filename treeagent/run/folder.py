@@ -1,0 +1,366 @@
+"""One run's folder: its settings, finished stages, metrics, trees and checkpoints, and the lock of its one writer."""
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from treeagent.config import RunConfig, config_difference, dump_config, load_config
+from treeagent.store import StoreError, remove_leftovers, shard_names, shards, write_atomic
+
+COLLECTED = "collect"
+"""Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
+
+
+_FREE = {"workers", "engine", "ray.address", "ray.gpus_per_worker", "trackers", "policy.cache_bytes"} | {
+    f"{server}.remote.{key}"
+    for server in ("policy", "world", "world.teacher")
+    for key in ("url", "concurrency", "timeout", "retries", "prompt_price", "generated_price")
+}
+"""Settings that results do not depend on; a run may be resumed under others."""
+
+
+class RunError(RuntimeError):
+    """A folder that cannot serve as a run: one sentence with the reason and the fix."""
+
+
+def changed_settings(begun: RunConfig, now: RunConfig) -> list[str]:
+    """The dotted keys of what differs and results depend on, sorted."""
+    return [key for key in config_difference(begun, now) if key not in _FREE]
+
+
+class Run:
+    """A run on disk. Made by ``create`` to write, which holds a lock until ``close``, or by ``open`` to read."""
+
+    def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
+        """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
+        self.path = path
+        self.config = config
+        self._lock = lock
+        self._steps: Counter[str] | None = None
+        self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
+        """Told of every row of metrics, too: stage, step and figures."""
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, *, resume: bool) -> Self:
+        """Begin a run in an empty or new folder, or go on with one of the same config.
+
+        Raises:
+            RunError: the folder holds something else, cannot be written, or another process writes it.
+        """
+        _refuse_foreign_folder(path, resume)
+        lock = _lock(path)
+        try:
+            run = cls(path, config, lock)
+            run._prepare()
+        except BaseException:
+            os.close(lock)
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A run to read, also while another process writes it.
+
+        Raises:
+            RunError: there is no run.
+        """
+        if not (path / "config.toml").is_file():
+            raise RunError(f"{path} holds no run: there is no config.toml in it; give the --out folder of a run")
+        return cls(path, load_config(path / "config.toml"))
+
+    def close(self) -> None:
+        """Let another process write the run."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def trees(self) -> Path:
+        """Shards of searched trees."""
+        return self.path / "trees"
+
+    def collections(self) -> list[str]:
+        """Names of the shards of searched training trees, of whichever round."""
+        return [name for name in shard_names(self.trees) if name == COLLECTED or name.startswith(f"{COLLECTED}-")]
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder per trained model."""
+        return self.path / "checkpoints"
+
+    @property
+    def outcomes(self) -> Path:
+        """Finished batches of evaluations whose rows are not whole yet; there only while there are some."""
+        return self.path / "outcomes"
+
+    @property
+    def results(self) -> Path:
+        """The rows of the last evaluation, as a JSON array."""
+        return self.path / "results.json"
+
+    def result_rows(self) -> list[dict[str, Any]]:
+        """Those rows; none before an evaluation is finished."""
+        if not self.results.exists():
+            return []
+        rows = _parsed(self.results)
+        if not isinstance(rows, list) or not all(map(_is_result, rows)):
+            raise RunError(f"{self.results} holds no results: delete it, or give the command that wrote it again")
+        return rows
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """Facts of every finished stage, in the order they finished."""
+        path = self.path / "stages.json"
+        if not path.exists():
+            return {}
+        try:
+            stages: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
+        except orjson.JSONDecodeError:
+            raise RunError(f"{path} is not JSON: delete it to do every stage again, or take another --out") from None
+        if not isinstance(stages, dict) or not all(isinstance(facts, dict) for facts in stages.values()):
+            raise RunError(f"{path} holds no stages: delete it to do every stage again, or take another --out")
+        return stages
+
+    def is_done(self, stage: str) -> bool:
+        return stage in self.stages()
+
+    def finish(self, stage: str, facts: Mapping[str, Any]) -> None:
+        """Record that ``stage`` is done, with JSON values that later stages and readers want to know."""
+        self._require_lock()
+        write_atomic(
+            self.path / "stages.json",
+            orjson.dumps(self.stages() | {stage: dict(facts)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
+        )
+
+    def forget(self, stage: str) -> None:
+        """Make a stage undone, so that it is done again."""
+        self._require_lock()
+        left = {name: facts for name, facts in self.stages().items() if name != stage}
+        write_atomic(
+            self.path / "stages.json", orjson.dumps(left, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        )
+
+    def facts(self, stage: str) -> dict[str, Any]:
+        """What ``finish`` recorded.
+
+        Raises:
+            RunError: the stage is not done.
+        """
+        stages = self.stages()
+        if stage not in stages:
+            done = ", ".join(stages) or "none"
+            raise RunError(f"stage {stage} of {self.path} is not done (done: {done}): run it first")
+        return stages[stage]
+
+    def take(self, purpose: str, checkpoint: Path) -> None:
+        """Remember which checkpoint something of the run is made from or of, before it is begun.
+
+        Raises:
+            RunError: it was begun with another one.
+        """
+        self._remember(purpose, self._named(checkpoint))
+
+    def take_trees(self, purpose: str, lender: "Run") -> None:
+        """Remember which searched trees, of a run as they are now, something of this run learns from, before it does.
+
+        Raises:
+            RunError: it was begun with others.
+        """
+        files = [file for name in lender.collections() for file in shards(lender.trees, name)]
+        size = sum(file.stat().st_size for file in files)
+        told = f"{len(files)} file{'s' * (len(files) != 1)} and {size:,} bytes of trees in {self._named(lender.trees)}"
+        self._remember(f"{purpose} from trees", told)
+
+    def _remember(self, purpose: str, name: str) -> None:
+        self._require_lock()
+        given = self._given()
+        if purpose not in given or not self._holds_work():
+            write_atomic(self._given_path, orjson.dumps(given | {purpose: name}))
+        elif given[purpose] != name:
+            raise RunError(
+                f"the {purpose} of {self.path} was begun with {given[purpose]}, not with {name}: choose another --out"
+            )
+
+    def taken(self, purpose: str) -> Path | None:
+        """The checkpoint that was remembered; None where there was none."""
+        name = self._given().get(purpose)
+        if name is None:
+            return None
+        return self.path / name if name.startswith("./") else Path(name)
+
+    @property
+    def _given_path(self) -> Path:
+        return self.path / "given.json"
+
+    def _given(self) -> dict[str, str]:
+        path = self._given_path
+        if not path.is_file():
+            return {}
+        given = _parsed(path)
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
+            raise RunError(
+                f"{path} does not tell what each part of the run was begun with: delete it if what is given now is "
+                "that, or choose another --out"
+            )
+        return given
+
+    def _named(self, checkpoint: Path) -> str:
+        """By its place in the run, which can be moved, else in full; what is no folder is a name on the hub."""
+        whole, own = checkpoint.resolve(), self.path.resolve()
+        if whole.is_relative_to(own):
+            return f"./{whole.relative_to(own)}"
+        return str(whole if whole.is_dir() else checkpoint)
+
+    def alarms(self) -> list[str]:
+        """Sentences that a user should know of, which stages left among their facts as ``alarms``."""
+        return [sentence for facts in self.stages().values() for sentence in facts.get("alarms", ())]
+
+    def log(self, stage: str, metrics: Mapping[str, float]) -> None:
+        """Append a line to metrics.jsonl. ``metrics`` may give its ``step``; else steps of a stage count from 0."""
+        self._require_lock()
+        if self._steps is None:
+            self._steps = Counter(row["stage"] for row in self.metrics())
+        step = metrics.get("step", self._steps[stage])
+        self._steps[stage] += 1
+        figures = {key: value for key, value in metrics.items() if key != "step"}
+        if self.on_log is not None:
+            self.on_log(stage, int(step), figures)
+        row = {"stage": stage, "step": int(step)} | figures
+        try:
+            with (self.path / "metrics.jsonl").open("ab") as file:
+                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}: free some space"
+            ) from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one a step: what was logged of a step at several
+        times is joined, and what a resumed stage logged again counts once, as it was logged last."""
+        rows: dict[tuple[str, int], dict[str, Any]] = {}
+        for row in _metric_rows(self.path / "metrics.jsonl"):
+            rows.setdefault((row["stage"], row["step"]), {}).update(row)
+        return list(rows.values())
+
+    def _prepare(self) -> None:
+        try:
+            for folder in (self.path, self.trees, self.checkpoints):
+                folder.mkdir(exist_ok=True)
+                remove_leftovers(folder)
+            remove_leftovers(self.outcomes)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        path = self.path / "config.toml"
+        if path.exists() and self._holds_work():
+            if changed := changed_settings(load_config(path), self.config):
+                raise RunError(
+                    f"{self.path} was begun with another config ({', '.join(changed)} changed): "
+                    "restore these settings to resume, or choose another --out"
+                )
+            _drop_torn_line(self.path / "metrics.jsonl")
+        else:
+            write_atomic(path, dump_config(self.config).encode())
+
+    def _holds_work(self) -> bool:
+        """Something was made by its settings. What was refused before that leaves them open."""
+        files, folders = ("stages.json", "metrics.jsonl", "results.json"), (self.trees, self.checkpoints, self.outcomes)
+        return any((self.path / name).exists() for name in files) or any(
+            folder.is_dir() and any(folder.iterdir()) for folder in folders
+        )
+
+    def _require_lock(self) -> None:
+        if self._lock is None:
+            raise RunError(f"{self.path} is open for reading only: open it by Run.create to write")
+
+
+def _refuse_foreign_folder(path: Path, resume: bool) -> None:
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file: choose a folder as --out")
+    try:
+        # A run that was killed before it wrote its config has left hidden files only.
+        content = [entry.name for entry in path.iterdir() if not _is_hidden(entry)] if path.exists() else []
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if content and not resume:
+        raise RunError(f"{path} is not empty: pass --resume to continue it, or choose another --out")
+    if content and "config.toml" not in content and set(content) - {"trees", "checkpoints"}:
+        raise RunError(f"{path} holds files but no run (no config.toml): choose another --out")
+
+
+def _is_hidden(entry: Path) -> bool:
+    return entry.name == ".lock" or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
+
+
+def _lock(path: Path) -> int:
+    """Locked, so that two processes do not write one run; the kernel lets go when the process ends, however it ends."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RunError(f"another process is writing {path}: wait for it, or choose another --out") from None
+    except OSError as error:
+        os.close(descriptor)
+        raise _unwritable(path, error) from error
+    return descriptor
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    fix = "" if isinstance(error, FileNotFoundError) else ", or make this one writable"  # as /proc, where none is made
+    return RunError(f"cannot write {path}: {error.strerror}: choose another --out{fix}")
+
+
+def _metric_rows(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return  # another process may be in the middle of its last line
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                raise RunError(f"{path}, line {number} is not JSON: remove that line") from None
+            if not isinstance(row, dict) or not (
+                isinstance(row.get("stage"), str) and isinstance(row.get("step"), int)
+            ):
+                raise RunError(f"{path}, line {number} has no stage and step: remove that line")
+            yield row
+
+
+def _parsed(path: Path) -> Any:
+    """A file's JSON; None where it holds something else."""
+    try:
+        return orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _is_result(row: Any) -> bool:
+    wanted = {"policy": str, "mode": str, "success": int | float, "tasks": int}
+    return isinstance(row, dict) and all(isinstance(row.get(key), kind) for key, kind in wanted.items())
+
+
+def _drop_torn_line(path: Path) -> None:
+    if path.exists():
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            write_atomic(path, content[:whole])

@@ -1,0 +1,131 @@
+"""What jobs tell while they run, and what searches cost: the figures of a live bar, of metrics.jsonl and of a stage."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+
+from treeagent.envs.dynamics import EnvDynamics
+from treeagent.generators.usage import Usage
+from treeagent.run.progress import Advance, Progress
+from treeagent.search.node import Budget, Tree
+
+
+@dataclass(slots=True)
+class Cost:
+    """Of a number of trees, as far as they have grown."""
+
+    trees: int = 0
+    failed: int = 0
+    """Trees that broke off with an error."""
+    best_value: float = 0.0
+    """Σ over trees of the highest Q at the root."""
+    encoded_tokens: int = 0
+    """Prompt tokens fed to the model."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache instead."""
+    replayed_steps: int = 0
+    """Environment steps paid to go back where no snapshot was held."""
+    restored_snapshots: int = 0
+    evicted_snapshots: int = 0
+    price: float = 0.0
+    """Of a server's tokens, by the prices of the configuration."""
+    budget: Budget = field(default_factory=Budget)
+
+    def add(self, other: "Cost") -> None:
+        for name in self.__slots__:
+            if name != "budget":
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.budget.add(other.budget)
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Everything as numbers, with rates over ``seconds`` of wall time."""
+        spent = asdict(self.budget)
+        del spent["seconds"]  # of all workers together; the wall time says more
+        counts = {name: getattr(self, name) for name in self.__slots__ if name not in ("budget", "best_value")}
+        return counts | spent | self._rates(seconds)
+
+    def figures(self, seconds: float) -> Mapping[str, str]:
+        """The few that fit beside a bar."""
+        rates = self._rates(seconds)
+        return {
+            "simulations/s": f"{rates['simulations_per_second']:,.0f}",
+            "tokens/s": f"{rates['tokens_per_second']:,.0f}",
+            "best value": f"{rates['best_value']:.2f}",
+            "cache hits": f"{rates['cache_hits']:.0%}",
+        }
+
+    def _rates(self, seconds: float) -> dict[str, float]:
+        seconds = max(seconds, 1e-9)
+        return {
+            "seconds": seconds,
+            "simulations_per_second": self.budget.simulations / seconds,
+            "tokens_per_second": self.budget.generated_tokens / seconds,
+            "best_value": self.best_value / max(self.trees, 1),
+            "cache_hits": self.cached_tokens / max(self.cached_tokens + self.encoded_tokens, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a running job tells: progress, metrics, what its searches have cost so far."""
+
+    name: str
+    done: int = 0
+    total: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    index: int = 0
+    """Of the batch that ``cost`` is of."""
+    cost: Cost | None = None
+
+
+Emit = Callable[[Event], None]
+
+
+class Meter:
+    """Reads the cost of trees off the counters of what grows them, from the moment it is made."""
+
+    def __init__(self, usage: Usage, dynamics: EnvDynamics) -> None:
+        self._usage, self._dynamics = usage, dynamics
+        self._before, self._paid = self._counters(), usage.price
+
+    def read(self, trees: Sequence[Tree]) -> Cost:
+        """The cost so far; ``trees`` are all that have been grown since."""
+        budget = Budget()
+        for tree in trees:
+            budget.add(tree.budget)
+        best = [max((edge.value for edge in tree.root.edges if edge.visits), default=0.0) for tree in trees]
+        counted = zip(self._counters(), self._before, strict=True)
+        encoded, cached, replayed, restored, evicted = (now - before for now, before in counted)
+        failed = sum(bool(tree.error) for tree in trees)
+        price = self._usage.price - self._paid
+        return Cost(len(trees), failed, sum(best), encoded, cached, replayed, restored, evicted, price, budget)
+
+    def _counters(self) -> tuple[int, int, int, int, int]:
+        usage, forks = self._usage, self._dynamics.forkable
+        return (
+            usage.encoded_tokens,
+            usage.cached_tokens,
+            forks.replayed_steps,
+            forks.restored_snapshots,
+            forks.evicted_snapshots,
+        )
+
+
+@contextmanager
+def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) -> Iterator[Emit]:
+    """A bar for each name that events come from; their metrics go to ``log``, under that name."""
+    with ExitStack() as stack:
+        bars: dict[str, Advance] = {}
+        shown: dict[str, int] = defaultdict(int)
+
+        def on_event(event: Event) -> None:
+            if event.metrics:
+                log(event.name, event.metrics)
+            if event.total:
+                if event.name not in bars:
+                    bars[event.name] = stack.enter_context(progress.track(event.name, event.total))
+                bars[event.name](event.done - shown[event.name])
+                shown[event.name] = event.done
+
+        yield on_event

@@ -1,0 +1,66 @@
+"""A run's metrics to the trackers that people already look at, beside metrics.jsonl; by accelerate's own wrappers."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from treeagent.config import RunConfig, Tracker, flat_settings
+from treeagent.run.folder import Run, RunError
+
+
+@contextmanager
+def tracked(run: Run) -> Iterator[None]:
+    """Inside, what the run logs goes to every tracker of ``config.trackers`` too.
+
+    Raises:
+        RunError: a tracker's package is not installed.
+    """
+    require_trackers(run.config)
+    opened = {name: _open(name, run) for name in run.config.trackers}
+
+    def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        named = {f"{stage}/{key}": float(value) for key, value in metrics.items()}
+        for name, tracker in opened.items():
+            if name == "tensorboard":
+                tracker.log(named, step=step)
+            else:  # these count steps of the whole run, which stages side by side have none of
+                tracker.log(named | {f"{stage}/step": step})
+
+    if opened:
+        run.on_log = tell
+    try:
+        yield
+    finally:
+        run.on_log = None
+        for tracker in opened.values():
+            tracker.finish()
+
+
+def require_trackers(config: RunConfig) -> None:
+    """
+    Raises:
+        RunError: the package of a tracker is not installed.
+    """
+    for name in config.trackers:
+        found = find_spec(name)
+        if found is None or found.origin is None:  # wandb leaves a folder of its name, which Python takes for a package
+            raise RunError(
+                f"trackers names {name!r}, which is not installed: pip install 'treeagent[{name}]', or leave it out"
+            )
+
+
+def _open(name: Tracker, run: Run) -> Any:
+    from accelerate import tracking  # imports torch: not before it is asked for
+
+    makers = {
+        "tensorboard": lambda: tracking.TensorBoardTracker("tensorboard", logging_dir=run.path),
+        "trackio": lambda: tracking.TrackioTracker("treeagent", name=run.path.name),
+        "wandb": lambda: tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow"),
+    }
+    tracker = makers[name]()
+    tracker.start()
+    settings = {key: value for key, value in flat_settings(run.config).items() if isinstance(value, str | int | float)}
+    if name != "tensorboard":  # which would open a second run for them; RUN/config.toml has them all
+        tracker.store_init_configuration(settings)
+    return tracker

@@ -1,0 +1,237 @@
+"""Who and what a configuration names: the environment and its tasks, the policy and what samples for it, the judge of
+leaves. Made once in each process."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import lru_cache, partial
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, has_head, load_checkpoint, load_tokenizer
+from treeagent.agent.critic import LMCritic
+from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
+from treeagent.agent.think_act import SplitDynamics, SplitPolicy
+from treeagent.agent.value_head import ValueHead
+from treeagent.config import PolicyConfig, RunConfig
+from treeagent.envs import EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
+from treeagent.envs.base import Env, ToolSpec
+from treeagent.generators.attention import context_length
+from treeagent.generators.base import Generator
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.grammar import Grammar, make_grammar, openai_tools
+from treeagent.generators.local import LocalGenerator
+from treeagent.search.config import SearchConfig
+from treeagent.search.values import MixedValue, RolloutValue
+from treeagent.stages.play import Actors
+from treeagent.types import Dynamics, Policy, Split, Task, UserError, Value, derive_seed
+
+
+def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
+    """The tasks at ``places`` of a split, neighbours fetched together.
+
+    Raises:
+        UserError: the split holds fewer.
+    """
+    tasks: list[Task] = []
+    while len(tasks) < len(places):
+        start = len(tasks)
+        stop = start + 1
+        while stop < len(places) and places[stop] == places[stop - 1] + 1:
+            stop += 1
+        tasks += _tasks(env, split, stop - start, places[start])
+    return tasks
+
+
+def _tasks(env: Env, split: Split, count: int, start: int) -> Sequence[Task]:
+    wanted = f"tasks {start} to {start + count - 1} of split {split!r}"
+    try:
+        tasks = env.tasks(split, count, start)
+    except UserError:  # it has its own sentence
+        raise
+    except ValueError as error:
+        raise UserError(f"the environment does not give {wanted} ({error}): set fewer") from error
+    if len(tasks) != count:
+        raise UserError(
+            f"the environment gave {len(tasks)} where {wanted} were asked for: set fewer, or mend its tasks()"
+        )
+    return tasks
+
+
+def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
+    """The harder variations of a task, always the same ones in a run."""
+    return env.variations(task, random.Random(derive_seed(config.seed, "variations", task.id)))
+
+
+def environment(config: RunConfig) -> Env:
+    """The run's environment, made once in each process."""
+    settings = config.environment
+    limits = (settings.call_seconds, settings.episode_seconds) if settings.worker else None
+    bounds = (settings.shield, settings.observation_bytes, settings.episode_bytes)
+    return _environment(settings.name, tuple(sorted(settings.options.items())), limits, bounds)
+
+
+@lru_cache(maxsize=1)
+def _environment(
+    name: str,
+    options: tuple[tuple[str, int | float | str | bool | tuple[str, ...]], ...],
+    limits: tuple[float, float | None] | None,
+    bounds: tuple[Shield, int | None, int | None],
+) -> Env:
+    env: Env
+    if limits is None:
+        env = make_env(name, dict(options))
+    else:
+        env = WorkerEnv(name, dict(options), call_seconds=limits[0], episode_seconds=limits[1])
+    if bounds == (Shield(), None, None):
+        return env
+    return ShieldedEnv(env, bounds[0], observation_bytes=bounds[1], episode_bytes=bounds[2])
+
+
+def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
+    """The environment as the dynamics of a job; ``name`` seeds its luck, if it is stochastic."""
+    return EnvDynamics(
+        env,
+        max_steps=config.environment.max_steps,
+        reveal_reward=reveal_reward,
+        seed=derive_seed(config.seed, name),
+        snapshot_bytes=config.environment.snapshot_bytes,
+    )
+
+
+def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
+    """The dynamics in steps as large as the search's nodes."""
+    return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
+
+
+def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
+    """Who plays a checkpoint in a search, and its policy in whole turns; they share one generator."""
+    whole, value = _load_policy(checkpoint, config.policy, known_tools(config))
+    return make_actors(whole, value, config.search), whole
+
+
+@lru_cache(maxsize=1)
+def _load_policy(
+    checkpoint: Path, settings: PolicyConfig, tools: str
+) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
+    """A value head reads hidden states, which only a model in this process tells: where something else samples, the
+    head runs on a copy of the checkpoint in transformers."""
+    if settings.generator == "remote" and settings.remote.text_only:
+        return _chat_policy(checkpoint, settings, tools), None
+    if settings.generator != "local" and not has_head(checkpoint):
+        return _policy(_engine_or_server(checkpoint, settings), load_tokenizer(checkpoint), settings, tools), None
+    loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map)
+    local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
+    generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings)
+    policy = _policy(generator, loaded.tokenizer, settings, tools)
+    return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
+
+
+def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
+    """A policy on a checkpoint in memory; call ``forget`` on its generator when the weights change."""
+    generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+    return _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config))
+
+
+def make_chat(checkpoint: Checkpoint, config: RunConfig) -> ChatFormat:
+    """How a checkpoint's policy reads, without what samples: the weights need not be in this process."""
+    most = config.policy.most_tokens(context_length(checkpoint.model))
+    return conversation(checkpoint.tokenizer, config.policy, known_tools(config), most)[0]
+
+
+def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> LLMPolicy:
+    chat, grammar = conversation(tokenizer, settings, tools, settings.most_tokens(generator.context))
+    form = None
+    if settings.structured:
+        from treeagent.generators.structured import Form
+
+        form = Form(chat, partial(grammar.rules, _specs(tools)))
+    return LLMPolicy(generator, chat, grammar, settings.temperature, settings.max_new_tokens, form)
+
+
+def known_tools(config: RunConfig) -> str:
+    """The environment's tools in JSON, which tells them apart by value; empty where the policy is neither told of any
+    nor held to any."""
+    if not config.policy.is_told and (config.policy.format == "react" or not config.policy.structured):
+        return ""
+    return json.dumps([asdict(tool) for tool in environment(config).tools()])
+
+
+def _specs(tools: str) -> list[ToolSpec]:
+    return [ToolSpec(**tool) for tool in json.loads(tools)] if tools else []
+
+
+def conversation(
+    tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str, context_tokens: int | None = None
+) -> tuple[ChatFormat, Grammar]:
+    """How a policy's turns are read and written; one that was not made here is told the format and the tools."""
+    grammar = make_grammar(settings.format, str(tokenizer.chat_template))
+    if not tools or not settings.is_told:
+        return ChatFormat(tokenizer, context_tokens=context_tokens), grammar
+    known = _specs(tools)
+    native = openai_tools(known) if grammar.calls == "native" else ()
+    told = grammar.instructions(known)
+    return ChatFormat(tokenizer, instructions=told, tools=native, context_tokens=context_tokens), grammar
+
+
+def _engine_or_server(checkpoint: Path, settings: PolicyConfig) -> Generator:
+    if settings.generator == "vllm":
+        from treeagent.generators.vllm import engine
+
+        base, adapter = base_and_adapter(checkpoint)
+        return engine("policy", base, adapter, settings.vllm, settings.dtype, structured=settings.structured)
+    from treeagent.generators.remote import RemoteGenerator
+
+    return RemoteGenerator(settings.remote, str(checkpoint), settings.temperature, structured=settings.structured)
+
+
+def _chat_policy(checkpoint: Path, settings: PolicyConfig, tools: str) -> ChatPolicy:
+    from treeagent.generators.remote import RemoteChat
+
+    chat = RemoteChat(settings.remote, str(checkpoint))
+    grammar = make_grammar(settings.format)
+    told = grammar.instructions(_specs(tools)) if tools else ""
+    return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens)
+
+
+def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: SearchConfig) -> Actors:
+    """As the search's settings want them: thoughts apart, a critic."""
+    if isinstance(whole, ChatPolicy):
+        if search.granularity == "split" or search.critic_weight:
+            raise UserError(
+                "search.granularity 'split' and search.critic_weight want token ids, which policy.remote.text_only "
+                "does without: leave them out"
+            )
+        return Actors(whole, whole.greedy(), value)
+    return Actors(
+        sampling=SplitPolicy(whole) if search.granularity == "split" else whole,
+        greedy=whole.greedy(),
+        value=value,
+        critic=LMCritic(whole.generator, whole.chat) if search.critic_weight else None,
+    )
+
+
+def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
+    """The checkpoint's, else a new one."""
+    if checkpoint.head is not None:
+        return checkpoint.head
+    seed = derive_seed(config.seed, "value_head")
+    return ValueHead(checkpoint.model.config.get_text_config().hidden_size, config.environment.returns, seed)
+
+
+def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
+    """What judges leaves: the value head, rollouts of the policy, or a mixture."""
+    weight = config.search.rollout_weight
+    if not weight:
+        return head
+    rollouts = RolloutValue(
+        policy,
+        dynamics,
+        max_steps=config.environment.max_steps,
+        discount=config.search.discount,
+        value=head,
+        seed=config.seed,
+    )
+    return rollouts if head is None or weight == 1 else MixedValue([head, rollouts], [1 - weight, weight])

@@ -1,0 +1,211 @@
+"""Episodes of a scripted demonstrator as trees, the same artifact that search makes: a single chain each, or one with
+other actions tried beside it."""
+
+import asyncio
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from treeagent.agent.checkpoint import load_tokenizer
+from treeagent.config import RunConfig
+from treeagent.envs.base import Demonstrator, Env, ToolSpec
+from treeagent.envs.calls import read_call
+from treeagent.envs.dynamics import EnvDynamics
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.grammar import Grammar, make_grammar
+from treeagent.run.folder import RunError
+from treeagent.search.growth import Growth, backup, describe, end, plant, take_step
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.stages.build import environment, play_on, tasks_at
+from treeagent.types import Action, Message, Task, derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Who acts at the states of a demonstration beside the demonstrator."""
+
+    expert: Demonstrator
+    """Acts at each state, and plays on to the end after every other action tried: so what they come to differs by
+    them alone."""
+    erring: Demonstrator
+    count: int
+    """Draws of ``erring`` at each state."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Where turns are played, and how they are spelt."""
+
+    dynamics: EnvDynamics
+    grammar: Grammar
+    tools: Sequence[ToolSpec]
+
+    def turn(self, player: Demonstrator, rng: random.Random) -> Action:
+        """What a player says where the environment stands."""
+        thought, text = player.act(rng)
+        call = read_call(text, self.tools)
+        return self.grammar.read(self.grammar.write(thought, text if isinstance(call, str) else call))
+
+
+def demonstrate(
+    dynamics: EnvDynamics,
+    demonstrator: Demonstrator,
+    tasks: Sequence[Task],
+    *,
+    seed: int,
+    grammar: Grammar,
+    alternatives: Alternatives | None = None,
+) -> Iterator[Tree]:
+    """One demonstration of each task. Actions carry text only: token ids come with a tokenizer, later.
+
+    Where the grammar has calls of tools, a text that names a tool becomes one; another stays the text that is said.
+    ``alternatives`` are tried at its states once it has ended, each as a further edge behind its own.
+    """
+    stage = _Stage(dynamics, grammar, () if grammar.calls == "text" else dynamics.env.tools())
+    with asyncio.Runner() as runner:
+        for task in tasks:
+            own = derive_seed(seed, task.id)
+            growth = runner.run(_episode(stage, demonstrator, task, own))
+            if alternatives is not None:
+                runner.run(_branch(stage, growth, alternatives, random.Random(derive_seed(own, "alternatives"))))
+            yield growth.tree
+
+
+async def _episode(stage: _Stage, demonstrator: Demonstrator, task: Task, seed: int) -> Growth:
+    (growth,) = await plant(stage.dynamics, [task], [seed])
+    await _play(stage, growth, [], demonstrator, random.Random(seed))
+    return growth
+
+
+async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonstrator, rng: random.Random) -> None:
+    """From where the environment stands, the end of ``path``, to the episode's end."""
+    if growth.tree.error:  # it did not even reset
+        return
+    while not (node := end(growth, path)).ended:
+        # The environment stands where the last step left it, which is where the demonstrator must act.
+        try:
+            action = stage.turn(player, rng)
+        except Exception as failure:  # the episode boundary: a failed rollout is data
+            growth.tree.error = describe(failure)
+            return
+        node.edges.append(Edge(action, prior=1.0))
+        path.append(node.edges[-1])
+        await take_step(stage.dynamics, growth, path)
+        if growth.tree.error:
+            return
+    backup(path, growth)
+
+
+async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng: random.Random) -> None:
+    """Try other actions at every state of a demonstration, equal calls once, each to the end."""
+    whole, forkable = demonstrated(growth.tree), stage.dynamics.forkable
+    for length in range(len(whole)):
+        if growth.tree.error:
+            return
+        node, before = end(growth, whole[:length]), forkable.replayed_steps
+        players = [alternatives.expert, *[alternatives.erring] * alternatives.count]
+        try:
+            stage.dynamics.stand_at(node.state)
+            growth.tree.budget.environment_steps += forkable.replayed_steps - before
+            turns = [stage.turn(player, rng) for player in players]
+        except Exception as failure:  # the episode boundary: a failed rollout is data
+            growth.tree.error = describe(failure)
+            return
+        for action in turns:
+            if growth.tree.error or any(edge.action.call == action.call for edge in node.edges):
+                continue
+            node.edges.append(Edge(action, prior=1.0))
+            path = [*whole[:length], node.edges[-1]]
+            await take_step(stage.dynamics, growth, path)
+            if not growth.tree.error:
+                await _play(stage, growth, path, alternatives.expert, rng)
+        for edge in node.edges:
+            edge.prior = 1 / len(node.edges)
+
+
+def demonstrated(tree: Tree) -> tuple[Edge, ...]:
+    """The path of the demonstration itself, behind which the alternatives stand."""
+    path, node = list[Edge](), tree.root
+    while node.edges and (child := node.edges[0].child) is not None:
+        path.append(node.edges[0])
+        node = child
+    return tuple(path)
+
+
+def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
+    """A demonstration with the ids that a policy reading it would see, up to where it could read no further; the tree
+    given stays as it is."""
+    opening = tree.root.state.messages
+    root = Node(tree.root.state, context_ids=chat.context_ids(opening) if opening else ())  # none: it did not reset
+    waiting = [(tree.root, root)]
+    while waiting:
+        node, copy = waiting.pop()
+        told = copy.state.messages
+        for edge in node.edges:
+            if (child := edge.child) is None:
+                break
+            action = replace(edge.action, token_ids=chat.encode_action(edge.action.text))
+            said = Message("assistant", action.text, action.token_ids)
+            messages = (*told, said, *child.state.messages[len(told) + 1 :])
+            reading = chat.read(messages)
+            if reading.error:  # nor is anything told of alternatives to what is not
+                break
+            below = replace(
+                child,
+                state=replace(child.state, messages=messages),
+                context_ids=chat.added_ids(reading),
+                left_out=reading.left_out,
+                edges=[],
+            )
+            copy.edges.append(replace(edge, action=action, child=below))
+            waiting.append((child, below))
+    return Tree(tree.task, tree.seed, root, tree.budget, tree.error)
+
+
+def demonstrations(config: RunConfig) -> Iterator[Tree]:
+    """Episodes of the environment's own demonstrator, with other actions tried beside those of the first ones where
+    these are wanted; the same ones each time.
+
+    Raises:
+        RunError: the environment has no demonstrator, or cannot go back to try other actions.
+    """
+    env, settings = environment(config), config.warm_start
+    demonstrator = env.demonstrator(settings.noise)
+    if demonstrator is None:
+        raise RunError(
+            f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
+            "set policy.model to a model that can act already"
+        )
+    branched, alternatives = 0, _alternatives(config, env)
+    if alternatives is not None:
+        branched = math.ceil(settings.early_experience.share * settings.episodes)
+    dynamics, grammar = play_on(env, config, "demonstrate"), demonstration_grammar(config)
+    for start in range(0, settings.episodes, settings.tasks):
+        count = min(settings.tasks, settings.episodes - start)
+        tasks = tasks_at(env, "train", range(count))
+        seed, here = derive_seed(config.seed, "demonstrate", start), max(branched - start, 0)
+        yield from demonstrate(
+            dynamics, demonstrator, tasks[:here], seed=seed, grammar=grammar, alternatives=alternatives
+        )
+        yield from demonstrate(dynamics, demonstrator, tasks[here:], seed=seed, grammar=grammar)
+
+
+def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:
+    """Who acts beside the demonstrator, if anybody is to."""
+    settings = config.warm_start.early_experience
+    if settings.rows == "none":
+        return None
+    expert, erring = env.demonstrator(0.0), env.demonstrator(1.0)
+    if expert is None or erring is None or env.snapshot_kind == "none":
+        raise RunError(
+            f"warm_start.early_experience.rows is {settings.rows!r}, which tries other actions at the states of a "
+            f"demonstration, but environment {config.environment.name!r} cannot go back to a state: set it to 'none'"
+        )
+    return Alternatives(expert, erring, settings.alternatives)
+
+
+def demonstration_grammar(config: RunConfig) -> Grammar:
+    settings = config.policy
+    template = "" if settings.model is None else str(load_tokenizer(settings.model).chat_template)
+    return make_grammar(settings.format, template)

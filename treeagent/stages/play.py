@@ -1,0 +1,232 @@
+"""Policies compared on held-out tasks, greedily and under every way of searching, with what each of them spent.
+
+Nothing that chooses an action sees a reward. A search plans on a dynamics that withholds it and judges by the value
+head; the plan is then executed, and only that execution is verified.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from treeagent.config import EvaluateConfig, Mode
+from treeagent.run.outcomes import Outcome
+from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.decide import best_path, most_visited_path
+from treeagent.search.growth import Growth, end, plant, take_step
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.node import Edge, Tree
+from treeagent.types import (
+    Action,
+    Critic,
+    Dynamics,
+    Policy,
+    State,
+    Task,
+    Transition,
+    UserError,
+    Value,
+    derive_seed,
+)
+
+Episode = tuple[Growth, list[Edge]]
+"""What is being played: its seeds and what it has cost, and the steps taken so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """Who proposes and who judges."""
+
+    sampling: Policy
+    greedy: Policy
+    value: Value | None
+    critic: Critic | None = None
+
+
+async def play(
+    actors: Actors,
+    blind: Dynamics,
+    verified: Dynamics,
+    tasks: Sequence[Task],
+    mode: Mode,
+    config: EvaluateConfig,
+    search: SearchConfig,
+    seed: int,
+) -> tuple[list[Outcome], list[Tree]]:
+    """Plan on ``blind``, execute on ``verified``, go on greedily where a plan ends before its task does.
+
+    Every mode plans as ``search`` says, apart from its method, the N of best-of-N, and the noise at the root, which is
+    for training. Of a task whose planning broke off the outcome tells why, however well it went on greedily.
+
+    Returns the outcomes and the trees planned in (none for greedy), in the tasks' order.
+    """
+    seeds = [derive_seed(seed, mode, task.id) for task in tasks]
+    trees: list[Tree] = []
+    plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
+    if mode != "greedy":
+        settings = _settings(mode, config, search)
+        grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic)
+        # As many simulations in flight in every mode, so that none needs more memory than the others.
+        size = max(len(tasks) * search.leaves // settings.leaves, 1)
+        for start in range(0, len(tasks), size):
+            trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
+        plans = [_plan(mode, tree, config, settings) for tree in trees]
+    outcomes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
+    for outcome, tree in zip(outcomes, trees, strict=False):
+        outcome.budget.add(tree.budget)
+        outcome.error = outcome.error or _broken(tree)
+    return outcomes, trees
+
+
+def _broken(tree: Tree) -> str:
+    return f"planning broke off: {tree.error}" if tree.error else ""
+
+
+def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
+    settings = replace(search, method=mode, root_noise=0.0, gumbel_scale=0.0)
+    if mode != "best_of_n":
+        return settings
+    limits = replace(search.limits, simulations=config.best_of)
+    # Chains side by side share the work on their prompt; one by one they can keep to another limit.
+    alone = limits == Limits(simulations=config.best_of)
+    return replace(settings, limits=limits, leaves=config.best_of if alone else search.leaves)
+
+
+async def execute(
+    policy: Policy,
+    dynamics: Dynamics,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    plans: Sequence[Sequence[Edge]],
+    step_seconds: float | None = None,
+) -> list[Outcome]:
+    """Take each plan's actions, then the policy's, until the task ends or, which is an error of the outcome, a step
+    fails, takes more than ``step_seconds`` or leads to a state that the policy cannot read."""
+    growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
+    planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
+
+    async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
+        left = {id(growth): planned[id(growth)][len(path) :] for growth, path in wanted}
+        drawn = await _propose(policy, [one for one in wanted if not left[id(one[0])]])
+        return {growth: actions[0] for growth, actions in left.items() if actions} | drawn
+
+    return await _episodes(dynamics, growths, choose, step_seconds)
+
+
+async def replan(
+    actors: Actors,
+    model: Dynamics,
+    verified: Dynamics,
+    tasks: Sequence[Task],
+    mode: Mode,
+    config: EvaluateConfig,
+    search: SearchConfig,
+    seed: int,
+) -> tuple[list[Outcome], list[Tree]]:
+    """Model predictive control: from where each episode really stands a tree grows in a ``model`` of the environment,
+    the first action of its best path is taken in the environment itself, on ``verified``, and so on until the end.
+    Where search finds nothing to do, the policy acts greedily.
+
+    What the model says of rewards may choose: it is its own guess. Tasks are told apart by their ids.
+
+    Returns the outcomes and each task's first tree, whose root is how the task opens, in the tasks' order.
+
+    Raises:
+        UserError: ``mode`` is "greedy", which plans nothing.
+    """
+    if mode == "greedy":
+        raise UserError("mode is 'greedy', which plans nothing: name a way of searching")
+    settings = replace(_settings(mode, config, search), step_seconds=None)  # which is the environment's
+    first: dict[str, Tree] = {}
+    broken: dict[str, str] = {}
+
+    async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
+        states = {growth.tree.task.id: end(growth, path).state for growth, path in wanted}
+        grower = make_search(actors.sampling, _Resumed(model, states), settings, actors.value, actors.critic)
+        trees = await grower.run([growth.tree.task for growth, _ in wanted], [one.next_seed() for one, _ in wanted])
+        chosen: dict[int, Action] = {}
+        for (growth, _), tree in zip(wanted, trees, strict=True):
+            growth.tree.budget.add(tree.budget)
+            first.setdefault(tree.task.id, tree)
+            if tree.error:
+                broken.setdefault(tree.task.id, _broken(tree))
+            if path := _plan(mode, tree, config, settings):
+                chosen[id(growth)] = path[0].action
+        return chosen | await _propose(actors.greedy, [one for one in wanted if id(one[0]) not in chosen])
+
+    seeds = [derive_seed(seed, mode, task.id) for task in tasks]
+    growths = await plant(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
+    outcomes = await _episodes(verified, growths, choose, search.step_seconds)
+    for outcome in outcomes:
+        outcome.error = outcome.error or broken.get(outcome.task_id, "")
+    return outcomes, [first[task.id] for task in tasks if task.id in first]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resumed:
+    """A dynamics in which each task begins where its episode stands."""
+
+    model: Dynamics
+    states: Mapping[str, State]
+
+    async def reset(self, task: Task) -> State:
+        return self.states[task.id]
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return await self.model.step(state, action)
+
+
+def _plan(mode: SearchMethod, tree: Tree, config: EvaluateConfig, settings: SearchConfig) -> Sequence[Edge]:
+    if mode == "lookahead":
+        return most_visited_path(tree)
+    return best_path(tree, config.decision, settings, config.likelihood_weight)
+
+
+async def _episodes(
+    dynamics: Dynamics,
+    growths: Sequence[Growth],
+    choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
+    step_seconds: float | None,
+) -> list[Outcome]:
+    """Play until each task ends or fails; ``choose`` gives the next actions by ``id`` of the growth, none where it has
+    written why to the growth's tree."""
+    runs: list[Episode] = [(growth, []) for growth in growths]
+    active = [run for run in runs if not run[0].tree.error]
+    while active:
+        chosen = await choose(active)
+        active = [run for run in active if not run[0].tree.error]
+        for growth, path in active:
+            path.append(Edge(chosen[id(growth)], prior=1.0))
+        await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
+        active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
+    return [
+        Outcome(
+            growth.tree.task.id,
+            sum(edge.reward or 0.0 for edge in path),
+            sum(not edge.thought for edge in path),
+            growth.tree.budget,
+            growth.tree.error or _unanswered(path),
+        )
+        for growth, path in runs
+    ]
+
+
+def _unanswered(path: Sequence[Edge]) -> str:
+    last = path[-1].child if path else None
+    return f"nobody can tell what follows step {len(path)}" if last is not None and last.unknown else ""
+
+
+async def _propose(policy: Policy, wanted: Sequence[Episode]) -> dict[int, Action]:
+    if not wanted:
+        return {}
+    states = [end(growth, path).state for growth, path in wanted]
+    proposals = await policy.propose(states, 1, [growth.next_seed() for growth, _ in wanted])
+    drawn: dict[int, Action] = {}
+    for (growth, _), proposal in zip(wanted, proposals, strict=True):
+        growth.tree.budget.proposals += 1
+        growth.tree.budget.generated_tokens += proposal.generated_tokens
+        if proposal.error:
+            growth.tree.error = proposal.error
+        else:
+            drawn[id(growth)] = proposal.actions[0]
+    return drawn

@@ -1,0 +1,219 @@
+"""Search training tasks: the batches of a collection, and the worker that grows one tree a task."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from treeagent.config import Mode, RunConfig
+from treeagent.imagination.dynamics import Imagination
+from treeagent.imagination.load import world_model
+from treeagent.imagination.verify import call_imagined, settle
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.metrics import Cost, Emit, Event, Meter
+from treeagent.run.progress import Progress
+from treeagent.search.methods import make_search
+from treeagent.search.node import Tree, return_spread
+from treeagent.search.record import from_record, to_record
+from treeagent.stages.build import (
+    environment,
+    in_turns,
+    leaf_value,
+    load_actors,
+    play_on,
+    tasks_at,
+    variations,
+)
+from treeagent.store import read_as, shards, write_shard
+from treeagent.types import Split, derive_seed
+from treeagent.workers.processes import run_jobs
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """Tasks of a split under one checkpoint."""
+
+    config: RunConfig
+    checkpoint: Path
+    """A folder, or a hub name."""
+    name: str
+    """Of the shards its trees go to; the policy's name for an evaluation."""
+    index: int
+    tasks: Sequence[int]
+    """Their places in the split."""
+    trees: Path | None
+    """Where its trees go; None keeps none."""
+    split: Split = "train"
+    mode: Mode = "mcts"
+    world: Path | None = None
+    """The folder of the world model that the trees grow in; none grows them in the environment."""
+    variants: Sequence[int] = ()
+    """Which harder variation of each task is meant, as ``Env.variations`` counts them; none means the tasks."""
+
+    @property
+    def shard(self) -> str:
+        """The file that a finished batch of searches leaves."""
+        return f"{self.name}-{self.index:05d}.jsonl.zst"
+
+
+def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
+    """Search training tasks, one tree each, a shard a batch; batches on disk are kept."""
+    search_batches(config, run, progress, batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
+
+
+def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], free: int = 0) -> None:
+    """One stage of searching, named as its jobs are. Tasks of which nothing can be learned are made up for by further
+    ones, as ``collect.resample`` says: those after the jobs', and from the place ``free`` on."""
+    name, checkpoint = jobs[0].name, jobs[0].checkpoint
+    run.take(name, checkpoint)
+    if run.is_done(name) and len(shards(run.trees, name)) == len(run.facts(name)["batches"]):
+        return
+    started = time.perf_counter()
+    spent = Cost()
+    places: list[list[int]] = []
+    for _ in range(1 + config.collect.resample):
+        cost, ended = _search(config, run, progress, jobs, spent)
+        spent.add(cost)
+        places += [list(job.tasks) for job in jobs if (run.trees / job.shard).exists()]
+        missing = _uninformative(jobs) if config.collect.resample else 0
+        if ended or not missing:
+            break
+        start = max(free, *(1 + place for job in jobs for place in job.tasks))
+        jobs = batches(config, run, checkpoint, name, range(start, start + missing), first=jobs[-1].index + 1)
+    facts = {"tasks": sum(map(len, places)), "batches": places}
+    run.finish(name, facts | spent.metrics(time.perf_counter() - started))
+
+
+def _search(
+    config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], before: Cost
+) -> tuple[Cost, bool]:
+    """What these batches cost, and whether a limit of the whole collection was reached. Which batches stay does not
+    depend on which were finished first: the limit counts them in order, and those beyond it are removed."""
+    name, limits = jobs[0].name, config.collect.limits
+    stored = {path.name for path in shards(run.trees, name)}
+    waiting = [job for job in jobs if job.shard not in stored]
+    finished = {job.index: _stored_cost(job) for job in jobs if job.shard in stored}
+    running: dict[int, Cost] = {}
+    started = time.perf_counter()
+
+    def spent() -> Cost:
+        whole = Cost()
+        for cost in [*list(running.values()), *list(finished.values())]:
+            whole.add(cost)
+        return whole
+
+    def last_batch() -> int | None:
+        """The index of the batch with which the limit is reached, as far as the batches before it are finished."""
+        budget = replace(before.budget)
+        for job in jobs if limits is not None else ():
+            if job.index not in finished:
+                return None
+            budget.add(finished[job.index].budget)
+            if limits is not None and limits.reached(budget):
+                return job.index
+        return None
+
+    last = last_batch()
+    with progress.track("search", sum(len(job.tasks) for job in jobs)) as advance:
+        advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
+
+        def on_event(event: Event) -> None:
+            if event.cost is not None and event.index not in finished:
+                running[event.index] = event.cost
+                advance(0, spent().figures(time.perf_counter() - started))
+
+        for job, cost in run_jobs(search_batch, waiting if last is None else [], config, on_event):
+            running.pop(job.index, None)
+            finished[job.index] = cost
+            seconds = time.perf_counter() - started
+            advance(len(job.tasks), spent().figures(seconds))
+            run.log(name, {"tasks": len(job.tasks), **spent().metrics(seconds)})
+            last = last_batch()
+            if last is not None:
+                break
+    for job in jobs if last is not None else ():
+        if last is not None and job.index > last:
+            finished.pop(job.index, None)
+            (run.trees / job.shard).unlink(missing_ok=True)
+    running.clear()
+    return spent(), last is not None
+
+
+def _stored_cost(job: BatchJob) -> Cost:
+    """What a batch that is on disk has cost, as far as its trees tell."""
+    assert job.trees is not None
+    cost = Cost()
+    for tree in read_as(from_record, job.trees, job.name, job.index):
+        cost.add(Cost(trees=1, failed=int(bool(tree.error)), budget=tree.budget))
+    return cost
+
+
+def _uninformative(jobs: Sequence[BatchJob]) -> int:
+    """Trees of these batches whose returns are all equal."""
+    return sum(
+        return_spread(tree) <= 1e-9
+        for job in jobs
+        if job.trees is not None
+        for tree in read_as(from_record, job.trees, job.name, job.index)
+    )
+
+
+def batches(
+    config: RunConfig,
+    run: Run,
+    checkpoint: Path,
+    name: str,
+    tasks: Sequence[int],
+    mode: Mode | None = None,
+    first: int = 0,
+) -> list[BatchJob]:
+    """Jobs over tasks: of the test split to evaluate in ``mode``, of the training split to collect."""
+    size = config.collect.batch
+    jobs = [
+        BatchJob(config, checkpoint, name, first + index, tasks[start : start + size], run.trees)
+        for index, start in enumerate(range(0, len(tasks), size))
+    ]
+    return jobs if mode is None else [replace(job, split="test", mode=mode) for job in jobs]
+
+
+def search_batch(job: BatchJob, emit: Emit) -> Cost:
+    """Grow one tree a task and store them as one shard. Returns what it cost, and tells it once a second.
+
+    In a world model the tasks are those of the environment, whose opening costs no step; what the trees promise is
+    verified before they are stored.
+    """
+    config = job.config
+    env = environment(config)
+    actors, whole = load_actors(job.checkpoint, config)
+    dynamics = play_on(env, config, job.name)
+    tasks = tasks_at(env, job.split, job.tasks)
+    if job.variants:
+        wanted = zip(tasks, job.variants, strict=True)
+        tasks = [variations(config, env, task)[number] for task, number in wanted]
+    seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
+    meter, told = Meter(whole.generator.usage, dynamics), time.monotonic()
+
+    def on_batch(trees: Sequence[Tree]) -> None:
+        nonlocal told
+        if time.monotonic() - told >= 1.0:
+            told = time.monotonic()
+            emit(Event(job.name, index=job.index, cost=meter.read(trees)))
+
+    turns = in_turns(dynamics, config, whole.grammar)
+    with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
+        stepped = turns if model is None else in_turns(Imagination(dynamics, model), config, whole.grammar)
+        value = leaf_value(actors.value, whole, stepped, config)
+        # A model's whole batch is answered at once, which no step of it must be given up for.
+        patient = config.search if model is None else replace(config.search, step_seconds=None)
+        search = make_search(actors.sampling, stepped, patient, value, actors.critic)
+        trees = asyncio.run(search.run(tasks, seeds, on_batch))
+    if job.world is not None:
+        asyncio.run(settle(trees, turns, config.world.verify_steps, config.search.step_seconds))
+    elif env.origin == "imagined":
+        call_imagined(trees)
+    whole.forget()
+    if job.trees is not None:
+        write_shard(job.trees, job.name, job.index, map(to_record, trees))
+    return meter.read(trees)

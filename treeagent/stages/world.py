@@ -1,0 +1,269 @@
+"""A world model of a run's environment: fitted to the steps that its trees took, audited on tasks held out from it."""
+
+import hashlib
+import random
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
+from treeagent.config import RunConfig, dump_config, load_config
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.imagination.load import (
+    make_encoder,
+    memory_path,
+    open_memory,
+    require_world,
+    settings_path,
+    teacher,
+    wording,
+)
+from treeagent.learners.likelihood import hard_rows
+from treeagent.learners.lora import with_adapter
+from treeagent.learners.sft import train_sft
+from treeagent.learners.watch import Hooks
+from treeagent.run.folder import COLLECTED, Run, RunError, changed_settings
+from treeagent.run.metrics import Event, logged
+from treeagent.run.progress import Progress
+from treeagent.search.record import from_record
+from treeagent.stages.demonstrate import demonstrations
+from treeagent.store import read_as, write_atomic
+from treeagent.types import derive_seed
+from treeagent.views.tokens import TokenRow
+from treeagent.views.transitions import opening, transitions
+from treeagent.world_model.fit import answer_rows
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.teacher import explain
+from treeagent.world_model.transition import Experience
+
+
+def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
+    """The world model of a run that is not fitted round by round. The settings are kept in RUN/world.toml, by which it
+    is used.
+
+    Raises:
+        RunError: the trees hold no step to learn from or are of another environment than ``config``, or a world model
+            was fitted with other settings; UserError, as ``require_world``.
+    """
+    require_environment(config, run)
+    out, kept = run.checkpoints / "world", settings_path(run)
+    if kept.is_file() and (run.is_done("world") or any(path.exists() for path in _scratch(out))):
+        if changed := changed_settings(load_config(kept), config):
+            raise RunError(
+                f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
+                f"them, or remove {kept} to fit it anew"
+            )
+    else:  # of what was begun nobody knows by which settings
+        for folder in _scratch(out):
+            shutil.rmtree(folder, ignore_errors=True)
+    made = (memory_path(out), *([] if config.world.generator == "remote" else [out]))
+    if run.is_done("world") and not (kept.is_file() and all(path.exists() for path in made)):
+        run.forget("world")
+    if not run.is_done("world"):
+        require_device("world.device_map", config.world.device_map)
+        require_device("world.encoder.device", config.world.encoder.device)
+        require_world(config.world)
+        make_encoder(config, out)
+        write_atomic(kept, dump_config(config).encode())
+    return fit(config, run, progress, out)
+
+
+def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path | None = None) -> Path:
+    """Train a world model, written to ``out``, on the real steps of a run's trees and of demonstrations but for the
+    tasks held out, and fill its memory with them; from ``world.model`` or from scratch, or from the ``last`` one on.
+    One on a server has memory only.
+
+    Raises:
+        RunError: there is no step to learn from, or no demonstrator where demonstrations are wanted.
+    """
+    if run.is_done(out.name):
+        return out
+    if last is None:
+        played, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
+    else:  # the last one has them in its memory
+        played, known = [], list(remembered(config, last))
+    others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
+    # Where a round is done again, later ones may lie on disk.
+    own = [name for name in run.collections() if out.name == "world" or round_of(name) < round_of(out.name)]
+    learnt, held_out = split(config, chain(experiences(run, own), others), known)
+    if not learnt:
+        raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
+    path = memory_path(out)
+    for left in path.parent.glob(f"{path.name}*"):
+        left.unlink()  # an earlier fit may have learnt what is held out now
+    memory = open_memory(config, out)
+    memory.add(learnt)
+    demonstrated = sum(tree.budget.environment_steps for tree in played)
+    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
+    if config.world.generator != "remote":
+        facts |= _train(config, run, progress, out, last, learnt, memory)
+    memory.close()
+    run.finish(out.name, facts)
+    return out
+
+
+def require_environment(config: RunConfig, run: Run) -> None:
+    if config.environment != run.config.environment:
+        raise RunError(
+            f"the trees of {run.path} are of another environment or other options of it: leave environment.* out, "
+            "which are the run's"
+        )
+
+
+def remembered(config: RunConfig, world: Path) -> Iterator[Experience]:
+    memory = open_memory(config, world)
+    try:
+        yield from memory.experiences()
+    finally:
+        memory.close()
+
+
+def _train(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    out: Path,
+    last: Path | None,
+    learnt: Sequence[Experience],
+    memory: ReplayBuffer,
+) -> dict[str, Any]:
+    """Write the weights; returns what is worth remembering."""
+    settings = config.world
+    reasons, taught = _taught(config, run, progress, learnt)
+    if last is None:
+        checkpoint = _initial_checkpoint(config, learnt, reasons)
+    else:
+        checkpoint = load_checkpoint(last, device_map=settings.device_map)
+    chat = ChatFormat(checkpoint.tokenizer)
+
+    def rows_of(found: Sequence[Experience], end_rows: int = 1) -> list[TokenRow]:
+        told = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, reasons)
+        return [TokenRow(*row) for row in told if len(row.token_ids) <= settings.max_tokens]
+
+    def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
+        name = folder.name.removeprefix(".")
+        sft = replace(settings.sft, max_steps=steps, learning_rate=rate)
+        hooks = Hooks(
+            on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
+            on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
+            checkpoint_dir=folder,
+        )
+        return asdict(train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks))
+
+    plain, harder = _scratch(out)
+    rows = rows_of(learnt, settings.end_rows)
+    if not rows:
+        raise RunError(
+            f"none of the {len(learnt)} steps to learn from is a row within world.max_tokens ({settings.max_tokens}): "
+            "raise it"
+        )
+    given = sum(settings.end_rows if one.terminated else 1 for one in learnt)
+    with logged(run.log, progress) as on_event:
+        steps, rate = settings.sft.max_steps if last is None else settings.refit_steps, settings.sft.learning_rate
+        facts: dict[str, Any] = {"update": learn(rows, steps, plain, rate)}
+        if settings.hard_steps and (ends := rows_of([one for one in learnt if one.terminated])):
+            count = settings.hard_steps * settings.sft.batch_size * settings.sft.accumulation // 2
+            seed = derive_seed(config.seed, f"{out.name}-hard")
+            drawn = hard_rows(checkpoint.model, ends, count, seed)
+            mixed = [*drawn, *random.Random(seed).choices(rows, k=count)]
+            facts["hard"] = learn(mixed, settings.hard_steps, harder, rate / 2)
+    save_checkpoint(checkpoint, out)
+    for folder in (plain, harder):
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"rows": len(rows), "left_out": given - len(rows), **facts, **taught}
+
+
+def _scratch(out: Path) -> tuple[Path, Path]:
+    """Where a fit that goes on is kept: of the rows as they come, and of the hard ones."""
+    return out.with_name(f".{out.name}"), out.with_name(f".{out.name}-hard")
+
+
+def _taught(
+    config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
+) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """What the teacher says of the steps, if there is one, and what is worth remembering of that; RUN/teacher.sqlite
+    keeps every line for later fits.
+
+    Raises:
+        RunError: it explains none.
+    """
+    settings = config.world.teacher
+    if settings is None:
+        return {}, {}
+    writer, path = teacher(settings), run.path / "teacher.sqlite"
+    with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
+        lessons = explain(learnt, writer, wording(config), path, settings.model, config.seed, advance)
+    asked = len(lessons.reasons) + lessons.unexplained
+    if asked and not lessons.reasons:
+        raise RunError(f"world.teacher explained none of {asked} steps, the first for this reason: {lessons.error}")
+    if lessons.unexplained:
+        progress.warn(
+            f"world.teacher left {lessons.unexplained} of {asked} steps unexplained, which are reasoned by rule, the "
+            f"first for this reason: {lessons.error}"
+        )
+    used = writer.chat.usage
+    return lessons.reasons, {
+        "explained": len(lessons.reasons),
+        "unexplained": lessons.unexplained,
+        "teacher_tokens": used.generated_tokens,
+        "teacher_price": used.price,
+    }
+
+
+def imagined_trees(number: int) -> str:
+    """Of a round's imagined trees: the name of their shards, and of the stage that searches them."""
+    return f"{COLLECTED}-{number}-imagined"
+
+
+def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experience]:
+    """How the tasks of the run's searched trees, or of those in shards of these names, began, and every step that the
+    trees took for real. Those of a harder variation go by its task's name: where that is held out, so are they."""
+    for name in run.collections() if names is None else names:
+        bases = run.stages().get(name, {}).get("bases", ())
+        for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
+            began = [opening(tree)] if tree.root.state.messages else []
+            found = chain(began, transitions(tree, run.config.policy.format))
+            yield from (replace(one, task_id=base or one.task_id) for one in found if one.origin == "real")
+
+
+def round_of(name: str) -> int:
+    """The number in the name of trees or of a world model; 0 where there is none."""
+    found = re.search(r"\d+", name)
+    return int(found[0]) if found else 0
+
+
+def split(
+    config: RunConfig, found: Iterable[Experience], known: Iterable[Experience] = ()
+) -> tuple[list[Experience], list[Experience]]:
+    """What is learnt and what is held out, whole tasks apart; which are, their names decide. Each step once; one that
+    tasks of both sides share is held out, but for what is ``known``, which an earlier fit has learnt for good."""
+    before = {one.digest(): one for one in known}
+    learnt: dict[str, Experience] = {}
+    held_out: dict[str, Experience] = {}
+    for one in found:
+        if (digest := one.digest()) not in before:
+            (held_out if is_held_out(config, one.task_id) else learnt).setdefault(digest, one)
+    learnt |= before
+    return [one for digest, one in learnt.items() if digest not in held_out], list(held_out.values())
+
+
+def is_held_out(config: RunConfig, task_id: str) -> bool:
+    share = int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=4).digest()) / 2**32
+    return share < config.world.held_out
+
+
+def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons: Mapping[str, str]) -> Checkpoint:
+    settings, words = config.world, wording(config)
+    if settings.model is not None:
+        loaded = load_checkpoint(settings.model, device_map=settings.device_map)
+        adapted = with_adapter(loaded.model, settings.lora, derive_seed(config.seed, "world", "lora"))
+        return Checkpoint(adapted, loaded.tokenizer, None)
+    prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
+    answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
+    tokenizer = train_tokenizer(chain(prompts, answers), settings.scratch)
+    return Checkpoint(random_model(tokenizer, settings.scratch, derive_seed(config.seed, "world")), tokenizer, None)

@@ -1,0 +1,1 @@
+"""What a tree teaches, as pure functions of stored trees."""

@@ -1,0 +1,196 @@
+"""Run one piece of work in several processes that train together, started by ``accelerate launch``.
+
+A started process is ``python -m treeagent.workers.launch FOLDER``. It reads its work from the folder and writes events
+and the result there, one JSON object a line. It ends when the process that started it ends.
+"""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import DistributedType, PartialState
+from accelerate.commands.config.config_args import load_config_from_file
+from torch import distributed
+
+from treeagent.learners.sharding import sharing
+from treeagent.learners.watch import TrainingDiverged
+from treeagent.run.metrics import Emit, Event
+from treeagent.types import NothingToLearn, UserError
+
+Work = Callable[[Any, Emit, bool], dict[str, Any]]
+"""What every process does, given its job, where to send events, and whether it is the process that leads."""
+
+_JOB, _MESSAGES = "job.pickle", "messages.jsonl"
+_SHARDED = "SHARDED_STATE_DICT"
+_FSDP: Mapping[str, tuple[Any, Any, str]] = {
+    "fsdp_version": (2, 1, "version 1 cannot gather a weight by itself"),
+    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP", "weights are gathered a layer at a time"),
+    "fsdp_state_dict_type": (_SHARDED, _SHARDED, "each process saves its share, and the new policy is whole anyway"),
+    "fsdp_offload_params": (False, False, "validation reads weights where they lie, and more processes need less each"),
+    "fsdp_activation_checkpointing": (False, False, "the learners' own gradient_checkpointing does it"),
+    "fsdp_ignored_modules": (None, None, "processes would train them apart"),
+}
+"""The one value of each setting with which an update can train, accelerate's default, and the reason."""
+_WAIT = timedelta(minutes=30)
+"""How long a process waits for the slowest one; the default of transformers."""
+_EXPECTED = {"nothing": NothingToLearn, "refused": UserError, "diverged": TrainingDiverged}
+"""Errors that a process reports by name and that are raised again here; the first that fits."""
+
+
+class LaunchError(RuntimeError):
+    """The processes ended without a result."""
+
+
+def launch(
+    work: Work, job: object, *, processes: int, accelerate_config: str | None, on_cpu: bool, log: Path, emit: Emit
+) -> dict[str, Any]:
+    """``work(job, emit, leads)`` in ``processes`` processes of this machine. Returns what the leading one returned.
+
+    Args:
+        accelerate_config: a file of ``accelerate config``; none trains plainly data-parallel.
+        log: the file that their output goes to.
+
+    Raises:
+        LaunchError: they could not be started, or broke down.
+    """
+    with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
+        folder = Path(name)
+        (folder / _JOB).write_bytes(pickle.dumps((work, job, on_cpu)))
+        (folder / _MESSAGES).touch()
+        for kind, content in _messages(_command(processes, accelerate_config, folder), folder, log):
+            if kind == "result":
+                return dict(content)
+            if kind in _EXPECTED:
+                raise _EXPECTED[kind](content)
+            emit(Event(**content))
+    raise LaunchError(f"the {processes} processes broke down: {log} says why; continue with --resume")
+
+
+def _command(processes: int, accelerate_config: str | None, folder: Path) -> list[str]:
+    if accelerate_config is not None:
+        how = [f"--config_file={accelerate_config}"]
+    else:
+        # "multi_gpu" means processes that torch starts, on a CPU too, where they communicate by gloo.
+        how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
+    how += [f"--num_processes={processes}", "--num_machines=1", "--main_process_port=0"]  # 0: any free port
+    return [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        *how,
+        "--module",
+        "treeagent.workers.launch",
+        str(folder),
+    ]
+
+
+def check_accelerate_config(key: str, path: str, precision: str, *, on_cpu: bool) -> None:
+    """Check that an update can train by a file of accelerate.
+
+    Args:
+        key: the setting that named the file, for messages.
+        precision: of the update, "float32" or "bfloat16".
+
+    Raises:
+        UserError: it cannot.
+    """
+    named = f"{key} {path}"
+    if not Path(path).is_file():
+        raise UserError(f"{named} is not a file: make it by accelerate config")
+    try:
+        asked = load_config_from_file(path)
+    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise UserError(
+            f"{named} is not a configuration of accelerate ({error}): make it by accelerate config"
+        ) from error
+    if asked.distributed_type in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):
+        raise UserError(
+            f"{named} is of type {asked.distributed_type.value}, with which an update cannot train: choose FSDP "
+            "(fsdp_version: 2), which shards weights too"
+        )
+    if asked.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[precision]):
+        raise UserError(
+            f"{named} has mixed_precision: {asked.mixed_precision}, but the update's precision is {precision!r}: leave "
+            "mixed_precision at 'no', since the update's setting decides"
+        )
+    if asked.distributed_type is not DistributedType.FSDP:
+        return
+    for name, (able, default, why) in _FSDP.items():
+        if (value := asked.fsdp_config.get(name, default)) != able:
+            fix = "leave it out" if able is None else f"set it to {str(able).lower() if able is False else able}"
+            raise UserError(f"{named} has {name}: {value}, with which an update cannot train: {why}; {fix}")
+    if asked.parallelism_config:
+        raise UserError(
+            f"{named} has parallelism_config: {asked.parallelism_config}, with which an update cannot train: leave it "
+            "out"
+        )
+    if asked.use_cpu is not on_cpu:
+        raise UserError(
+            f"{named} has use_cpu: {asked.use_cpu}, but the policy trains on {'the CPU' if on_cpu else 'a GPU'}: set "
+            + ("use_cpu: true, or policy.device_map to 'cuda'" if on_cpu else "use_cpu: false")
+        )
+
+
+def _messages(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str, Any]]:
+    """What the leading process writes while the command runs: events, and as the last a result or an error."""
+    with (
+        log.open("wb") as output,
+        (folder / _MESSAGES).open() as written,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output) as process,
+    ):
+        try:
+            ended, rest = False, ""
+            while not ended:
+                ended = process.poll() is not None  # asked first: what was written until then is read below
+                *lines, rest = (rest + written.read()).split("\n")
+                for line in lines:
+                    yield from json.loads(line).items()
+                time.sleep(0.1)
+        finally:
+            process.terminate()
+
+
+def main() -> None:
+    """One of the processes."""
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    torch.set_num_threads(1)  # as in every worker
+    folder, leads = Path(sys.argv[1]), os.environ["RANK"] == "0"
+    work, job, on_cpu = pickle.loads((folder / _JOB).read_bytes())
+    if sharing():  # the processes must know each other before one of them reads the weights for all
+        PartialState(cpu=on_cpu, timeout=_WAIT)
+    with (folder / _MESSAGES).open("a", buffering=1) as messages:
+
+        def write(kind: str, content: Any) -> None:
+            if leads:
+                messages.write(json.dumps({kind: content}) + "\n")
+
+        try:
+            write("result", work(job, lambda event: write("event", asdict(event)), leads))
+        except tuple(_EXPECTED.values()) as error:
+            write(next(kind for kind, expected in _EXPECTED.items() if isinstance(error, expected)), str(error))
+            # The first process to fail ends the others: it must be the one that wrote the reason.
+            sys.exit(1 if leads else 0)
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _end_with_starter() -> None:
+    """Standard input is a pipe that nothing is written to; it closes when the starting process ends."""
+    os.read(0, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Jobs on a Ray cluster: one long-lived actor a worker, wherever the cluster has room.
+
+An actor does one job after another, so that the checkpoint and the environment of the last are still there. A job
+whose actor was lost, with its process or its machine, is done again: all that counts it writes to disk, whole or not
+at all. Jobs are handed out here, not queued at actors, so that none waits for one that cannot start.
+"""
+
+import logging
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from treeagent.config import RunConfig
+from treeagent.run.metrics import Emit
+from treeagent.types import UserError, WorkerLost
+
+try:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError as error:
+    raise UserError(f"ray is missing ({error}): pip install 'treeagent[ray]'") from error
+
+
+Job = TypeVar("Job")
+
+
+Result = TypeVar("Result")
+
+
+_TRIES = 3
+"""At a job before it is given up: it may be what its workers die of."""
+
+
+_POLL_SECONDS = 0.5
+"""Between two looks at the events."""
+
+
+_STORE_BYTES = 80 << 20
+"""Of shared memory, where the cluster is started here: trees and weights go by the disk, and jobs are small."""
+
+
+class RayWorkers:
+    """``Workers`` as actors."""
+
+    def __init__(self, count: int, config: RunConfig) -> None:
+        """Takes seconds; joins the cluster first, or starts one that ends with this process.
+
+        Raises:
+            UserError: there is no such cluster, or not in this machine what a worker wants.
+        """
+        self._count = count
+        _connect(config)
+        self._actor = ray.remote(
+            num_cpus=1, num_gpus=config.ray.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
+        )(_Worker)
+        self._workers: list[Any] = []
+        self._start()
+
+    def run(
+        self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
+    ) -> Iterator[tuple[Job, Result]]:
+        if not self._workers:
+            self._start()
+        waiting, idle = deque(range(len(jobs))), deque[int]()
+        # What is waited for: the worker that does it, and its job, or none where it has yet to say that it can work.
+        held: dict[Any, tuple[int, int | None]] = {
+            self._prepare(worker): (worker, None) for worker in range(self._count)
+        }
+        losses: Counter[tuple[int | None, int | None]] = Counter()
+        finished: list[tuple[int, Any]] = []
+        try:
+            while True:
+                while waiting and idle:
+                    worker, number = idle.popleft(), waiting.popleft()
+                    held[self._workers[worker].run.remote(work, jobs[number], self._events)] = worker, number
+                for event in self._events.get_nowait_batch(self._events.qsize()):
+                    on_event(event)
+                for number, result in finished:
+                    yield jobs[number], result
+                if not waiting and all(job is None for _, job in held.values()):
+                    return
+                finished = []
+                done, _ = ray.wait(list(held), num_returns=1, timeout=_POLL_SECONDS)
+                for reference in done:
+                    worker, job = held.pop(reference)
+                    result, lost = _outcome(reference)
+                    if lost is None:
+                        idle.append(worker)
+                        finished += [] if job is None else [(job, result)]
+                        continue
+                    loss = (worker, None) if job is None else (None, job)
+                    losses[loss] += 1
+                    if losses[loss] == _TRIES:
+                        raise WorkerLost(_last_words(lost, job)) from lost
+                    waiting.extendleft([] if job is None else [job])
+                    self._replace(worker)
+                    held[self._prepare(worker)] = worker, None
+        except BaseException:  # GeneratorExit, too: the caller has enough
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Without waiting for what is running."""
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
+        self._events.shutdown(force=True)
+
+    def _start(self) -> None:
+        # The machine that this process runs on is the one that cannot be lost.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._events = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        self._workers = [self._actor.remote() for _ in range(self._count)]
+
+    def _prepare(self, worker: int) -> Any:
+        return self._workers[worker].prepare.remote(os.getcwd())
+
+    def _replace(self, worker: int) -> None:
+        ray.kill(self._workers[worker])  # it may live on, out of reach
+        self._workers[worker] = self._actor.remote()
+
+
+class _Worker:
+    """The actor."""
+
+    def prepare(self, folder: str) -> None:
+        """Make ready for a job; ``folder`` is where relative paths start."""
+        torch.set_num_threads(1)  # as in every worker
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise UserError(
+                f"a worker on {ray.util.get_node_ip_address()} cannot enter {folder}, where the run was started "
+                f"({error.strerror}): all machines of the cluster want the same disk at the same place"
+            ) from None
+
+    def run(self, work: Callable[[Job, Emit], Result], job: Job, events: Queue) -> Result:
+        return work(job, events.put)
+
+
+def _connect(config: RunConfig) -> None:
+    if ray.is_initialized():
+        return
+    address, gpus = config.ray.address, config.ray.gpus_per_worker
+    if address is not None:
+        try:
+            _knock(address)
+            ray.init(address=address, logging_level=logging.WARNING)
+        except OSError:
+            raise UserError(
+                f"no Ray cluster answers at ray.address {address}: start one by ray start --head, or leave it out"
+            ) from None
+        return
+    try:
+        ray.init(
+            address="local",
+            num_cpus=config.workers,
+            object_store_memory=_STORE_BYTES,
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+        )
+    except Exception as error:  # a part that is not up within Ray's 30 seconds is told of by no other
+        why = " ".join(str(error).split())
+        raise UserError(
+            f"Ray does not start on this machine ({why}): see that processor and memory are free and that TMPDIR is a "
+            "short path that can be written to, or run with engine=local"
+        ) from error
+    found = ray.cluster_resources().get("GPU", 0)
+    if found < gpus:
+        raise UserError(f"ray.gpus_per_worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes where nobody answers.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _outcome(reference: Any) -> tuple[Any, RayError | None]:
+    """What a worker has returned, or how it was lost. Raises what the job raised, its own traceback added."""
+    try:
+        return ray.get(reference), None
+    except RayTaskError as error:
+        cause: Exception = error.cause
+        cause.add_note(str(error))
+        raise cause from None
+    except RayError as error:
+        return None, error
+
+
+def _last_words(error: RayError, job: int | None) -> str:
+    reason = str(error).strip().splitlines()[-1].split(". ")[0]
+    when = "as it started" if job is None else "at the same job"
+    return (
+        f"a worker was lost {_TRIES} times {when}, the last time by this: {reason}; correct that, or take "
+        "fewer workers if memory is short, then continue with --resume"
+    )
