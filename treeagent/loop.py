@@ -22,7 +22,7 @@ from treeagent.stages.rounds import (
     update_round,
 )
 from treeagent.stages.search import collect
-from treeagent.stages.update import fit_base, refuse_held, update
+from treeagent.stages.update import fit_base, update
 from treeagent.stages.warm_start import warm_start
 
 
@@ -32,7 +32,6 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     Returns:
         the rows of RUN/results.json, one for each policy and mode.
     """
-    refuse_held(config, config.update.methods)
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
     base = fit_base(config, run, progress, warm)

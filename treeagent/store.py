@@ -1,4 +1,4 @@
-"""Records on disk, crash-safe: a shard exists whole or not at all. Knows plain dicts, not trees.
+"""Records on disk, crash-safe: a shard is complete or it does not exist. Works on plain dicts, not on trees.
 
 A folder holds shards ``<name>-00000.jsonl.zst``, one JSON record a line; ``zstd -dc FILE | jq`` reads one.
 """
@@ -21,9 +21,9 @@ from treeagent.types import UserError
 Record = Mapping[str, Any]
 Read = TypeVar("Read")
 _SHARD = re.compile(r"(?P<name>[^./][^/]*)-(?P<index>\d{5,})\.jsonl\.zst")
-"""A name may be that of a checkpoint's folder, which its user chose."""
+"""A shard may be named after a checkpoint's folder, whose name the user chose."""
 _CHUNK = 1 << 14
-"""Compressed bytes read at once; small, since text may unpack to a hundred times as much."""
+"""Compressed bytes read at once; small, since text may unpack to a hundred times its size."""
 
 
 class StoreError(RuntimeError):
@@ -55,7 +55,7 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a small file so that it exists whole, in its old or its new form, whatever happens.
+    """Write a small file atomically: after a crash it holds either the old content or the new.
 
     Raises:
         StoreError: the file system refused; the old file is untouched.
@@ -65,8 +65,8 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def shards(folder: Path, name: str | None = None, index: int | None = None) -> list[Path]:
-    """Finished shards of ``name``, or of every name, by name and index, or the one of ``index``; none where there is
-    no folder."""
+    """Paths of finished shards, sorted by name and index; optionally of one ``name`` or one ``index`` only. Empty if
+    the folder does not exist."""
     if not folder.is_dir():
         return []
     found = [(match["name"], int(match["index"]), path) for path, match in _matches(folder)]
@@ -90,10 +90,10 @@ def read_records(folder: Path, name: str | None = None) -> Iterator[dict[str, An
 def read_as(
     parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None, index: int | None = None
 ) -> Iterator[Read]:
-    """What ``parse`` makes of each of those records, so that trees are read by ``read_as(from_record, folder)``.
+    """``parse`` applied to each record: ``read_as(from_record, folder)`` reads trees.
 
     Raises:
-        CorruptShard: as there, or ``parse`` raised ``UserError``.
+        CorruptShard: as ``read_records``, or ``parse`` raised ``UserError``.
     """
     for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):
@@ -111,14 +111,14 @@ def read_as(
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of writers that were killed. For the one writer of a folder: never call it to read."""
+    """Remove temporary files of writers that were killed. Only the folder's single writer may call this."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 def digest(records: Iterable[Record]) -> str:
-    """sha256, in hex, over every tree's task, seed, actions, visits, rewards and values; neither the order of the
-    trees nor the time they took counts."""
+    """sha256, in hex, over every tree's task, seed, actions, visits, rewards and values. The order of the trees and the
+    time that they took do not matter."""
     whole = hashlib.sha256()
     for one in sorted((record["task"]["id"], record["seed"], _tree_hash(record)) for record in records):
         whole.update(orjson.dumps(one))
@@ -136,7 +136,7 @@ def _tree_hash(record: Record) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside ``path`` that takes its place once it is safely on disk."""
+    """A temporary file beside ``path``, which replaces ``path`` once it is safely on disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
@@ -156,7 +156,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_folder(partial: Path, folder: Path) -> None:
-    """Give a finished folder its name once all that it holds is safely on disk; what had the name goes."""
+    """Rename a finished folder to ``folder``, which it replaces, once all its content is safely on disk."""
     for path in (*partial.rglob("*"), partial):
         _sync(path)
     if folder.exists():
@@ -166,7 +166,7 @@ def replace_folder(partial: Path, folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Of a folder, too: without that a rename may be undone by a crash of the machine."""
+    """Flush a file or folder to disk. Without flushing the folder, a crash of the machine may undo a rename."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -305,7 +305,7 @@ def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
     outcome, doors, _ = replanned(Listener())
     assert (outcome.reward, doors) == (0.0, ["l", "l"])  # the model's word chose, the environment's counts
     assert {"gold glitters at l", "behind door l"} <= set(asked)
-    with pytest.raises(UserError, match="mode is 'greedy', which plans nothing"):
+    with pytest.raises(UserError, match="mode is 'greedy', which does not plan"):
         replanned(model, "greedy")
 
 
@@ -326,7 +326,7 @@ def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
     actors, tasks = Actors(Climber(), Climber(), None), [Task("free", ""), Task("other", "")]
     outcomes, _ = asyncio.run(play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
     assert [outcome.reward for outcome in outcomes] == [1.0, 1.0]
-    assert [outcome.error for outcome in outcomes] == ["planning broke off: OSError: a stair is missing"] * 2
+    assert [outcome.error for outcome in outcomes] == ["planning failed: OSError: a stair is missing"] * 2
     assert summarise("climber", "best_of_n", outcomes, 1.0)["errors"] == 2
     again, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
     assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]

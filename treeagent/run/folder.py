@@ -1,4 +1,5 @@
-"""One run's folder: its settings, finished stages, metrics, trees and checkpoints, and the lock of its one writer."""
+"""The folder of one run: settings, finished stages, metrics, trees and checkpoints, and a lock for its single
+writer."""
 
 import fcntl
 import os
@@ -14,7 +15,7 @@ from treeagent.config import RunConfig, config_difference, dump_config, load_con
 from treeagent.store import StoreError, remove_leftovers, shard_names, shards, write_atomic
 
 COLLECTED = "collect"
-"""Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
+"""Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 
 
 _FREE = {"workers", "engine", "ray.address", "ray.gpus_per_worker", "trackers", "policy.cache_bytes"} | {
@@ -22,7 +23,7 @@ _FREE = {"workers", "engine", "ray.address", "ray.gpus_per_worker", "trackers", 
     for server in ("policy", "world", "world.teacher")
     for key in ("url", "concurrency", "timeout", "retries", "prompt_price", "generated_price")
 }
-"""Settings that results do not depend on; a run may be resumed under others."""
+"""Settings on which results do not depend. A run may be resumed with other values of them."""
 
 
 class RunError(RuntimeError):
@@ -30,7 +31,7 @@ class RunError(RuntimeError):
 
 
 def changed_settings(begun: RunConfig, now: RunConfig) -> list[str]:
-    """The dotted keys of what differs and results depend on, sorted."""
+    """The dotted keys that differ and on which results depend, sorted."""
     return [key for key in config_difference(begun, now) if key not in _FREE]
 
 
@@ -44,7 +45,7 @@ class Run:
         self._lock = lock
         self._steps: Counter[str] | None = None
         self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
-        """Told of every row of metrics, too: stage, step and figures."""
+        """Called with the stage, step and figures of every logged row, for trackers."""
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, resume: bool) -> Self:
@@ -104,7 +105,8 @@ class Run:
 
     @property
     def outcomes(self) -> Path:
-        """Finished batches of evaluations whose rows are not whole yet; there only while there are some."""
+        """Finished batches of evaluations whose rows are not complete yet. The folder exists only while there are
+        some."""
         return self.path / "outcomes"
 
     @property
@@ -113,7 +115,7 @@ class Run:
         return self.path / "results.json"
 
     def result_rows(self) -> list[dict[str, Any]]:
-        """Those rows; none before an evaluation is finished."""
+        """The rows of ``results``; empty before an evaluation has finished."""
         if not self.results.exists():
             return []
         rows = _parsed(self.results)
@@ -166,18 +168,18 @@ class Run:
         return stages[stage]
 
     def take(self, purpose: str, checkpoint: Path) -> None:
-        """Remember which checkpoint something of the run is made from or of, before it is begun.
+        """Record which checkpoint a part of the run starts from, before that part begins.
 
         Raises:
-            RunError: it was begun with another one.
+            RunError: the part was begun with another checkpoint.
         """
         self._remember(purpose, self._named(checkpoint))
 
     def take_trees(self, purpose: str, lender: "Run") -> None:
-        """Remember which searched trees, of a run as they are now, something of this run learns from, before it does.
+        """Record which trees a part of this run learns from, before it begins: those of ``lender`` as they are now.
 
         Raises:
-            RunError: it was begun with others.
+            RunError: the part was begun with other trees.
         """
         files = [file for name in lender.collections() for file in shards(lender.trees, name)]
         size = sum(file.stat().st_size for file in files)
@@ -195,7 +197,7 @@ class Run:
             )
 
     def taken(self, purpose: str) -> Path | None:
-        """The checkpoint that was remembered; None where there was none."""
+        """The checkpoint that ``take`` recorded, or None."""
         name = self._given().get(purpose)
         if name is None:
             return None
@@ -218,14 +220,15 @@ class Run:
         return given
 
     def _named(self, checkpoint: Path) -> str:
-        """By its place in the run, which can be moved, else in full; what is no folder is a name on the hub."""
+        """A path relative to the run, which can be moved with it, if it lies inside; else the whole path, or the hub
+        name."""
         whole, own = checkpoint.resolve(), self.path.resolve()
         if whole.is_relative_to(own):
             return f"./{whole.relative_to(own)}"
         return str(whole if whole.is_dir() else checkpoint)
 
     def alarms(self) -> list[str]:
-        """Sentences that a user should know of, which stages left among their facts as ``alarms``."""
+        """The alarms that stages recorded among their facts: one sentence each."""
         return [sentence for facts in self.stages().values() for sentence in facts.get("alarms", ())]
 
     def log(self, stage: str, metrics: Mapping[str, float]) -> None:
@@ -248,8 +251,8 @@ class Run:
             ) from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one a step: what was logged of a step at several
-        times is joined, and what a resumed stage logged again counts once, as it was logged last."""
+        """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one for each step of a stage. Lines of the same
+        step are joined; of values that a resumed stage logged again, the last one counts."""
         rows: dict[tuple[str, int], dict[str, Any]] = {}
         for row in _metric_rows(self.path / "metrics.jsonl"):
             rows.setdefault((row["stage"], row["step"]), {}).update(row)
@@ -275,7 +278,7 @@ class Run:
             write_atomic(path, dump_config(self.config).encode())
 
     def _holds_work(self) -> bool:
-        """Something was made by its settings. What was refused before that leaves them open."""
+        """Whether anything was made with the run's settings. Until then the settings may change."""
         files, folders = ("stages.json", "metrics.jsonl", "results.json"), (self.trees, self.checkpoints, self.outcomes)
         return any((self.path / name).exists() for name in files) or any(
             folder.is_dir() and any(folder.iterdir()) for folder in folders
@@ -305,7 +308,7 @@ def _is_hidden(entry: Path) -> bool:
 
 
 def _lock(path: Path) -> int:
-    """Locked, so that two processes do not write one run; the kernel lets go when the process ends, however it ends."""
+    """Lock the folder, so that no two processes write one run. The kernel releases the lock when the process ends."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -333,7 +336,7 @@ def _metric_rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
-                return  # another process may be in the middle of its last line
+                return  # another process may be writing its last line
             try:
                 row = orjson.loads(line)
             except orjson.JSONDecodeError:
@@ -346,7 +349,7 @@ def _metric_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _parsed(path: Path) -> Any:
-    """A file's JSON; None where it holds something else."""
+    """The JSON in a file, or None if it holds something else."""
     try:
         return orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""What jobs tell while they run, and what searches cost: the figures of a live bar, of metrics.jsonl and of a stage."""
+"""Events that running jobs send, and the cost of searches: for progress bars, metrics.jsonl and a stage's facts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,23 +13,23 @@ from treeagent.search.node import Budget, Tree
 
 @dataclass(slots=True)
 class Cost:
-    """Of a number of trees, as far as they have grown."""
+    """What a number of trees has cost so far."""
 
     trees: int = 0
     failed: int = 0
-    """Trees that broke off with an error."""
+    """Trees that ended with an error."""
     best_value: float = 0.0
-    """Σ over trees of the highest Q at the root."""
+    """Sum over trees of the highest Q at the root."""
     encoded_tokens: int = 0
-    """Prompt tokens fed to the model."""
+    """Prompt tokens that went through the model."""
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache instead."""
     replayed_steps: int = 0
-    """Environment steps paid to go back where no snapshot was held."""
+    """Environment steps that were replayed to return to a state without a snapshot."""
     restored_snapshots: int = 0
     evicted_snapshots: int = 0
     price: float = 0.0
-    """Of a server's tokens, by the prices of the configuration."""
+    """Price of a server's tokens, by ``prompt_price`` and ``generated_price``."""
     budget: Budget = field(default_factory=Budget)
 
     def add(self, other: "Cost") -> None:
@@ -39,14 +39,14 @@ class Cost:
         self.budget.add(other.budget)
 
     def metrics(self, seconds: float) -> dict[str, float]:
-        """Everything as numbers, with rates over ``seconds`` of wall time."""
+        """All counts, and rates over ``seconds`` of wall time."""
         spent = asdict(self.budget)
-        del spent["seconds"]  # of all workers together; the wall time says more
+        del spent["seconds"]  # summed over workers; the wall time is reported instead
         counts = {name: getattr(self, name) for name in self.__slots__ if name not in ("budget", "best_value")}
         return counts | spent | self._rates(seconds)
 
     def figures(self, seconds: float) -> Mapping[str, str]:
-        """The few that fit beside a bar."""
+        """The few figures that fit beside a progress bar."""
         rates = self._rates(seconds)
         return {
             "simulations/s": f"{rates['simulations_per_second']:,.0f}",
@@ -68,14 +68,14 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a running job tells: progress, metrics, what its searches have cost so far."""
+    """A message of a running job: progress, metrics, or the cost of its searches so far."""
 
     name: str
     done: int = 0
     total: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     index: int = 0
-    """Of the batch that ``cost`` is of."""
+    """Index of the batch whose ``cost`` this is."""
     cost: Cost | None = None
 
 
@@ -83,14 +83,14 @@ Emit = Callable[[Event], None]
 
 
 class Meter:
-    """Reads the cost of trees off the counters of what grows them, from the moment it is made."""
+    """Measures the cost of growing trees, from the counters of the generator and the environment since its creation."""
 
     def __init__(self, usage: Usage, dynamics: EnvDynamics) -> None:
         self._usage, self._dynamics = usage, dynamics
         self._before, self._paid = self._counters(), usage.price
 
     def read(self, trees: Sequence[Tree]) -> Cost:
-        """The cost so far; ``trees`` are all that have been grown since."""
+        """The cost so far. ``trees`` are all trees grown since this meter was made."""
         budget = Budget()
         for tree in trees:
             budget.add(tree.budget)
@@ -114,7 +114,7 @@ class Meter:
 
 @contextmanager
 def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) -> Iterator[Emit]:
-    """A bar for each name that events come from; their metrics go to ``log``, under that name."""
+    """A progress bar for each name among the events. Their metrics go to ``log`` under that name."""
     with ExitStack() as stack:
         bars: dict[str, Advance] = {}
         shown: dict[str, int] = defaultdict(int)

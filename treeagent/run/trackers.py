@@ -1,4 +1,4 @@
-"""A run's metrics to the trackers that people already look at, beside metrics.jsonl; by accelerate's own wrappers."""
+"""Send a run's metrics to TensorBoard, trackio or wandb, beside metrics.jsonl, through accelerate's wrappers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from treeagent.run.folder import Run, RunError
 
 @contextmanager
 def tracked(run: Run) -> Iterator[None]:
-    """Inside, what the run logs goes to every tracker of ``config.trackers`` too.
+    """Inside, the run's metrics also go to every tracker of ``config.trackers``.
 
     Raises:
         RunError: a tracker's package is not installed.
@@ -24,7 +24,7 @@ def tracked(run: Run) -> Iterator[None]:
         for name, tracker in opened.items():
             if name == "tensorboard":
                 tracker.log(named, step=step)
-            else:  # these count steps of the whole run, which stages side by side have none of
+            else:  # these count steps of a whole run, but parallel stages have no common step
                 tracker.log(named | {f"{stage}/step": step})
 
     if opened:
@@ -38,9 +38,10 @@ def tracked(run: Run) -> Iterator[None]:
 
 
 def require_trackers(config: RunConfig) -> None:
-    """
+    """Check that the packages of the trackers are installed.
+
     Raises:
-        RunError: the package of a tracker is not installed.
+        RunError: one is not.
     """
     for name in config.trackers:
         found = find_spec(name)
@@ -61,6 +62,6 @@ def _open(name: Tracker, run: Run) -> Any:
     tracker = makers[name]()
     tracker.start()
     settings = {key: value for key, value in flat_settings(run.config).items() if isinstance(value, str | int | float)}
-    if name != "tensorboard":  # which would open a second run for them; RUN/config.toml has them all
+    if name != "tensorboard":  # TensorBoard would open a second run for them, and RUN/config.toml has them
         tracker.store_init_configuration(settings)
     return tracker

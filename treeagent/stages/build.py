@@ -1,5 +1,7 @@
-"""Who and what a configuration names: the environment and its tasks, the policy and what samples for it, the judge of
-leaves. Made once in each process."""
+"""Build what the settings describe: the environment, its tasks, the policy, its generator, and the value of leaves.
+
+Environments and policies are built once in each process and reused by later jobs with the same settings.
+"""
 
 import json
 import random
@@ -30,10 +32,10 @@ from treeagent.types import Dynamics, Policy, Split, Task, UserError, Value, der
 
 
 def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
-    """The tasks at ``places`` of a split, neighbours fetched together.
+    """The tasks with these indices in a split. Consecutive indices are fetched by one call.
 
     Raises:
-        UserError: the split holds fewer.
+        UserError: the split has fewer tasks.
     """
     tasks: list[Task] = []
     while len(tasks) < len(places):
@@ -61,12 +63,12 @@ def _tasks(env: Env, split: Split, count: int, start: int) -> Sequence[Task]:
 
 
 def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
-    """The harder variations of a task, always the same ones in a run."""
+    """The harder variations of a task. They depend on the task and on the run's seed only."""
     return env.variations(task, random.Random(derive_seed(config.seed, "variations", task.id)))
 
 
 def environment(config: RunConfig) -> Env:
-    """The run's environment, made once in each process."""
+    """The run's environment, built once in each process."""
     settings = config.environment
     limits = (settings.call_seconds, settings.episode_seconds) if settings.worker else None
     bounds = (settings.shield, settings.observation_bytes, settings.episode_bytes)
@@ -91,7 +93,7 @@ def _environment(
 
 
 def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
-    """The environment as the dynamics of a job; ``name`` seeds its luck, if it is stochastic."""
+    """The environment as a ``Dynamics``. ``name`` seeds its randomness, if it is stochastic."""
     return EnvDynamics(
         env,
         max_steps=config.environment.max_steps,
@@ -102,12 +104,12 @@ def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = Tru
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
-    """The dynamics in steps as large as the search's nodes."""
+    """With ``search.granularity`` "split", the dynamics with thought and action as separate steps; else the same."""
     return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
-    """Who plays a checkpoint in a search, and its policy in whole turns; they share one generator."""
+    """The actors that play a checkpoint, and its policy in whole turns. Both share one generator."""
     whole, value = _load_policy(checkpoint, config.policy, known_tools(config))
     return make_actors(whole, value, config.search), whole
 
@@ -116,8 +118,8 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
 def _load_policy(
     checkpoint: Path, settings: PolicyConfig, tools: str
 ) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
-    """A value head reads hidden states, which only a model in this process tells: where something else samples, the
-    head runs on a copy of the checkpoint in transformers."""
+    """A value head reads hidden states, which only a model in this process gives. Where an engine or a server samples,
+    the head runs on a copy of the checkpoint in transformers."""
     if settings.generator == "remote" and settings.remote.text_only:
         return _chat_policy(checkpoint, settings, tools), None
     if settings.generator != "local" and not has_head(checkpoint):
@@ -130,13 +132,13 @@ def _load_policy(
 
 
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
-    """A policy on a checkpoint in memory; call ``forget`` on its generator when the weights change."""
+    """A policy on a checkpoint in memory. Call ``forget`` on its generator when the weights change."""
     generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
     return _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config))
 
 
 def make_chat(checkpoint: Checkpoint, config: RunConfig) -> ChatFormat:
-    """How a checkpoint's policy reads, without what samples: the weights need not be in this process."""
+    """How a checkpoint's policy tokenises conversations. Needs no generator, so the weights may be sharded."""
     most = config.policy.most_tokens(context_length(checkpoint.model))
     return conversation(checkpoint.tokenizer, config.policy, known_tools(config), most)[0]
 
@@ -152,8 +154,8 @@ def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: 
 
 
 def known_tools(config: RunConfig) -> str:
-    """The environment's tools in JSON, which tells them apart by value; empty where the policy is neither told of any
-    nor held to any."""
+    """The environment's tools as JSON, a form that a cache can compare. Empty where neither the prompt nor structured
+    sampling uses tools."""
     if not config.policy.is_told and (config.policy.format == "react" or not config.policy.structured):
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
@@ -166,7 +168,8 @@ def _specs(tools: str) -> list[ToolSpec]:
 def conversation(
     tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str, context_tokens: int | None = None
 ) -> tuple[ChatFormat, Grammar]:
-    """How a policy's turns are read and written; one that was not made here is told the format and the tools."""
+    """How a policy's turns are read and written. The prompt of a pretrained model explains the format and the tools; a
+    model trained from scratch learns both from demonstrations."""
     grammar = make_grammar(settings.format, str(tokenizer.chat_template))
     if not tools or not settings.is_told:
         return ChatFormat(tokenizer, context_tokens=context_tokens), grammar
@@ -197,12 +200,12 @@ def _chat_policy(checkpoint: Path, settings: PolicyConfig, tools: str) -> ChatPo
 
 
 def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: SearchConfig) -> Actors:
-    """As the search's settings want them: thoughts apart, a critic."""
+    """The actors that the search settings ask for: with thoughts as separate steps, with a critic."""
     if isinstance(whole, ChatPolicy):
         if search.granularity == "split" or search.critic_weight:
             raise UserError(
                 "search.granularity 'split' and search.critic_weight want token ids, which policy.remote.text_only "
-                "does without: leave them out"
+                "does not give: leave them out"
             )
         return Actors(whole, whole.greedy(), value)
     return Actors(
@@ -214,7 +217,7 @@ def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: Sear
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
-    """The checkpoint's, else a new one."""
+    """The checkpoint's value head, or a new one if it has none."""
     if checkpoint.head is not None:
         return checkpoint.head
     seed = derive_seed(config.seed, "value_head")
@@ -222,7 +225,7 @@ def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
 
 
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
-    """What judges leaves: the value head, rollouts of the policy, or a mixture."""
+    """The value of leaves: the value head, rollouts of the policy, or a mixture by ``search.rollout_weight``."""
     weight = config.search.rollout_weight
     if not weight:
         return head

@@ -1,7 +1,7 @@
-"""Policies compared on held-out tasks, greedily and under every way of searching, with what each of them spent.
+"""Play held-out tasks: greedily, or by planning with a search and then executing the plan.
 
-Nothing that chooses an action sees a reward. A search plans on a dynamics that withholds it and judges by the value
-head; the plan is then executed, and only that execution is verified.
+Nothing that chooses an action sees a reward. Search plans on a dynamics that withholds rewards, and takes V of the
+value head at the leaves. The plan is then executed, and only that execution is scored.
 """
 
 import asyncio
@@ -30,14 +30,15 @@ from treeagent.types import (
 )
 
 Episode = tuple[Growth, list[Edge]]
-"""What is being played: its seeds and what it has cost, and the steps taken so far."""
+"""An episode: a tree that holds its task, seeds and budget, and the steps taken so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """Who proposes and who judges."""
+    """The policies, the value function and the critic that play a checkpoint."""
 
     sampling: Policy
+    """Samples candidates for search."""
     greedy: Policy
     value: Value | None
     critic: Critic | None = None
@@ -53,12 +54,13 @@ async def play(
     search: SearchConfig,
     seed: int,
 ) -> tuple[list[Outcome], list[Tree]]:
-    """Plan on ``blind``, execute on ``verified``, go on greedily where a plan ends before its task does.
+    """Plan on ``blind``, execute on ``verified``, and continue greedily where a plan ends before its task does.
 
-    Every mode plans as ``search`` says, apart from its method, the N of best-of-N, and the noise at the root, which is
-    for training. Of a task whose planning broke off the outcome tells why, however well it went on greedily.
+    Every mode uses the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
+    serves training only. Where planning failed, the outcome holds the error, whatever the greedy continuation achieved.
 
-    Returns the outcomes and the trees planned in (none for greedy), in the tasks' order.
+    Returns:
+        outcomes and trees in the order of the tasks; no trees for greedy.
     """
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     trees: list[Tree] = []
@@ -66,7 +68,7 @@ async def play(
     if mode != "greedy":
         settings = _settings(mode, config, search)
         grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic)
-        # As many simulations in flight in every mode, so that none needs more memory than the others.
+        # Every mode has the same number of simulations in flight, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
@@ -79,7 +81,7 @@ async def play(
 
 
 def _broken(tree: Tree) -> str:
-    return f"planning broke off: {tree.error}" if tree.error else ""
+    return f"planning failed: {tree.error}" if tree.error else ""
 
 
 def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
@@ -87,7 +89,8 @@ def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) 
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)
-    # Chains side by side share the work on their prompt; one by one they can keep to another limit.
+    # Parallel chains share the encoding of their prompt. With any further limit chains run one by one, since only
+    # then can the next one be left out.
     alone = limits == Limits(simulations=config.best_of)
     return replace(settings, limits=limits, leaves=config.best_of if alone else search.leaves)
 
@@ -100,8 +103,8 @@ async def execute(
     plans: Sequence[Sequence[Edge]],
     step_seconds: float | None = None,
 ) -> list[Outcome]:
-    """Take each plan's actions, then the policy's, until the task ends or, which is an error of the outcome, a step
-    fails, takes more than ``step_seconds`` or leads to a state that the policy cannot read."""
+    """Take each plan's actions, then the policy's, until the task ends. An episode also ends, with an error in its
+    outcome, when a step fails, takes more than ``step_seconds``, or leads to a state that the policy cannot read."""
     growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
     planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
 
@@ -123,20 +126,21 @@ async def replan(
     search: SearchConfig,
     seed: int,
 ) -> tuple[list[Outcome], list[Tree]]:
-    """Model predictive control: from where each episode really stands a tree grows in a ``model`` of the environment,
-    the first action of its best path is taken in the environment itself, on ``verified``, and so on until the end.
-    Where search finds nothing to do, the policy acts greedily.
+    """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
+    path in the environment (``verified``), and search again from there, until the task ends. Where search finds no
+    action, the policy acts greedily.
 
-    What the model says of rewards may choose: it is its own guess. Tasks are told apart by their ids.
+    Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
 
-    Returns the outcomes and each task's first tree, whose root is how the task opens, in the tasks' order.
+    Returns:
+        outcomes and each task's first tree, in the order of the tasks.
 
     Raises:
-        UserError: ``mode`` is "greedy", which plans nothing.
+        UserError: ``mode`` is "greedy", which does not plan.
     """
     if mode == "greedy":
-        raise UserError("mode is 'greedy', which plans nothing: name a way of searching")
-    settings = replace(_settings(mode, config, search), step_seconds=None)  # which is the environment's
+        raise UserError("mode is 'greedy', which does not plan: give a search method")
+    settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
 
@@ -164,7 +168,7 @@ async def replan(
 
 @dataclass(frozen=True, slots=True)
 class _Resumed:
-    """A dynamics in which each task begins where its episode stands."""
+    """A dynamics in which each task begins at the current state of its episode."""
 
     model: Dynamics
     states: Mapping[str, State]
@@ -188,8 +192,8 @@ async def _episodes(
     choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
     step_seconds: float | None,
 ) -> list[Outcome]:
-    """Play until each task ends or fails; ``choose`` gives the next actions by ``id`` of the growth, none where it has
-    written why to the growth's tree."""
+    """Play until each task ends or fails. ``choose`` returns the next action of each episode by the ``id`` of its
+    growth; where it finds none, it writes the reason to the tree's ``error``."""
     runs: list[Episode] = [(growth, []) for growth in growths]
     active = [run for run in runs if not run[0].tree.error]
     while active:
@@ -213,7 +217,7 @@ async def _episodes(
 
 def _unanswered(path: Sequence[Edge]) -> str:
     last = path[-1].child if path else None
-    return f"nobody can tell what follows step {len(path)}" if last is not None and last.unknown else ""
+    return f"the dynamics has no answer after step {len(path)}" if last is not None and last.unknown else ""
 
 
 async def _propose(policy: Policy, wanted: Sequence[Episode]) -> dict[int, Action]:

@@ -1,4 +1,4 @@
-"""Search training tasks: the batches of a collection, and the worker that grows one tree a task."""
+"""Search training tasks: the driver splits them into batches, the worker grows one tree for each task of a batch."""
 
 import asyncio
 import time
@@ -33,39 +33,50 @@ from treeagent.workers.processes import run_jobs
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """Tasks of a split under one checkpoint."""
+    """A batch of tasks for one worker, with all that the result depends on.
+
+    A job is a value: its result is the same wherever and whenever it runs, so a killed run repeats unfinished jobs
+    only.
+    """
 
     config: RunConfig
     checkpoint: Path
-    """A folder, or a hub name."""
+    """The policy: a folder, or a hub name."""
     name: str
-    """Of the shards its trees go to; the policy's name for an evaluation."""
+    """Name of the shards that the trees go to; for an evaluation, the policy's name."""
     index: int
+    """Number of the batch, which is also the number of its shard."""
     tasks: Sequence[int]
-    """Their places in the split."""
+    """Indices of the tasks in the split."""
     trees: Path | None
-    """Where its trees go; None keeps none."""
+    """Folder that the trees are written to; None discards them."""
     split: Split = "train"
     mode: Mode = "mcts"
     world: Path | None = None
-    """The folder of the world model that the trees grow in; none grows them in the environment."""
+    """Folder of the world model that the trees grow in; None grows them in the environment."""
     variants: Sequence[int] = ()
-    """Which harder variation of each task is meant, as ``Env.variations`` counts them; none means the tasks."""
+    """For each task the index of the variation to search in its place (``Env.variations``); empty searches the
+    tasks."""
 
     @property
     def shard(self) -> str:
-        """The file that a finished batch of searches leaves."""
+        """File name of the shard that a finished batch leaves."""
         return f"{self.name}-{self.index:05d}.jsonl.zst"
 
 
 def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
-    """Search training tasks, one tree each, a shard a batch; batches on disk are kept."""
+    """Search ``collect.tasks`` training tasks, one tree each. Each finished batch is a shard; shards on disk are
+    kept."""
     search_batches(config, run, progress, batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
 
 
 def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], free: int = 0) -> None:
-    """One stage of searching, named as its jobs are. Tasks of which nothing can be learned are made up for by further
-    ones, as ``collect.resample`` says: those after the jobs', and from the place ``free`` on."""
+    """Run search jobs as one stage of the run. The stage has the name of its jobs.
+
+    DAPO's dynamic sampling (Yu et al. 2025): for each tree whose returns are all equal, which teaches nothing, one more
+    task is searched, in up to ``collect.resample`` further passes. These tasks follow the last task of the jobs, and
+    have indices of ``free`` or more.
+    """
     name, checkpoint = jobs[0].name, jobs[0].checkpoint
     run.take(name, checkpoint)
     if run.is_done(name) and len(shards(run.trees, name)) == len(run.facts(name)["batches"]):
@@ -142,7 +153,7 @@ def _search(
 
 
 def _stored_cost(job: BatchJob) -> Cost:
-    """What a batch that is on disk has cost, as far as its trees tell."""
+    """The cost of a batch on disk, from the budgets stored with its trees."""
     assert job.trees is not None
     cost = Cost()
     for tree in read_as(from_record, job.trees, job.name, job.index):
@@ -151,7 +162,7 @@ def _stored_cost(job: BatchJob) -> Cost:
 
 
 def _uninformative(jobs: Sequence[BatchJob]) -> int:
-    """Trees of these batches whose returns are all equal."""
+    """Number of trees in these batches whose returns are all equal."""
     return sum(
         return_spread(tree) <= 1e-9
         for job in jobs
@@ -169,7 +180,7 @@ def batches(
     mode: Mode | None = None,
     first: int = 0,
 ) -> list[BatchJob]:
-    """Jobs over tasks: of the test split to evaluate in ``mode``, of the training split to collect."""
+    """Split tasks into jobs of ``collect.batch``: test tasks to evaluate in ``mode``, or training tasks to collect."""
     size = config.collect.batch
     jobs = [
         BatchJob(config, checkpoint, name, first + index, tasks[start : start + size], run.trees)
@@ -179,10 +190,13 @@ def batches(
 
 
 def search_batch(job: BatchJob, emit: Emit) -> Cost:
-    """Grow one tree a task and store them as one shard. Returns what it cost, and tells it once a second.
+    """Grow one tree for each task and store the trees as one shard.
 
-    In a world model the tasks are those of the environment, whose opening costs no step; what the trees promise is
-    verified before they are stored.
+    In a world model, tasks open in the environment, which costs no step, and go on in the model. What such trees
+    promise is then replayed in the environment, before they are stored.
+
+    Returns:
+        the cost of the batch, which is also emitted about once a second while the trees grow.
     """
     config = job.config
     env = environment(config)
@@ -205,7 +219,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         stepped = turns if model is None else in_turns(Imagination(dynamics, model), config, whole.grammar)
         value = leaf_value(actors.value, whole, stepped, config)
-        # A model's whole batch is answered at once, which no step of it must be given up for.
+        # The world model answers all trees at once, so no single step of it may time out.
         patient = config.search if model is None else replace(config.search, step_seconds=None)
         search = make_search(actors.sampling, stepped, patient, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))

@@ -53,15 +53,15 @@ class TrainJob:
     method: Method
     trees: Path
     names: Sequence[str]
-    """Of the shards in ``trees`` to learn from."""
+    """Names of the shards in ``trees`` to learn from."""
     out: Path
     """Where the updated checkpoint goes."""
     scratch: Path
-    """Where the trainer keeps its own checkpoints, by which an interrupted update resumes."""
+    """Folder of the trainer's own checkpoints, from which an interrupted update resumes."""
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
-    """The base policy: the warm one, with its value head fitted on what search found."""
+    """Fit the warm policy's value head on what search found. The result is the base policy that updates start from."""
     out = run.checkpoints / "base"
     if run.is_done("base"):
         return out
@@ -73,7 +73,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
             head,
             sample_value_rows(read_trees(run.trees), config, head.reward_range),
             config.update.value,
-            # A step of its own for each epoch: a fit that is done again replaces what it logged.
+            # Each epoch is a step, so that a fit that is repeated replaces its own rows of metrics.
             on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
             on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
         )
@@ -90,10 +90,16 @@ def update(
     methods: Sequence[Method],
     trees: Run | None = None,
 ) -> list[Path]:
-    """One updated checkpoint a method, each from ``checkpoint`` and the same trees: all of the run, or of another.
+    """Update ``checkpoint`` once by each method, all from the same trees.
+
+    Args:
+        trees: the run whose trees to learn from; by default this run.
+
+    Returns:
+        the folders of the updated checkpoints, in the order of ``methods``.
 
     Raises:
-        UserError: the other run sampled at another temperature, and a method compares the policy with how it sampled.
+        UserError: the other run sampled at another temperature, and a method uses the log-probabilities of its samples.
         RunError: an update was begun with other trees.
     """
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
@@ -117,8 +123,13 @@ def learn(
     names: Sequence[str],
     trees: Path | None = None,
 ) -> list[Path]:
-    """Updates side by side, each from a checkpoint by a method to a new checkpoint; ``names`` are of the shards whose
-    trees they learn from, in the folder ``trees``, by default the run's."""
+    """Run updates side by side.
+
+    Args:
+        updates: for each the checkpoint to start from, the method, and the folder of the new checkpoint.
+        names: of the shards to learn from.
+        trees: the folder of these shards; by default the run's.
+    """
     refuse_held(config, [method for _, method, _ in updates])
     for checkpoint, _, out in updates:
         run.take(out.name, checkpoint)
@@ -127,7 +138,7 @@ def learn(
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
-    if config.update.processes > 1:  # the processes of one update want this machine for themselves
+    if config.update.processes > 1:  # the processes of one update use the whole machine
         config = replace(config, engine="local", workers=1)
     with logged(run.log, progress) as on_event:
         for job, facts in run_jobs(train, jobs, config, on_event):
@@ -136,19 +147,24 @@ def learn(
 
 
 def refuse_held(config: RunConfig, methods: Sequence[Method]) -> None:
-    """
+    """Check that ``policy.structured`` fits the methods that learn from its samples.
+
+    DPO and GRPO compare the policy with the log-probabilities of the samples. Only the local generator stores these
+    under the whole vocabulary; vLLM and servers give them among the tokens that the grammar allows.
+
     Raises:
-        UserError: a method compares the policy with log-probabilities among the tokens that a form allowed, or what
-            holds turns to a form is not installed.
+        UserError: a method cannot learn from such samples, or the package for structured sampling is not installed.
     """
     policy = config.policy
     if policy.structured:
-        import_module("treeagent.generators.structured")  # rather now than after the warm start
+        import_module(
+            "treeagent.generators.structured"
+        )  # fails here, if it is not installed, and not after the warm start
     if policy.structured and policy.generator != "local" and (unfit := [each for each in methods if each != "rft"]):
         raise UserError(
-            f"{unfit[0]} compares the policy with the log-probabilities of what was drawn, which policy.generator "
-            f"{policy.generator!r} gives among the tokens that policy.structured allows alone: learn by rft, set "
-            "policy.structured=false, or search with policy.generator=local"
+            f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
+            f"{policy.generator!r} gives them over the allowed tokens only: learn by rft, set policy.structured=false, "
+            "or search with policy.generator=local"
         )
 
 
@@ -175,9 +191,10 @@ def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
 
 
 def check_accelerate(config: RunConfig, method: Method) -> None:
-    """
+    """Check ``update.accelerate_config``, if it is set.
+
     Raises:
-        UserError: ``update.accelerate_config`` asks for what the update by ``method`` cannot train with.
+        UserError: the update by ``method`` cannot train with it.
     """
     path = config.update.accelerate_config
     if path is not None:
@@ -190,10 +207,13 @@ def _on_cpu(config: RunConfig) -> bool:
 
 
 def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any]:
-    """Update, refit the value head to the changed hidden states, save. Returns what is worth remembering.
+    """Update the policy, refit the value head to the changed hidden states, save both.
 
-    Of processes that train together one ``leads``: it alone validates, fits the head and saves, and has something to
-    return.
+    Args:
+        leads: of processes that train together, one leads: only it validates, fits the head and saves.
+
+    Returns:
+        the facts that the stage records; empty in a process that does not lead.
 
     Raises:
         NothingToLearn: the trees teach nothing.
@@ -208,11 +228,11 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     refuse_foreign(trees, checkpoint, job)
     read_ends(trees, make_chat(checkpoint, job.config))
     value_rows = sample_value_rows(trees, job.config, head.reward_range)
-    check_value_rows(head, value_rows, update.value)  # before the policy is trained, which nobody wants to do twice
+    check_value_rows(head, value_rows, update.value)  # fails before the policy is trained, not after
     hooks = Hooks(
         on_metrics=lambda metrics: emit(Event(job.out.name, metrics=metrics)),
         on_progress=lambda done, total: emit(Event(job.out.name, done=done, total=total)),
-        validate=greedy_success(checkpoint, job.config) if leads else _told_by_another,
+        validate=greedy_success(checkpoint, job.config) if leads else _validated_elsewhere,
         checkpoint_dir=job.scratch,
     )
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, job.config.policy.temperature
@@ -246,8 +266,8 @@ def _unmoved(job: TrainJob, result: TrainResult) -> str:
 
 
 def _place(config: RunConfig) -> str | None:
-    """Where the weights of an update go; of processes that train together each has a GPU of its own, which may not
-    hold what they share."""
+    """The device that the weights of an update are loaded on. Processes that train together have one GPU each. With
+    FSDP the weights stay off the GPU at first, since one GPU may not hold them."""
     place = config.policy.device_map
     if place in (None, "cpu") or config.update.processes == 1:
         return place
@@ -255,10 +275,11 @@ def _place(config: RunConfig) -> str | None:
 
 
 def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob) -> None:
-    """
+    """Check that the trees were searched in the checkpoint's own tokens.
+
     Raises:
-        UserError: the checkpoint reads a tree's task as other tokens than the policy that searched it, or cannot read
-            its tokens.
+        UserError: the checkpoint's tokenizer or template gives other tokens for a tree's task, or its vocabulary is too
+            small for a tree's tokens.
     """
     chat = make_chat(checkpoint, job.config)
     vocabulary = checkpoint.model.config.get_text_config().vocab_size
@@ -278,7 +299,8 @@ def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob)
 
 
 def read_ends(trees: Sequence[Tree], chat: ChatFormat) -> None:
-    """Write the tokens of ends that nobody judged: a search without a head reads none, but a head is to be fitted."""
+    """Add the tokens of final states that lack them. A search without a value head does not tokenise final states, but
+    fitting a head needs them."""
     for tree in trees:
         for node in tree.nodes():
             if node.terminated and not node.context_ids and not node.state.messages[-1].partial:
@@ -292,15 +314,15 @@ def _token_ids(node: Node) -> Iterator[tuple[int, ...]]:
         yield edge.action.token_ids
 
 
-def _told_by_another() -> float:
-    raise AssertionError("the process that leads validates")
+def _validated_elsewhere() -> float:
+    raise AssertionError("only the process that leads validates")
 
 
 def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[float, float]) -> list[TokenRow]:
-    """At most ``update.value_rows`` tree paths, drawn evenly by the run's seed.
+    """At most ``update.value_rows`` rows of value targets, drawn uniformly by the run's seed.
 
-    Where rewards come on the way, r + V may leave the range of ``returns``, since V is an estimate: it is held within.
-    The tree of a finished path whose return leaves the range stays as it is, for the head to refuse.
+    With rewards along the way, r + V may leave the range ``returns``, since V is an estimate: such targets are clipped.
+    Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises.
     """
     rows = [
         replace(row, value_targets=tuple(min(max(target, low), high) for target in row.value_targets))
@@ -313,13 +335,14 @@ def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[f
 
 
 def _reached(tree: Tree, returns: tuple[float, float]) -> tuple[float, float]:
-    """The range of returns, wide enough for those that the tree's finished paths have."""
+    """``returns``, widened to hold the returns of the tree's finished paths."""
     found = [path_return(path, tree.discount) for path in finished_paths(tree)]
     return min([returns[0], *found]), max([returns[1], *found])
 
 
 def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:
-    """The trees of each task, which some views compare with each other; tasks in the order of their first tree."""
+    """Trees grouped by task, since some views compare the trees of a task. Tasks are in the order of their first
+    tree."""
     groups: dict[str, list[Tree]] = {}
     for tree in trees:
         groups.setdefault(tree.task.id, []).append(tree)
@@ -327,7 +350,7 @@ def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:
 
 
 def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[AdvantageRow]:
-    """The rows of every tree, its advantages taken among the trees of its task."""
+    """The rows of every tree. Advantages are computed over all trees of a task."""
     for group in by_task(trees):
         scored = advantages(group, config)
         for tree in group:
@@ -335,7 +358,8 @@ def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[Adva
 
 
 def informative(trees: Sequence[Tree], share: float) -> list[Tree]:
-    """The ``share`` of trees whose returns differ most, in their order (StarPO-S, Wang et al. 2025)."""
+    """The ``share`` of trees whose returns have the widest spread, in their given order (StarPO-S, Wang et al.
+    2025)."""
     if share == 1:
         return list(trees)
     wanted = math.ceil(share * len(trees))
@@ -344,7 +368,8 @@ def informative(trees: Sequence[Tree], share: float) -> list[Tree]:
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
-    """Share of the validation tasks that the model, as its weights stand at the call, solves greedily."""
+    """A function that plays the validation tasks greedily with the model's current weights. It returns the share
+    solved."""
     policy = make_policy(checkpoint, config)
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)

@@ -1,4 +1,7 @@
-"""Where jobs run: here, in processes of this machine, or on Ray. Results come as they are ready."""
+"""Run jobs in this process, in worker processes of this machine, or on a Ray cluster.
+
+A job is a value, so results do not depend on where it runs or on how many workers there are.
+"""
 
 import multiprocessing
 import pickle
@@ -28,10 +31,16 @@ Result = TypeVar("Result")
 def run_jobs(
     work: Callable[[Job, Emit], Result], jobs: Sequence[Job], config: RunConfig, on_event: Emit = lambda event: None
 ) -> Iterator[tuple[Job, Result]]:
-    """Results as they come; events arrive in this process while the jobs run. With one local worker, all is done here.
+    """Run ``work`` on every job and yield (job, result) pairs in the order in which they finish.
+
+    With one local worker, jobs run in this process.
+
+    Args:
+        work: a function that can be pickled; it gets a job and a function to send events by.
+        on_event: receives these events in this process, while jobs run.
 
     Raises:
-        WorkerLost: a worker has ended in the middle of a job.
+        WorkerLost: a worker process ended in the middle of a job.
     """
     if not jobs or (config.engine == "local" and (config.workers == 1 or len(jobs) == 1)):
         for job in jobs:
@@ -49,7 +58,7 @@ def run_jobs(
 
 @contextmanager
 def kept_workers(config: RunConfig) -> Iterator[None]:
-    """Inside, all calls of ``run_jobs`` share the same workers, which take seconds to start."""
+    """Share one set of workers among all calls of ``run_jobs`` inside, since workers take seconds to start."""
     global _kept
     _kept = None if config.engine == "local" and config.workers == 1 else _start(config.workers, config)
     try:
@@ -61,12 +70,13 @@ def kept_workers(config: RunConfig) -> Iterator[None]:
 
 
 class Workers(Protocol):
-    """Some that do jobs side by side, one at a time each."""
+    """A set of workers, each running one job at a time."""
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
-        """May be given up before its end; what is running then is ended, and the next call starts workers anew."""
+        """As ``run_jobs``. Where the caller stops early, running jobs are terminated; the next call starts new
+        workers."""
         ...
 
     def close(self) -> None: ...
@@ -82,14 +92,14 @@ def _start(count: int, config: RunConfig) -> Workers:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A job, as its process tells it."""
+    """The last message of a job: its result or its error."""
 
     result: Any = None
     error: Exception | None = None
 
 
 class Processes:
-    """Processes of this machine, each at the other end of a pipe, which closes with either of its ends."""
+    """Worker processes of this machine, each connected by a pipe. A worker ends when its pipe closes."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -118,11 +128,11 @@ class Processes:
                             raise error
                         case _Ended(result):
                             job = running.pop(ready)
-                            hand_out(ready)  # first: the caller may take its time
+                            hand_out(ready)  # before the yield, since the caller may take long
                             yield job, result
                         case event:
                             on_event(event)
-        except BaseException:  # GeneratorExit, too: the caller has enough, and what still runs is not waited for
+        except BaseException:  # also GeneratorExit: the caller stops early, and running jobs are not waited for
             for process in self._processes.values():
                 process.terminate()
             self.close()
@@ -135,15 +145,15 @@ class Processes:
         self._processes = {}
 
     def _send(self, pipe: Connection, message: object) -> None:
-        with self._told_of_its_end(pipe):
+        with self._loss_reported(pipe):
             pipe.send(message)
 
     def _receive(self, pipe: Connection) -> Any:
-        with self._told_of_its_end(pipe):
+        with self._loss_reported(pipe):
             return pipe.recv()
 
     @contextmanager
-    def _told_of_its_end(self, pipe: Connection) -> Iterator[None]:
+    def _loss_reported(self, pipe: Connection) -> Iterator[None]:
         try:
             yield
         except (EOFError, ConnectionError):
@@ -156,7 +166,7 @@ class Processes:
 
 
 def _start_processes(count: int) -> dict[Connection, SpawnProcess]:
-    """Each is ready when its first job comes, or soon after."""
+    """Start worker processes; they go on importing while this one continues."""
     # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
     context = multiprocessing.get_context("spawn")
     processes: dict[Connection, SpawnProcess] = {}
@@ -169,27 +179,27 @@ def _start_processes(count: int) -> dict[Connection, SpawnProcess]:
 
 
 def _serve(pipe: Connection) -> None:
-    """A worker process: jobs until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    torch.set_num_threads(1)  # for small models threads cost more than they bring
+    """The main function of a worker process: run jobs until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
+    torch.set_num_threads(1)  # for small models, more threads cost more time than they save
     with suppress(EOFError, ConnectionError):
         while True:
             work, job = pipe.recv()
             try:
                 ended = _Ended(work(job, pipe.send))
-                pickle.dumps(ended)  # here its error can be told, in the pipe it would end this process
+                pickle.dumps(ended)  # an error of pickling is reported from here; inside send it would end this process
             except Exception as error:
                 ended = _Ended(error=_portable(error))
             pipe.send(ended)
 
 
 def _portable(error: Exception) -> Exception:
-    """The error with its traceback, which itself stays in this process, as a note; where it would not come through a
-    pipe, one that says as much."""
+    """The error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be pickled
+    either becomes a RuntimeError with the same text."""
     told = traceback.format_exc()
     try:
         same = type(pickle.loads(pickle.dumps(error))) is type(error)
-    except Exception:  # whatever a stranger's class does when it is taken apart or made again
+    except Exception:  # a class of the user's environment may raise anything while it is pickled
         same = False
     kept = error if same else RuntimeError(describe(error))
     kept.add_note(told)
@@ -198,7 +208,7 @@ def _portable(error: Exception) -> Exception:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """As in a worker, so that sums are taken in the same order wherever a job runs."""
+    """One torch thread, as in a worker: so floating-point sums have the same order wherever a job runs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -208,4 +218,4 @@ def _one_thread() -> Iterator[None]:
 
 
 _kept: Workers | None = None
-"""The workers that ``kept_workers`` shares."""
+"""The workers that ``kept_workers`` shares, if any."""
