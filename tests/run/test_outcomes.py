@@ -167,8 +167,6 @@ def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) ->
         result = CliRunner().invoke(app, ["eval", str(small), "--out", str(out), *settings])
         assert result.exit_code == 2, result.output
         told = result.stderr.strip().splitlines()[-1]
-        assert told.startswith(
-            f"no episode of small in mode {mode} took a step, for all 3 failed, the first as follows"
-        )
-        assert "the model's context holds 8" in told and told.endswith("): mend that, then continue with --resume")
+        assert told.startswith(f"all 3 episodes of small in mode {mode} failed before their first step")
+        assert "the model's context holds 8" in told and told.endswith("continue with --resume")
         assert Run.open(out).stages() == {} and not (out / "results.json").exists() and not (out / "outcomes").exists()

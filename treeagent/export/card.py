@@ -1,4 +1,4 @@
-"""A dataset's README.md: the header by which the datasets library finds files and columns, and where rows come from."""
+"""The README.md of a dataset: the header by which the datasets library finds files and columns, and the provenance."""
 
 import tomllib
 from collections import Counter
@@ -23,15 +23,15 @@ class Totals:
     """Of all trees exported."""
 
     rows: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
-    """By view, then by split."""
+    """Number of rows by view, then by split."""
     budget: Budget = field(default_factory=Budget)
     origins: Counter[str] = field(default_factory=Counter[str])
-    """Steps in the trees, by where they were taken: real or imagined."""
+    """Number of steps in the trees by origin: real or imagined."""
     trees: int = 0
 
 
 def card(config: RunConfig, run: Run, totals: Totals, format: str, digest: str) -> str:
-    """The whole file; ``digest`` stands for trees and settings."""
+    """The whole file. ``digest`` identifies trees and settings."""
     facts = {
         "run": run.path.resolve().name,
         "seed": config.seed,
@@ -87,7 +87,7 @@ def _settings(config: RunConfig, views: Iterable[str]) -> str:
 
 
 def _checkpoints(run: Run) -> str:
-    """Who acted in the finished searches: hub names, or folders without the way to them, which is nobody's business."""
+    """The policies of the finished searches: hub names, or folder names without their paths, which are private."""
     paths = [run.taken(stage) for stage in run.stages() if stage.split("-")[0] == COLLECTED]
     names = [path.name if path.is_absolute() or path.is_relative_to(run.path) else str(path) for path in paths if path]
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names)) or "not recorded"

@@ -1,7 +1,7 @@
-"""A run's trees to a folder that ``datasets.load_dataset`` reads, one config a view.
+"""Export a run's trees to a folder that ``datasets.load_dataset`` reads, with one config for each view.
 
-Goes shard by shard and tree by tree. What a shard of trees gives becomes files that exist whole or not at all, then a
-line of ``export.jsonl``; by these lines an export that was killed goes on, and the dataset's card comes last.
+One tree is in memory at a time. Each shard of trees becomes files that are written atomically, then one line of
+``export.jsonl``. An export that was killed continues after the last such line. The dataset's card is written last.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ Format = Literal["parquet", "jsonl"]
 Write = Callable[[list[Row]], None]
 _LOG = "export.jsonl"
 _ROW_GROUP = 1 << 24
-"""Bytes of rows, unpacked, that a parquet file is written in at a time."""
+"""Bytes of uncompressed rows in one row group of a parquet file."""
 
 
 def export(
@@ -76,14 +76,14 @@ def export(
 
 
 def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Format) -> Row:
-    """All that the rows depend on beside the trees, by dotted keys; the first line of the log.
+    """Everything besides the trees that the rows depend on, by dotted keys: the first line of the log.
 
     Raises:
-        RunError: a view does not exist, or a setting differs from the run's that no row depends on.
+        RunError: a view does not exist, or a setting differs from the run's although no row depends on it.
     """
     for view in views:
         if view not in VIEWS:
-            raise RunError(f"{view!r} is no view: choose {', '.join(VIEWS)}")
+            raise RunError(f"unknown view {view!r}: choose {', '.join(VIEWS)}")
     sections = list(dict.fromkeys(VIEWS[view].section for view in views if VIEWS[view].section))
     for key in config_difference(run.config, config):
         if not key.startswith(tuple(f"update.{section}." for section in sections)):
@@ -101,10 +101,10 @@ def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Forma
 
 
 def _finished(out: Path, definition: Row) -> dict[str, Row]:
-    """The log's line of every finished shard of trees, by its file's name.
+    """The log's line about every finished shard of trees, by file name.
 
     Raises:
-        RunError: ``out`` holds something else than an export of that definition.
+        RunError: ``out`` holds something other than an export of this definition.
     """
     if out.exists() and not out.is_dir():
         raise RunError(f"{out} is a file: choose a folder as --out")
@@ -127,7 +127,7 @@ def _finished(out: Path, definition: Row) -> dict[str, Row]:
 
 
 def _refuse_changed(out: Path, finished: Mapping[str, Row], collected: Sequence[Path]) -> None:
-    """What is in ``out`` must still be there, and still be of these trees."""
+    """Check that the files of ``out`` still exist and still come from these trees."""
     here = {path.name: path for path in collected}
     for name, shard in finished.items():
         if name not in here or _digest(here[name]) != shard["sha256"]:
@@ -138,7 +138,7 @@ def _refuse_changed(out: Path, finished: Mapping[str, Row], collected: Sequence[
 
 
 def _refuse_empty(config: RunConfig, run: Run, views: set[str]) -> None:
-    """Before anything is written: reads trees until each view has had a row, which is mostly the first one or two."""
+    """Check before anything is written that each view has a row. Mostly the first one or two trees show it."""
     for path in _collected(run):
         for tree in _trees(path):
             _refuse_text_only(tree, path, views)
@@ -163,7 +163,7 @@ def _refuse_text_only(tree: Tree, path: Path, views: Collection[str]) -> None:
 
 @contextmanager
 def _locked(out: Path) -> Iterator[BinaryIO]:
-    """The log, open at the end of its last whole line. The kernel lets go of it when the process ends, however it does.
+    """The log, open at the end of its last whole line. The kernel releases its lock when the process ends.
 
     Raises:
         RunError: another process holds it, or the folder cannot be written.
@@ -189,7 +189,7 @@ def _locked(out: Path) -> Iterator[BinaryIO]:
 
 
 def _whole_lines(content: bytes) -> list[bytes]:
-    """Without the line that a writer was killed in."""
+    """The complete lines; a last line that was being written when the writer was killed is dropped."""
     return [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
@@ -203,7 +203,7 @@ def _append(log: BinaryIO, line: Row) -> None:
 
 
 def _export_shard(path: Path, config: RunConfig, views: Sequence[str], format: Format, out: Path) -> Row:
-    """Write one file a view and split. Returns the log's line of it."""
+    """Write one file for each view and split. Returns the log's line about the shard."""
     rows = {view: Counter[str]() for view in views}
     budget, origins, trees = Budget(), Counter[str](), 0
     files: dict[str, Write] = {}
@@ -235,7 +235,7 @@ def _export_shard(path: Path, config: RunConfig, views: Sequence[str], format: F
 
 
 def _collected(run: Run) -> list[Path]:
-    """The shards of searched training trees, whichever round of search they are of."""
+    """The shards of training trees of all rounds."""
     return [path for name in run.collections() for path in shards(run.trees, name)]
 
 

@@ -1,4 +1,4 @@
-"""What each view of a tree looks like as rows of plain values, in TRL's formats where it has one."""
+"""Each view of a tree as rows of plain values, in TRL's dataset formats where TRL has one."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ from treeagent.views.values import value_rows
 
 Row = dict[str, Any]
 _IGNORED = -100
-"""The label of a token that carries no loss, to torch and TRL alike."""
+"""The label with which torch and TRL leave a token out of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A config of the dataset."""
+    """One config of the dataset: its columns, and how a tree becomes rows."""
 
     columns: pyarrow.Schema
     rows: Callable[[Tree, RunConfig], Iterator[Row]]
     section: str = ""
-    """Of ``update``: what the rows depend on, if anything."""
+    """The section of ``update`` that the rows depend on, if any."""
     loosen: tuple[str, ...] = ()
-    """Settings in it that leave rows out."""
+    """Settings of that section which leave rows out."""
     asked: bool = False
-    """Exported only where it is asked for by name."""
+    """Whether it is exported only when it is named."""
     texts: bool = False
-    """Of texts alone: trees without token ids have it too."""
+    """Whether the rows hold texts only, so that trees without token ids have them too."""
 
 
 def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
@@ -145,12 +145,12 @@ def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _starts(tree: Tree) -> list[Node]:
-    """The nodes whose context is their whole prompt, the root first."""
+    """The nodes at which a prompt starts anew, the root first."""
     return [node for node in tree.nodes() if node is tree.root or node.left_out]
 
 
 def _said(starts: Sequence[Node], ids: tuple[int, ...]) -> tuple[Message, ...]:
-    """The conversation as it was read in these tokens; it ends at a state or with an action.
+    """The conversation as these tokens hold it. It ends at a state or with an action.
 
     Raises:
         UserError: no path of the tree has these tokens, as where its actions have none.
@@ -179,7 +179,7 @@ def _said(starts: Sequence[Node], ids: tuple[int, ...]) -> tuple[Message, ...]:
 
 
 def _told(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
-    """The conversation up to and with an action, which may go on with a turn."""
+    """The conversation up to an action and with it. The action may continue a turn."""
     *earlier, last = messages
     begun = last.content if last.partial else ""
     said = Message("assistant", begun + edge.action.text, partial=edge.thought)
@@ -277,4 +277,4 @@ VIEWS: Mapping[str, View] = {
     ),
 }
 USUAL = tuple(name for name, view in VIEWS.items() if not view.asked)
-"""What is exported where nothing is asked for."""
+"""The views that are exported when none is named."""

@@ -1,4 +1,4 @@
-"""Words for results and for parts of a tree, shared by the terminal and the page."""
+"""Results and parts of a tree in words, for the terminal and for the page."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ RESULT_COLUMNS = {
 
 
 def result_columns(rows: Sequence[Row]) -> dict[str, str]:
-    """Those of ``RESULT_COLUMNS`` that tell something of these rows: errors only where there are some."""
+    """The columns to show for these rows: errors only where there are some."""
     failed = any(row.get("errors") for row in rows)
     return {key: heading for key, heading in RESULT_COLUMNS.items() if key != "errors" or failed}
 
@@ -40,7 +40,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def cell(row: Row, key: str) -> str:
-    """A row's value as shown; a dash where there is none."""
+    """A row's value as shown; a dash if there is none."""
     value = row.get(key)
     if value is None:
         return "–"
@@ -72,7 +72,7 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def call_text(action: Action) -> str:
-    """The call in one line; for a malformed one, why."""
+    """The call in one line; for a malformed one, the reason."""
     if action.error:
         return f"malformed: {action.error}"
     if isinstance(action.call, str):
@@ -82,7 +82,7 @@ def call_text(action: Action) -> str:
 
 
 def statistics(edge: Edge) -> dict[str, str]:
-    """N, Q, P of an edge and V, r of where it leads, as shown; V and r only once it was tried."""
+    """N, Q and P of an edge, and V and r of its child once it was tried."""
     shown = {"N": str(edge.visits), "Q": f"{edge.value:.3f}" if edge.visits else "–", "P": f"{edge.prior:.3f}"}
     if edge.child is not None:
         shown["V"] = f"{edge.child.value:.3f}"
@@ -91,7 +91,7 @@ def statistics(edge: Edge) -> dict[str, str]:
 
 
 def marks(edge: Edge) -> list[str]:
-    """What sets a step apart: imagined, invalid, terminated, truncated, untried."""
+    """Flags of a step: imagined, invalid, terminated, truncated, untried."""
     child = edge.child
     if child is None:
         return ["untried"]
@@ -100,7 +100,7 @@ def marks(edge: Edge) -> list[str]:
 
 
 def observation(parent: Node, child: Node) -> str:
-    """What the environment said after the step from ``parent`` to ``child``."""
+    """The observation after the step from ``parent`` to ``child``."""
     told = parent.state.messages
     start = len(told) + (not any(message.partial for message in told[-1:]))  # the action itself, or what ends a turn
     said = child.state.messages[start:]

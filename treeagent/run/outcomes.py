@@ -28,51 +28,56 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Outcome:
-    """How one task went."""
+    """The result of one episode of an evaluation."""
 
     task_id: str
     reward: float
+    """Return of the executed episode, undiscounted."""
     steps: int
+    """Steps of the executed episode."""
     budget: Budget = field(default_factory=Budget)
-    """Planning and execution together."""
+    """What planning and execution cost together."""
     error: str = ""
+    """Why the episode or its planning failed; empty if neither did."""
 
     @property
     def success(self) -> bool:
-        """The verifier gave full marks: a reward of 1."""
+        """Whether the return is 1, full marks."""
         return reaches(self.reward, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedBatch:
-    """How a batch went."""
+    """The results of one batch."""
 
     tasks: tuple[int, ...]
-    """Their places in the split."""
+    """Indices of the tasks in the split."""
     outcomes: tuple[Outcome, ...]
-    """In the tasks' order."""
+    """In the order of ``tasks``."""
     seconds: float
+    """Wall time of the batch."""
     shard: str = ""
-    """The file that holds the trees it planned in; empty where it stored none."""
+    """File name of the shard with the trees that were planned in; empty if none were stored."""
 
 
-_WAVE = TypeAdapter(PlayedBatch)
+_BATCH = TypeAdapter(PlayedBatch)
 
 
 def keep_batch(folder: Path, stage: str, index: int, batch: PlayedBatch) -> None:
-    """
+    """Write a finished batch.
+
     Raises:
-        StoreError: the file system refused; nothing is left behind.
+        StoreError: the file system refused; no partial file is left.
     """
     folder.mkdir(exist_ok=True)
-    told = replace(batch, outcomes=tuple(replace(each, error=storable(each.error)) for each in batch.outcomes))
-    write_atomic(_path(folder, stage, index), orjson.dumps(asdict(told)))
+    written = replace(batch, outcomes=tuple(replace(each, error=storable(each.error)) for each in batch.outcomes))
+    write_atomic(_path(folder, stage, index), orjson.dumps(asdict(written)))
 
 
 def kept_batch(folder: Path, stage: str, index: int, tasks: Sequence[int], trees: Path) -> PlayedBatch | None:
-    """The batch, if it is there whole, of these tasks and with its trees: what is damaged is played again."""
+    """The finished batch, or None if it is missing, damaged, of other tasks, or without its trees."""
     try:
-        batch = _WAVE.validate_json(_path(folder, stage, index).read_bytes())
+        batch = _BATCH.validate_json(_path(folder, stage, index).read_bytes())
     except (FileNotFoundError, ValueError):  # pydantic's error is a ValueError
         return None
     whole = batch.tasks == tuple(tasks) and len(batch.outcomes) == len(tasks)
@@ -80,10 +85,10 @@ def kept_batch(folder: Path, stage: str, index: int, tasks: Sequence[int], trees
 
 
 def forget_batches(folder: Path, stage: str, indices: Iterable[int]) -> None:
-    """Remove what was kept of a stage, and the folder with the last of it."""
+    """Remove the batches of a stage, and the folder if it is then empty."""
     for index in indices:
         _path(folder, stage, index).unlink(missing_ok=True)
-    with suppress(OSError):  # other stages' batches are in it, or it never was
+    with suppress(OSError):  # it holds batches of other stages, or does not exist
         folder.rmdir()
 
 
@@ -92,18 +97,18 @@ def _path(folder: Path, stage: str, index: int) -> Path:
 
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> dict[str, float | int | str]:
-    """One row of results. The interval of success is Wilson's, 95 %.
+    """One row of results, with the 95 % Wilson interval of success.
 
     Raises:
-        UserError: there are no outcomes, or none that says anything of the policy: all episodes failed before a step.
+        UserError: there are no outcomes, or every episode failed before its first step.
     """
     if not outcomes:
         raise UserError(f"{policy} in mode {mode} has no outcomes to summarise: evaluate it on one task or more")
     error = next((" ".join(storable(outcome.error).split()) for outcome in outcomes if outcome.error), "")
     if went_nowhere(outcomes):
         raise UserError(
-            f"no episode of {policy} in mode {mode} took a step, for all {len(outcomes)} failed, the first as follows "
-            f"({error}): mend that, then continue with --resume"
+            f"all {len(outcomes)} episodes of {policy} in mode {mode} failed before their first step, the first with "
+            f"{error!r}: mend the cause, then continue with --resume"
         )
     successes = sum(outcome.success for outcome in outcomes)
     low, high = wilson_interval(successes, len(outcomes))
@@ -125,12 +130,12 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
 
 
 def went_nowhere(outcomes: Sequence[Outcome]) -> bool:
-    """Every episode failed before its first step, as where no request is answered."""
+    """Whether every episode failed before its first step, as when a server answers no request."""
     return all(outcome.error and not outcome.steps for outcome in outcomes)
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (1927), by default 95 %; it holds near 0 and 1, too."""
+    """Wilson's score interval of a proportion (Wilson 1927), by default of 95 %. It is valid near 0 and 1, too."""
     share = successes / trials
     centre = share + z * z / (2 * trials)
     spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: one long-lived actor a worker, wherever the cluster has room.
+"""Jobs on a Ray cluster: each worker is a long-lived actor, placed wherever the cluster has room.
 
 An actor does one job after another, so that the checkpoint and the environment of the last are still there. A job
 whose actor was lost, with its process or its machine, is done again: all that counts it writes to disk, whole or not
@@ -34,22 +34,22 @@ Result = TypeVar("Result")
 
 
 _TRIES = 3
-"""At a job before it is given up: it may be what its workers die of."""
+"""Attempts at a job before the run stops: the job itself may be what kills its workers."""
 
 
 _POLL_SECONDS = 0.5
-"""Between two looks at the events."""
+"""Seconds between two looks at the events."""
 
 
 _STORE_BYTES = 80 << 20
-"""Of shared memory, where the cluster is started here: trees and weights go by the disk, and jobs are small."""
+"""Bytes of shared memory of a cluster that is started here. Trees and weights travel by disk, and jobs are small."""
 
 
 class RayWorkers:
     """``Workers`` as actors."""
 
     def __init__(self, count: int, config: RunConfig) -> None:
-        """Takes seconds; joins the cluster first, or starts one that ends with this process.
+        """Join the cluster, or start one that ends with this process; takes seconds.
 
         Raises:
             UserError: there is no such cluster, or not in this machine what a worker wants.
@@ -68,7 +68,7 @@ class RayWorkers:
         if not self._workers:
             self._start()
         waiting, idle = deque(range(len(jobs))), deque[int]()
-        # What is waited for: the worker that does it, and its job, or none where it has yet to say that it can work.
+        # What each pending reference stands for: a worker, and its job, or None while the worker gets ready.
         held: dict[Any, tuple[int, int | None]] = {
             self._prepare(worker): (worker, None) for worker in range(self._count)
         }
@@ -101,19 +101,19 @@ class RayWorkers:
                     waiting.extendleft([] if job is None else [job])
                     self._replace(worker)
                     held[self._prepare(worker)] = worker, None
-        except BaseException:  # GeneratorExit, too: the caller has enough
+        except BaseException:  # also GeneratorExit: the caller stops early
             self.close()
             raise
 
     def close(self) -> None:
-        """Without waiting for what is running."""
+        """End the workers, without waiting for running jobs."""
         for worker in self._workers:
             ray.kill(worker)
         self._workers = []
         self._events.shutdown(force=True)
 
     def _start(self) -> None:
-        # The machine that this process runs on is the one that cannot be lost.
+        # The queue lives on this process's machine, the only one whose loss ends the run anyway.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._events = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         self._workers = [self._actor.remote() for _ in range(self._count)]
