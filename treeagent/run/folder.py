@@ -17,11 +17,9 @@ COLLECTED = "collect"
 """Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
 
 
-_FREE = {"workers", "engine", "ray.address", "ray.gpus_per_worker", "trackers", "policy.cache_bytes"} | {
-    f"{server}.remote.{key}"
-    for server in ("policy", "world", "world.teacher")
-    for key in ("url", "concurrency", "timeout", "retries", "prompt_price", "generated_price")
-}
+_FREE = ("workers", "engine", "ray.", "trackers", "policy.cache_bytes", "remote.") + (
+    "policy.url", "world.url", "world.teacher.url",
+)  # fmt: skip
 """Settings that results do not depend on; a run may be resumed under others."""
 
 
@@ -31,7 +29,7 @@ class RunError(RuntimeError):
 
 def changed_settings(begun: RunConfig, now: RunConfig) -> list[str]:
     """The dotted keys of what differs and results depend on, sorted."""
-    return [key for key in config_difference(begun, now) if key not in _FREE]
+    return [key for key in config_difference(begun, now) if not key.startswith(_FREE)]
 
 
 class Run:

@@ -97,7 +97,6 @@ def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = Tru
         max_steps=config.environment.max_steps,
         reveal_reward=reveal_reward,
         seed=derive_seed(config.seed, name),
-        snapshot_bytes=config.environment.snapshot_bytes,
     )
 
 
@@ -118,7 +117,7 @@ def _load_policy(
 ) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
     """A value head reads hidden states, which only a model in this process tells: where something else samples, the
     head runs on a copy of the checkpoint in transformers."""
-    if settings.generator == "remote" and settings.remote.text_only:
+    if settings.generator == "remote" and settings.text_only:
         return _chat_policy(checkpoint, settings, tools), None
     if settings.generator != "local" and not has_head(checkpoint):
         return _policy(_engine_or_server(checkpoint, settings), load_tokenizer(checkpoint), settings, tools), None
