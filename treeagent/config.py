@@ -562,7 +562,9 @@ class RunConfig:
 
     def learner(self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining) -> LearnerConfig:
         """The settings of one training as its learner takes them: the stage's own over those of ``[training]``."""
-        shared, own = ({field.name: getattr(table, field.name) for field in fields(table)} for table in (self.training, stage))
+        shared, own = (
+            {field.name: getattr(table, field.name) for field in fields(table)} for table in (self.training, stage)
+        )
         given = shared | {key: value for key, value in own.items() if value is not None}
         decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
         return kind(**given, weight_decay=decay, seed=self.seed)

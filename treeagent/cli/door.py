@@ -42,9 +42,8 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         for key, device in devices.items():
             require_device(key, device)
     refuse_held(config, methods)
-    if config.update.processes > 1 and config.update.accelerate_config:
-        for method in methods:
-            check_accelerate(config, method)
+    if methods and config.update.processes > 1 and config.update.accelerate_config:
+        check_accelerate(config)
     name = config.policy.model if model is None and "warm_start" in uses else model
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # a hosted model's name is its server's alone

@@ -152,9 +152,7 @@ class _Server:
     def _way_out(self, parameter: str) -> str:
         """What to do where a server does not take a parameter of every request."""
         if parameter == "temperature":
-            return (
-                f"set {self._section}.temperature to one that it takes, or use another model"
-            )
+            return f"set {self._section}.temperature to one that it takes, or use another model"
         return "use a server and a model that take it"
 
     def _count(self, usage: CompletionUsage | None) -> None:

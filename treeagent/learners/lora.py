@@ -5,9 +5,9 @@ import torch
 from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
+from treeagent.generators.config import LORA_SCALE, LoraConfig
 from treeagent.generators.quiet import no_old_names
 from treeagent.learners.common import Model
-from treeagent.generators.config import LORA_SCALE, LoraConfig
 from treeagent.types import UserError
 
 
