@@ -562,9 +562,8 @@ class RunConfig:
 
     def learner(self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining) -> LearnerConfig:
         """The settings of one training as its learner takes them: the stage's own over those of ``[training]``."""
-        shared, own = (
-            {field.name: getattr(table, field.name) for field in fields(table)} for table in (self.training, stage)
-        )
+        shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
+        own = {field.name: getattr(stage, field.name) for field in fields(stage)}
         given = shared | {key: value for key, value in own.items() if value is not None}
         decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
         return kind(**given, weight_decay=decay, seed=self.seed)

@@ -9,8 +9,8 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 """Number format of weights; "auto" takes the checkpoint's own."""
 
 LORA_SCALE = 2.0
-"""alpha / rank, by which an adapter's output is multiplied: the usual choice, which leaves ``rank`` free to change without
-a new learning rate."""
+"""alpha / rank, by which an adapter's output is multiplied: the usual choice, under which ``rank`` may change without a
+new learning rate."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -17,9 +17,10 @@ COLLECTED = "collect"
 """Name of the shards of searched training trees; those of round N of search-and-adapt are ``collect-N``."""
 
 
-_FREE = ("workers", "engine", "ray.", "trackers", "policy.cache_bytes", "remote.") + (
-    "policy.url", "world.url", "world.teacher.url",
-)  # fmt: skip
+_FREE = (
+    *("workers", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
+    *("policy.url", "world.url", "world.teacher.url"),
+)
 """Settings that results do not depend on; a run may be resumed under others."""
 
 
