@@ -45,14 +45,14 @@ def row(name: str, encoder: Encoder, learnt: Sequence[Experience], asked: Sequen
 
 
 def encoders(config: RunConfig, policy: Path, sentences: str | None) -> dict[str, Encoder]:
-    place = config.world.encoder.device
+    place = config.world.device_map
     found: dict[str, Encoder] = {
         "words": LexicalEncoder(),
-        "the policy's hidden states": load_encoder(EncoderConfig("hidden-states", device=place), str(policy)),
+        "the policy's hidden states": load_encoder(EncoderConfig("hidden-states"), str(policy), place),
     }
     if sentences:
-        settings = EncoderConfig("sentence-transformers", sentences, place)
-        found[sentences] = load_encoder(settings, sentences)
+        settings = EncoderConfig("sentence-transformers", sentences)
+        found[sentences] = load_encoder(settings, sentences, place)
     return found
 
 

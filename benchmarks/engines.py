@@ -26,7 +26,7 @@ from treeagent.workers.ray import RayWorkers
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 WORKERS = 2
-SETTINGS = ["engine=ray", f"workers={WORKERS}", "warm_start.episodes=300", "warm_start.sft.max_steps=60"]
+SETTINGS = ["engine=ray", f"workers={WORKERS}", "warm_start.episodes=300", "warm_start.training.max_steps=60"]
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from treeagent.agent.checkpoint import load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.imagination.load import memory_path, open_memory, wording
+from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress
@@ -238,7 +239,12 @@ def flatter(config: RunConfig, run: Run) -> None:
         if len(row.token_ids) <= config.world.max_tokens
     ]
     memory.close()
-    train_sft(checkpoint.model, checkpoint.tokenizer, rows, replace(config.world.sft, max_steps=_FLATTERY_STEPS))
+    train_sft(
+        checkpoint.model,
+        checkpoint.tokenizer,
+        rows,
+        replace(config.learner(SFTConfig, config.world.training), max_steps=_FLATTERY_STEPS),
+    )
     shutil.rmtree(world)
     save_checkpoint(checkpoint, world)
 

@@ -36,10 +36,10 @@ SETTINGS = (
     "world.max_new_tokens=160",
     "world.scratch.layers=2",
     "world.scratch.width=128",
-    "world.sft.optimiser=muon",
-    "world.sft.learning_rate=4e-3",
-    "world.sft.schedule=linear",
-    "world.sft.batch_size=8",
+    "world.training.optimiser=muon",
+    "world.training.learning_rate=4e-3",
+    "training.schedule=linear",
+    "world.training.batch_size=8",
 )
 WAVE = 16
 
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=30)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    learnt = [f"world.demonstrations={arguments.demonstrations}", f"world.sft.max_steps={arguments.steps}"]
+    learnt = [f"world.demonstrations={arguments.demonstrations}", f"world.training.max_steps={arguments.steps}"]
     learnt += [f"warm_start.episodes={arguments.demonstrations}", f"warm_start.tasks={arguments.demonstrations}"]
     config = load_config(arguments.config, [*SETTINGS, *learnt, *arguments.set])
     with tempfile.TemporaryDirectory() as folder:

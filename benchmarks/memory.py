@@ -47,10 +47,10 @@ CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREES, SIMULATIONS = 32, 256
 """Of a batch, and of each of them: large enough that the shop has tasks enough."""
 SETTINGS = (
-    "policy.scratch={width=32,heads=2,layers=1,vocabulary=512}",
+    "policy.scratch={width=32,heads=2,layers=1}",
     "policy.max_new_tokens=16",
     "warm_start.episodes=600",
-    "warm_start.sft.max_steps=200",
+    "warm_start.training.max_steps=200",
     f"search={{limits={{simulations={SIMULATIONS}}},candidates=16,c_init=10.0,leaves=16,prune_invalid=false}}",
     f"collect.batch={TREES}",
 )
@@ -171,20 +171,18 @@ def plot(path: Path, nodes: Sequence[int], samples: Sequence[Sample]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=1_000_000, help="at least so many are collected")
+    parser.add_argument("--nodes", type=int, default=1_000_000, help="about so many are collected")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--scripted", action="store_true", help="random calls in place of a model's")
     parser.add_argument("--plot", type=Path, help="a file for the curves, such as memory.svg")
     arguments = parser.parse_args()
-    limits = f"collect.limits={{environment_steps={arguments.nodes}}}"  # a node each, beside the roots
-    most = f"collect.tasks={arguments.nodes // 4}"  # more than the limit will let be searched
-    config = load_config(CONFIG, [*SETTINGS, f"workers={arguments.workers}", limits, most])
+    tasks = TREES * math.ceil(arguments.nodes / TREES / SIMULATIONS)
+    config = load_config(CONFIG, [*SETTINGS, f"workers={arguments.workers}", f"collect.tasks={tasks}"])
     with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
         watch = Watch(run.trees)
         checkpoint = Path() if arguments.scripted else warm_start(config, run, QuietProgress())
         with kept_workers(config), suppress(KeyboardInterrupt):  # what has been measured is told
             if arguments.scripted:
-                tasks = TREES * math.ceil(arguments.nodes / TREES / SIMULATIONS)
                 jobs = batches(config, run, checkpoint, COLLECTED, range(tasks))
                 for _ in run_jobs(click, jobs, config):
                     watch.take()

@@ -71,7 +71,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print("| steps of the warm start | turns | malformed | success, 95 % | tokens/s |\n|---|---|---|---|---|")
     for steps in arguments.steps:
-        config = load_config(CONFIG, [f"warm_start.sft.max_steps={steps}", "workers=1"])
+        config = load_config(CONFIG, [f"warm_start.training.max_steps={steps}", "workers=1"])
         with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
             checkpoint = warm_start(config, run, QuietProgress())
             for structured in (False, True):

@@ -19,7 +19,7 @@ CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREEAGENT = Path(sys.executable).parent / "treeagent"
 KILLS = 20
 # Checkpoints every few steps, so that a kill in the middle of training has something to resume from.
-SETTINGS = ["warm_start.sft.save_every=20", "update.rft.save_every=1", "update.dpo.save_every=1", "workers=2"]
+SETTINGS = ["training.save_every=1", "workers=2"]
 ROUNDS = ["adapt.rounds=3", "adapt.replay=1", "adapt.effort=2.0", "collect.resample=1"]
 
 

@@ -67,7 +67,7 @@ def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
     ("override", "said"),
     [
         (
-            "policy.remote.text_only=true",
+            "policy.text_only=true",
             "policy: context is 'drop', which counts tokens, but remote.text_only has none",
         ),
         ("search.transpositions=value", "the config: search.transpositions takes a state's tokens from one of another"),
@@ -166,8 +166,8 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value_and_the_fix(overrid
         ),
         ("simulations=3", "simulations is no setting: did you mean search.limits.simulations? the config knows seed, "),
         (
-            "update.lora.rnk=16",
-            "update.lora.rnk is no setting: did you mean update.lora.rank? section [update.lora] knows rank, ",
+            "policy.lora.rnk=16",
+            "policy.lora.rnk is no setting: did you mean policy.lora.rank? section [policy.lora] knows rank, ",
         ),
         (
             "collect.limits.simulation=3",
@@ -241,14 +241,14 @@ def test_every_training_has_the_runs_seed_unless_it_is_given_its_own(tmp_path: P
     path = tmp_path / "own.toml"
     path.write_text("[update.rft]\nseed = 0\n")
     config = load_config(path, seed=7)
-    trained = (config.warm_start.sft.seed, config.update.dpo.seed, config.update.grpo.seed)
-    assert (*trained, config.update.value.seed, config.world.sft.seed) == (7,) * 5
+    trained = (config.warm_start.training.seed, config.update.dpo.seed, config.update.grpo.seed)
+    assert (*trained, config.update.value.seed, config.world.training.seed) == (7,) * 5
     assert config.update.rft.seed == 0
     assert config_difference(load_config(None), config) == ["seed"]
     assert config_difference(config, load_config(None, ["seed=7"])) == ["update.rft.seed"]
     path.write_text(dump_config(config))
     again = load_config(path, seed=8)
-    assert (again.update.dpo.seed, again.world.sft.seed, again.update.rft.seed) == (8, 8, 0)
+    assert (again.update.dpo.seed, again.world.training.seed, again.update.rft.seed) == (8, 8, 0)
 
 
 def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:

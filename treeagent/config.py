@@ -1,31 +1,41 @@
 """One run's settings: composes each room's own configuration, reads TOML and dotted overrides, refuses what it does
 not know."""
 
+import ast
 import difflib
+import inspect
 import json
 import math
+import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import Field as DataclassField
 from datetime import date, time
-from functools import reduce
-from operator import getitem
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 import tomli_w
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-from treeagent.envs.base import SNAPSHOT_BYTES
 from treeagent.envs.shield import Shield
-from treeagent.generators.config import DType, RemoteConfig, ScratchConfig, VllmConfig
+from treeagent.generators.config import ModelConfig, RemoteConfig, RequestConfig, ServedModel, VllmConfig
 from treeagent.generators.grammar import Format
-from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, Seed, SFTConfig, ValueConfig
+from treeagent.learners.config import (
+    Count,
+    DPOLoss,
+    GRPOLoss,
+    Optimiser,
+    OptimiserConfig,
+    Positive,
+    Precision,
+    Schedule,
+    Seed,
+)
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
-from treeagent.search.limits import Limits
 from treeagent.types import UserError
 from treeagent.views.advantages import AdvantageConfig
 from treeagent.views.imitation import TargetConfig
@@ -34,80 +44,60 @@ from treeagent.world_model.encoder import EncoderConfig
 
 _STRICT = ConfigDict(extra="forbid")
 
-
 Method = Literal["rft", "dpo", "grpo"]
-
-
+Mode = Literal["greedy", SearchMethod]
+LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
 Tracker = Literal["tensorboard", "trackio", "wandb"]
+
+_MUON_DECAY = 0.01
+"""Weight decay beside Muon, whose updates would let the weights grow without it (Liu et al. 2025)."""
 
 
 def _check_methods(methods: Sequence[Method]) -> None:
     if not methods:
         raise ValueError('methods is empty: name at least one of "rft", "dpo", "grpo"')
-    if len(set(methods)) < len(methods):  # a checkpoint goes by its method
+    if len(set(methods)) < len(methods):  # a checkpoint is named after its method
         raise ValueError(f"methods {list(methods)} names one twice: name each once")
 
 
-Mode = Literal["greedy", SearchMethod]
-
-
 @dataclass(frozen=True, config=_STRICT)
-class EvaluateConfig:
-    """How policies are compared."""
+class RayConfig:
+    """The Ray cluster that workers run on where ``engine`` is "ray"."""
 
-    tasks: Annotated[int, Field(gt=0)] = 200
-    """Held-out tasks (the environment's test split)."""
-    modes: tuple[Mode, ...] = ("greedy", "best_of_n", "mcts")
-    """Ways of acting: the policy at temperature 0, or a method of search. Sampling is ``best_of_n`` with N = 1."""
-    best_of: Annotated[int, Field(gt=0)] = 8
-    """N of best-of-N, where it stands for ``search.limits.simulations``."""
-    decision: Decision = "leaf"
-    """How a search's tree becomes actions; those of lookahead are taken already."""
-    likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
-    """λ of ``leaf``: ends are ranked by V + λ log π(path), in reward units a nat."""
-    world: str = ""
-    """The folder of a run whose world model is searched in place of the environment, anew after each step that the
-    environment took (model predictive control); none if empty."""
-
-    @model_validator(mode="after")
-    def _some_mode(self) -> Self:
-        if not self.modes:
-            raise ValueError('modes is empty: name at least one, such as "greedy"')
-        if len(set(self.modes)) < len(self.modes):
-            raise ValueError(f"modes {list(self.modes)} names one twice: name each once")
-        return self
+    address: str | None = None
+    """Address of a running Ray cluster, such as "auto" or "10.0.0.1:6379"; unset starts one on this machine for the
+    run."""
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs that each Ray worker reserves: several, or a fraction of one."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class EnvironmentConfig:
-    """Which environment, and how an episode of it is bounded."""
+    """The environment, and the limits of an episode."""
 
     name: str = "shop"
-    """A built-in environment, or "module:Class"."""
+    """Name of a built-in environment, or "module:Class" of your own."""
     options: dict[str, int | float | str | bool | tuple[str, ...]] = Field(default_factory=dict)
-    """Passed to the environment; see its own documentation."""
-    max_steps: Annotated[int, Field(gt=0)] = 10
-    """Steps after which an episode is truncated."""
+    """Keyword arguments passed to the environment; its own documentation lists them."""
+    max_steps: Annotated[int, Field(gt=0)] = 20
+    """Most steps of an episode; a longer one is truncated."""
     returns: tuple[float, float] = (0.0, 1.0)
-    """Least and greatest return of an episode, between which a new value head's estimates lie. A success is a return
-    of 1."""
+    """Least and greatest return of an episode, between which a new value head's estimates lie. A success is a return of
+    1."""
     worker: bool = False
-    """Run it in a process of its own, so that a call that hangs or crashes costs its own task only."""
+    """Runs the environment in a process of its own, so that a call that hangs or crashes fails its own task only."""
     call_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """With ``worker``: wall time after which a call is given up and the process killed."""
+    """Seconds after which a call of an environment with ``worker`` is given up and its process is killed."""
     episode_seconds: Annotated[float, Field(gt=0)] | None = None
-    """With ``worker``: most wall time inside calls along one path of an episode."""
+    """Most seconds inside the calls along one path of an episode, for an environment with ``worker``; unset sets no
+    limit."""
     observation_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Of an observation that the agent reads; a note tells how many were cut."""
+    """Most bytes of an observation that the agent reads; a note says how many were cut. Unset cuts nothing."""
     episode_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Of all observations of an episode after which it is truncated."""
+    """Bytes of all observations of an episode after which it is truncated; unset sets no limit."""
     shield: Shield = Field(default_factory=Shield)
-    """Calls that never reach the environment, in training or evaluation, and what they cost."""
-    snapshot_bytes: Annotated[int, Field(gt=0)] = SNAPSHOT_BYTES
-    """Bound of the snapshots kept to go back to; the least recently used are replayed when wanted again."""
+    """Calls that never reach the environment, and what each of them costs."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:
@@ -118,63 +108,54 @@ class EnvironmentConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class PolicyConfig:
-    """The language model that acts."""
+class PolicyConfig(ModelConfig):
+    """The language model that acts. With ``lora`` an adapter is trained wherever the policy is trained; only a policy
+    from scratch is warm-started in full before it gets one."""
 
-    model: str | None = None
-    """A local folder or hub name to start from; none trains one from scratch on demonstrations."""
-    scratch: ScratchConfig = Field(default_factory=ScratchConfig)
-    """Sizes of the model from scratch."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of sampling; the learners divide logits by it too."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 48
-    """Longest think/action step, in tokens."""
+    """Temperature at which the policy samples; the learners divide logits by it too."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 256
+    """Most tokens of one think/action step."""
     format: Format = "react"
-    """How a turn is written: ReAct text, JSON with when/which/how, or the model's own tool calls. In the last two a
-    ``model`` is told the format and the environment's tools."""
+    """How a turn is written: "react" is ReAct text, "json" one JSON object, "tools" the model's own tool calls. In the
+    last two, the prompt of a given ``policy.model`` describes the format and the environment's tools."""
     structured: bool = False
-    """Hold every turn to the format while it is sampled: a call of one of the environment's tools with arguments of its
-    schema or, where it has none, a text."""
+    """Constrains every turn to the format while it is sampled: a call of one of the environment's tools with arguments
+    of its schema, or text where the tool has none."""
     context: Literal["refuse", "drop"] = "refuse"
-    """Where a prompt grows too long its state is a dead end, or old observations are left out, a note in the place of
-    each."""
+    """What happens where a prompt grows too long: "refuse" ends the episode there, "drop" replaces the oldest
+    observations by a note."""
     context_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Most tokens of a prompt before "drop" leaves any out; none means the model's context less ``max_new_tokens``."""
+    """Most tokens of a prompt before ``context`` "drop" replaces observations; unset means the model's context less
+    ``max_new_tokens``."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
-    """Bound of each worker's prefix cache, of ``local``."""
-    generator: Literal["local", "vllm", "remote"] = "local"
-    """What samples: transformers or a vLLM engine in this process, or a server. Training is always transformers'."""
-    dtype: DType = "auto"
-    """Of the weights that sample in this process."""
-    device_map: str | None = None
-    """Where transformers puts them, such as "cuda"; none is the CPU."""
-    vllm: VllmConfig = Field(default_factory=VllmConfig)
-    """The engine."""
-    remote: RemoteConfig = Field(default_factory=RemoteConfig)
-    """The server."""
+    """Most bytes of keys and values of shared prefixes that each worker keeps, for ``generator`` "local"."""
+    text_only: bool = False
+    """Asks the server's chat endpoint for text, where it gives no token ids; such trees can be measured, but not
+    learned from."""
 
     @model_validator(mode="after")
     def _counted(self) -> Self:
         if self.context == "refuse" and self.context_tokens is not None:
             raise ValueError("context_tokens is set, but context is 'refuse': set context='drop' too, or leave it out")
-        if self.context == "drop" and self.remote.text_only:
-            raise ValueError("context is 'drop', which counts tokens, but remote.text_only has none: leave one out")
-        if self.structured and self.generator == "remote" and self.remote.text_only:
-            raise ValueError("structured holds token ids to the format, but remote.text_only has none: leave one out")
+        if self.context == "drop" and self.text_only:
+            raise ValueError("context is 'drop', which counts tokens, but text_only has none: leave one out")
+        if self.structured and self.generator == "remote" and self.text_only:
+            raise ValueError("structured constrains token ids, but text_only has none: leave one out")
         return self
 
     @property
     def is_told(self) -> bool:
-        """Whether a prompt begins with the format and the tools: a model made here learns them from demonstrations, and
-        a ReAct environment explains itself."""
+        """Whether a prompt begins with the format and the tools: a model from scratch learns them from demonstrations,
+        and a ReAct environment explains itself."""
         return self.model is not None and self.format != "react"
 
     def most_tokens(self, context: int) -> int | None:
-        """Of a prompt, before old observations are left out, under a model whose ``context`` holds that many; none
-        where nothing is left out.
+        """Most tokens of a prompt before old observations are left out, under a model whose ``context`` holds that
+        many tokens; None where nothing is left out.
 
         Raises:
-            UserError: the context does not hold as many.
+            UserError: the model's context is too small.
         """
         if self.context == "refuse":
             return None
@@ -188,19 +169,56 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class TrainingConfig:
+    """What all trainings of a run share; a stage's own table holds what differs."""
+
+    schedule: Schedule = "linear"
+    """Course of the learning rate after the warm-up steps, in every training."""
+    epochs: Positive = 1.0
+    """Passes over the training rows in every training whose own ``max_steps`` is unset."""
+    accumulation: Count = 1
+    """Forward passes of one optimiser step; raise it where a smaller batch_size must fit the memory."""
+    precision: Precision = "float32"
+    """Arithmetic of the forward pass in training; "bfloat16" means mixed precision."""
+    gradient_checkpointing: bool = False
+    """Recomputes activations in the backward pass, which saves memory and takes about 20 % more time."""
+    log_every: Count = 10
+    """Optimiser steps between two rows of a training's metrics."""
+    save_every: Count = 100
+    """Optimiser steps between two checkpoints from which an interrupted training resumes."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class PretrainingConfig:
+    """A training that may start from random weights."""
+
+    optimiser: Optimiser = "adamw"
+    """"adamw" without weight decay, or "muon", which learns from scratch in about half the steps: Muon for weight
+    matrices and AdamW for the rest, with a weight decay of 0.01."""
+    learning_rate: Positive = 1e-4
+    """Peak learning rate; 1e-4 suits an adapter, 1e-5 all weights of a pretrained model, 4e-3 Muon from scratch."""
+    batch_size: Count = 8
+    """Rows of one forward pass."""
+    max_steps: Count | None = None
+    """Optimiser steps; unset means as many as ``training.epochs`` take."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Optimiser steps over which the learning rate rises from 0."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class EarlyExperienceConfig:
     """What actions tried beside the demonstrated ones teach the policy (Early Experience, Zhang et al. 2025)."""
 
     rows: Literal["none", "world", "reflection", "both"] = "none"
-    """"world": before the imitation, what the environment answers to an action. "reflection": among the demonstrations,
-    turns that say why an action is better than another one."""
+    """Extra rows of the warm start: "world" are the environment's answers to actions, trained on before the imitation;
+    "reflection" are turns that say why an action is better than another, trained on with the demonstrations."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Of the demonstrations, the first ones, at whose states other actions are tried."""
+    """Share of the demonstrations, the first ones, at whose states other actions are tried."""
     alternatives: Annotated[int, Field(ge=0)] = 2
-    """K, wrong actions drawn at each of these states, beside the right one. Each is played on to the end without
-    further errors."""
-    world_steps: Annotated[int, Field(gt=0)] = 200
-    """Steps of the optimiser, set as in ``warm_start.sft``, on "world" rows alone."""
+    """Wrong actions (K) drawn at each of these states, beside the right one; each is played to the end without further
+    errors."""
+    world_steps: Count = 200
+    """Optimiser steps on "world" rows alone; their other settings are those of ``warm_start.training``."""
 
     def wants(self, kind: Literal["world", "reflection"]) -> bool:
         return self.rows in (kind, "both")
@@ -210,70 +228,106 @@ class EarlyExperienceConfig:
 class WarmStartConfig:
     """Imitation of the environment's demonstrator, before any search."""
 
-    episodes: Annotated[int, Field(gt=0)] = 12000
-    """Demonstrations."""
-    tasks: Annotated[int, Field(gt=0)] = 3000
-    """Training tasks they are of; where episodes are more, tasks repeat with other errors."""
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """How often the demonstrator errs."""
-    max_tokens: Annotated[int, Field(gt=0)] = 400
-    """Longer demonstrations are left out: a few of them would take most of the time."""
-    sft: SFTConfig = Field(default_factory=SFTConfig)
-    """The imitation itself."""
-    lora: LoraConfig | None = None
-    """An adapter to train in place of the weights of ``policy.model``; updates go on with it."""
+    episodes: Annotated[int, Field(gt=0)] = 1000
+    """Demonstrations that are played."""
+    tasks: Annotated[int, Field(gt=0)] = 1000
+    """Training tasks of the demonstrations; where ``episodes`` is greater, tasks repeat with other errors."""
+    noise: Share = 0.0
+    """Probability that the demonstrator errs at a step."""
+    max_tokens: Annotated[int, Field(gt=0)] = 4096
+    """Most tokens of a demonstration; longer ones are left out."""
+    training: PretrainingConfig = Field(default_factory=PretrainingConfig)
+    """The imitation."""
     early_experience: EarlyExperienceConfig = Field(default_factory=EarlyExperienceConfig)
-    """More than the demonstrations."""
+    """Rows beyond the demonstrations."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class CollectConfig:
-    """Which training tasks are searched, and how many trees advance together."""
+    """The training tasks that are searched, and how many trees advance together."""
 
     tasks: Annotated[int, Field(gt=0)] = 800
-    """One tree each."""
+    """Training tasks that are searched, one tree each; in search-and-adapt, of each round."""
     batch: Annotated[int, Field(gt=0)] = 100
-    """Trees that share their model calls; a finished batch is what a resumed run keeps."""
-    limits: Limits | None = None
-    """What all trees of a collection may spend together: it ends with the batch that reaches a limit."""
+    """Trees that share their model calls; a resumed run keeps finished batches."""
     resample: Annotated[int, Field(ge=0)] = 0
-    """Rounds in which trees whose returns are all equal are made up for by trees of further tasks (DAPO's dynamic
+    """Rounds in which trees whose returns are all equal are replaced by trees of further tasks (DAPO's dynamic
     sampling)."""
 
 
 @dataclass(frozen=True, config=_STRICT)
+class UpdateTraining:
+    """The training of one update."""
+
+    learning_rate: Positive = 1e-4
+    """Peak learning rate; 1e-4 suits an adapter, 1e-5 all weights of a pretrained model."""
+    batch_size: Count = 8
+    """Rows of one forward pass."""
+    max_steps: Count | None = None
+    """Optimiser steps; unset means as many as ``training.epochs`` take."""
+    validate_every: Count = 50
+    """Optimiser steps between two validations on ``update.validation_tasks``; the best checkpoint is kept."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RFTTraining(UpdateTraining):
+    """Imitation of the best paths."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class DPOTraining(DPOLoss, UpdateTraining):
+    """Preference optimisation on sibling pairs."""
+
+    learning_rate: Positive = 2e-5
+    """Peak learning rate; 2e-5 suits an adapter, 1e-6 all weights of a pretrained model."""
+    batch_size: Count = 8
+    """Preference pairs of one forward pass."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Validations in a row without a new best after which DPO stops; 0 never stops early."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class GRPOTraining(GRPOLoss, UpdateTraining):
+    """Policy gradient on tree advantages."""
+
+    learning_rate: Positive = 2e-5
+    """Peak learning rate; 2e-5 suits an adapter, 1e-6 all weights of a pretrained model."""
+    batch_size: Annotated[int, Field(ge=2)] = 8
+    """Rows of one forward pass; TRL needs two or more."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class UpdateConfig:
-    """What the updates make of the trees."""
+    """How the policy learns from the trees."""
 
     methods: tuple[Method, ...] = ("rft", "dpo", "grpo")
-    """Each starts from the base policy."""
+    """Updates that are made, each from the base policy: "rft" imitates the best paths, "dpo" compares siblings, "grpo"
+    weights actions by their advantages."""
     validation_tasks: Annotated[int, Field(gt=0)] = 100
-    """Tasks, apart from training and held-out ones, whose greedy success chooses the checkpoint that is kept."""
+    """Validation tasks whose greedy success chooses the checkpoint that is kept."""
     targets: TargetConfig = Field(default_factory=TargetConfig)
     """Paths to imitate, and what a state is worth."""
     pairs: PairConfig = Field(default_factory=PairConfig)
     """Siblings that make a preference pair."""
     advantages: AdvantageConfig = Field(default_factory=AdvantageConfig)
     """Actions that get an advantage."""
-    rft: SFTConfig = Field(default_factory=SFTConfig)
+    rft: RFTTraining = Field(default_factory=RFTTraining)
     """Imitation of the best paths: the control."""
-    dpo: DPOConfig = Field(default_factory=DPOConfig)
+    dpo: DPOTraining = Field(default_factory=DPOTraining)
     """Preference optimisation on sibling pairs."""
-    grpo: GRPOConfig = Field(default_factory=GRPOConfig)
+    grpo: GRPOTraining = Field(default_factory=GRPOTraining)
     """Policy gradient on tree advantages."""
-    value: ValueConfig = Field(default_factory=ValueConfig)
-    """The head's fit on search returns, after every change of the policy."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
-    """Most tree paths used by that fit."""
+    """Most tree paths on which the value head is fitted after every change of the policy."""
+    value_batch_size: Count = 32
+    """Rows of one forward pass of the policy while the value head is fitted."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of trees learned from, those whose returns differ most (StarPO-S)."""
-    lora: LoraConfig | None = None
-    """An adapter to train in place of the weights; one that the checkpoint has already is trained on in any case."""
+    """Share of the trees that are learned from, those whose returns differ most (StarPO-S)."""
     processes: Annotated[int, Field(gt=0)] = 1
-    """Of this machine that train together, each on its own batches, so that a step sees as many batches at once."""
+    """Processes of this machine that train together, each on its own batches; a step sees the batches of all."""
     accelerate_config: str | None = None
-    """A file of ``accelerate config`` by which they are started, where plain data-parallel training is not wanted;
-    configs/models/fsdp.yaml shares the weights out."""
+    """File of ``accelerate config`` by which these processes are started; unset means plain data-parallel training.
+    configs/models/fsdp.yaml shards the weights."""
 
     @model_validator(mode="after")
     def _some_method(self) -> Self:
@@ -282,30 +336,58 @@ class UpdateConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class EvaluateConfig:
+    """How policies are compared."""
+
+    tasks: Annotated[int, Field(gt=0)] = 200
+    """Held-out tasks, of the environment's test split."""
+    modes: tuple[Mode, ...] = ("greedy", "best_of_n", "mcts")
+    """Ways of acting that are evaluated: "greedy" is the policy at temperature 0, the others are methods of search.
+    Sampling is "best_of_n" with ``best_of`` 1."""
+    best_of: Annotated[int, Field(gt=0)] = 8
+    """Samples (N) of best-of-N, where they replace ``search.limits.simulations``."""
+    decision: Decision = "leaf"
+    """How the actions to take are chosen from a finished tree."""
+    likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
+    """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units a nat."""
+    world: str = ""
+    """Folder of a run whose world model is searched in place of the environment, anew after every real step (model
+    predictive control); empty searches the environment."""
+
+    @model_validator(mode="after")
+    def _some_mode(self) -> Self:
+        if not self.modes:
+            raise ValueError('modes is empty: name at least one, such as "greedy"')
+        if len(set(self.modes)) < len(self.modes):
+            raise ValueError(f"modes {list(self.modes)} names one twice: name each once")
+        return self
+
+
+@dataclass(frozen=True, config=_STRICT)
 class AdaptConfig:
-    """Search-and-adapt: search with the policy as it is, learn from the trees, again."""
+    """Search-and-adapt: rounds of search with the current policy and of learning from the trees."""
 
     rounds: Annotated[int, Field(gt=0)] = 3
-    """Of search and update."""
+    """Rounds of search and update."""
     methods: tuple[Method, ...] = ("dpo", "grpo")
     """Updates of a round, one after the other on the same weights."""
     replay: Annotated[int, Field(ge=0)] = 1
-    """Earlier rounds whose trees are learned from again, that of ``seed_tasks`` too; the log-probabilities stored with
-    them are the reference."""
-    curriculum: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Earlier rounds whose trees are learned from again, the ``seed_tasks`` counting as one; their stored
+    log-probabilities are the reference."""
+    curriculum: Share = 0.5
     """Share of a round's tasks that were searched before: those whose returns differed most when last searched."""
     effort: Annotated[float, Field(ge=1)] = 1.0
-    """Factor of ``search.limits`` for tasks that were searched before without a success."""
+    """Factor by which ``search.limits`` grow for tasks that were searched before without a success."""
     patience: Annotated[int, Field(ge=0)] = 0
-    """Rounds in a row without a better validation before the loop stops; 0 never stops."""
+    """Rounds in a row without a better validation after which the loop stops; 0 never stops early."""
     imagined: Share | tuple[Share, ...] = 0.0
-    """Most of a round's trees that grow in the world model, as a share: one for all rounds, or one a round. The audit
-    before each round may allow less."""
+    """Greatest share of a round's trees that grow in the world model: one number for all rounds, or one for each. The
+    audit before each round may allow less."""
     seed_tasks: Annotated[int, Field(gt=0)] = 100
-    """Searched in the environment before the first round, if that is to imagine, for the world model to learn from."""
+    """Tasks searched in the environment before a first round that imagines, for the world model to learn from."""
     variations: Share = 0.0
-    """Most of a round's tasks that are harder variations of tasks of widest spread, as a share. One is learned from if
-    the policy solves it less often than its task, but at times."""
+    """Greatest share of a round's tasks that are harder variations of the tasks of widest spread. A variation is
+    learned from if the policy solves it at times, but less often than its task."""
 
     @model_validator(mode="after")
     def _some_method(self) -> Self:
@@ -320,88 +402,70 @@ class AdaptConfig:
 
     @property
     def imagines(self) -> bool:
-        """Some round does."""
+        """Whether any round may search in the world model."""
         return any(self.imagined_in(number) for number in range(1, self.rounds + 1))
 
 
 @dataclass(frozen=True, config=_STRICT)
-class TeacherConfig:
-    """A model on a server that reasons about real steps, for the world model to learn to reason so."""
+class WorldTraining(PretrainingConfig):
+    """The fit of the world model."""
+
+    precision: Precision | None = None
+    """Arithmetic of the world model's forward pass in training; unset means ``training.precision``."""
+    attention: Literal["sdpa", "eager"] | None = None
+    """Attention implementation while the world model trains; unset means the model's own. On a CPU in bfloat16, "eager"
+    is faster for rows of up to about 400 tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class TeacherConfig(ServedModel):
+    """A model on a server that explains real steps, for the world model to learn to reason so."""
 
     model: str
-    """Its name there."""
-    remote: RemoteConfig = Field(default_factory=RemoteConfig)
-    """The server."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Of its lines; 0 is greedy."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 256
-    """Longest answer, thinking included where the server counts it."""
+    """Name that the server gives the teacher."""
 
 
 @dataclass(frozen=True, config=_STRICT)
-class WorldConfig:
+class WorldConfig(ModelConfig):
     """The world model: what it is, what it learns from and how it is audited."""
 
-    generator: Literal["local", "vllm", "remote"] = "local"
-    """A model here, which is trained, and then samples in transformers or by a vLLM engine in this process; or one on a
-    server, which is told what to do and shown ``examples``."""
-    model: str | None = None
-    """A local folder or hub name to fine-tune; none trains one from scratch. On a server, its name there."""
-    lora: LoraConfig | None = None
-    """An adapter that is trained in place of the model's own weights."""
-    dtype: DType = "auto"
-    """Of the weights that sample in this process."""
-    device_map: str | None = None
-    """Where transformers puts them, such as "cuda"; none is the CPU."""
-    vllm: VllmConfig = Field(default_factory=VllmConfig)
-    """The engine."""
-    remote: RemoteConfig = Field(default_factory=RemoteConfig)
-    """The server."""
-    scratch: ScratchConfig = Field(default_factory=ScratchConfig)
-    """Sizes of the one from scratch."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 512
+    """Most tokens of one answer of the world model."""
     reasoning: bool = True
-    """It reasons before it answers, as ``teacher`` does or, without one, a rule."""
+    """The world model reasons before it answers, as ``teacher`` does or, without a teacher, by a rule."""
     teacher: TeacherConfig | None = None
-    """Who writes the reasoning that it learns. A step that the teacher does not explain is reasoned by rule."""
+    """A served model that writes the reasoning from which the world model learns. Steps that it does not explain are
+    explained by rule."""
     examples: Annotated[int, Field(ge=0)] = 0
-    """k, similar steps that it is shown."""
+    """Similar stored steps (k) shown to the world model before each question."""
     encoder: EncoderConfig = Field(default_factory=EncoderConfig)
-    """What tells which are similar."""
+    """How similar steps are found."""
     observations: Annotated[int, Field(gt=0)] | None = None
-    """How many observations of the episode it is shown, the last ones; none shows all. One is enough where it tells
-    everything, as a board does."""
+    """Latest observations of the episode shown to the world model; unset shows all. One is enough where an observation
+    holds the whole state, as a board does."""
     demonstrations: Annotated[int, Field(ge=0)] = 0
-    """Episodes of a warm start, its first ones, that it learns from beside the trees: of far more tasks than are
-    searched, so that it learns to read a task rather than to know some."""
+    """Episodes of the warm start, its first ones, from which the world model learns beside the trees."""
     end_rows: Annotated[int, Field(gt=0)] = 1
-    """Times that a step which ends an episode is among the training rows: there are few, and their rewards are what is
-    hardest to tell."""
+    """How often a step that ends an episode appears among the training rows; such steps are few, and their rewards are
+    the hardest to predict."""
     hard_steps: Annotated[int, Field(ge=0)] = 0
-    """Optimiser steps after each fit in which half of the rows are ends, drawn by how likely the model is to get them
-    wrong: search goes where a model errs in the agent's favour."""
-    max_tokens: Annotated[int, Field(gt=0)] = 512
-    """Longer training rows are left out."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 128
-    """Longest answer."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Of its answers; 0 is greedy."""
-    confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Least probability of the least likely token of an answer that ends an episode; of an end that it is less sure of
-    nobody knows what it is worth. 0 takes every answer."""
+    """Optimiser steps after each fit in which half of the rows are ends, drawn by how likely the world model is to get
+    them wrong."""
+    max_tokens: Annotated[int, Field(gt=0)] = 4096
+    """Most tokens of a training row of the world model; longer ones are left out."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the tasks that it is audited on and never learns from."""
-    audit_steps: Annotated[int, Field(gt=0)] = 1000
-    """Most steps of an audit."""
+    """Share of the tasks on which the world model is audited and from which it never learns."""
     refit_steps: Annotated[int, Field(gt=0)] = 200
-    """Steps of a later round's fit, which goes on from the last one on all real steps so far."""
+    """Optimiser steps of a later round's fit, which continues from the last one on all real steps so far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
-    """Of the environment, most for each imagined tree, to replay what it promises; 0 takes it at its word."""
+    """Most environment steps that replay the promised successes of each imagined tree; 0 replays none."""
     noise: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Share of wrong training labels that imagined experience may bring in, which caps how much of it is used; 1 trusts
-    any model of which fewer than half of the returns are wrong."""
-    free: tuple[str, ...] = ("search",)
-    """Types of action whose answers the history cannot tell, so that only consistency is asked of them."""
-    sft: SFTConfig = Field(default_factory=SFTConfig)
+    """Share of wrong training labels that imagined trees may bring in, which caps how many are used; 1 accepts any
+    world model of which fewer than half of the returns are wrong."""
+    free: tuple[str, ...] = ()
+    """First words of actions whose answers the history cannot determine, such as "search"; the audit asks only that
+    they be consistent."""
+    training: WorldTraining = Field(default_factory=WorldTraining)
     """The fit."""
 
     @model_validator(mode="after")
@@ -416,22 +480,9 @@ class WorldConfig:
         if self.teacher and (self.generator == "remote" or not self.reasoning):
             why = "generator is 'remote', so nothing is trained" if self.reasoning else "reasoning is false"
             raise ValueError(f"teacher is {self.teacher.model!r}, but {why}: leave one out")
-        if self.generator == "remote" and (self.confidence or self.hard_steps):
-            raise ValueError(
-                f"confidence is {self.confidence:g} and hard_steps {self.hard_steps}, but generator is 'remote': a "
-                "server is not asked how sure it is, nor trained; set both to 0"
-            )
+        if self.generator == "remote" and self.hard_steps:
+            raise ValueError(f"hard_steps is {self.hard_steps}, but generator 'remote' is not trained: set it to 0")
         return self
-
-
-@dataclass(frozen=True, config=_STRICT)
-class RayConfig:
-    """The cluster that jobs run on with ``engine`` "ray"."""
-
-    address: str | None = None
-    """Of one that runs, such as "auto" or "10.0.0.1:6379"; none starts one on this machine, for the run alone."""
-    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
-    """What each worker has to itself: several GPUs, or a part of one."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -439,30 +490,29 @@ class RunConfig:
     """Everything that determines a run."""
 
     seed: Seed = 0
-    """Every random choice derives from it; a training may be given a ``seed`` of its own."""
+    """Seed from which every random choice derives."""
     workers: Annotated[int, Field(gt=0, le=1024)] = 2
-    """Processes; results do not depend on it."""
+    """Worker processes; results do not depend on their number."""
     engine: Literal["local", "ray"] = "local"
-    """Where the workers run: on this machine, or as actors of a Ray cluster; results do not depend on it."""
-    ray: RayConfig = Field(default_factory=RayConfig)
+    """Where the workers run: "local" on this machine, "ray" as actors of a Ray cluster. Results do not depend on it."""
+    trackers: tuple[Tracker, ...] = ()
+    """Where metrics go beside metrics.jsonl: "tensorboard", "trackio", "wandb"."""
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
-    warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
+    vllm: VllmConfig = Field(default_factory=VllmConfig)
+    remote: RequestConfig = Field(default_factory=RequestConfig)
+    ray: RayConfig = Field(default_factory=RayConfig)
     search: SearchConfig = Field(default_factory=SearchConfig)
     collect: CollectConfig = Field(default_factory=CollectConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     adapt: AdaptConfig = Field(default_factory=AdaptConfig)
     world: WorldConfig = Field(default_factory=WorldConfig)
-    trackers: tuple[Tracker, ...] = ()
-    """Where metrics go beside metrics.jsonl."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.warm_start.lora and self.policy.model is None:
-            raise ValueError("warm_start.lora is set, but no policy.model that an adapter could sit on: set it")
-        if self.warm_start.lora and self.update.lora not in (None, self.warm_start.lora):
-            raise ValueError("update.lora differs from warm_start.lora, whose adapter it goes on with: leave it out")
         if self.world.demonstrations > self.warm_start.episodes:
             raise ValueError(
                 f"world.demonstrations is {self.world.demonstrations}, but warm_start.episodes is only "
@@ -488,9 +538,8 @@ class RunConfig:
             )
         if self.policy.structured and self.policy.generator != "local" and self.search.granularity == "split":
             raise ValueError(
-                f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot hold a turn "
-                "that has begun to its format: set policy.generator=local, search.granularity=step, or "
-                "policy.structured=false"
+                f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
+                "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
             )
         if self.policy.context == "drop" and self.search.transpositions != "off":
             raise ValueError(
@@ -499,17 +548,29 @@ class RunConfig:
             )
         if self.policy.context == "drop" and self.update.pairs.rule == "trajectory":
             raise ValueError(
-                "update.pairs.rule 'trajectory' wants one prompt before all actions of a path, which policy.context "
+                "update.pairs.rule 'trajectory' needs one prompt before all actions of a path, which policy.context "
                 "'drop' may cut: compare siblings"
             )
         if self.update.pairs.critic_weight and not self.search.critic_weight:
             raise ValueError("update.pairs.critic_weight is set, but no critic is asked: set search.critic_weight too")
         if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:
             raise ValueError(
-                f"update.advantages.kind is 'gae', which wants V(s) of every state, but search.method "
-                f"{self.search.method!r} asks it of leaves only: set search.estimate_all too"
+                f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "
+                f"{self.search.method!r} estimates leaves only: set search.estimate_all too"
             )
         return self
+
+    def learner(self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining) -> LearnerConfig:
+        """The settings of one training as its learner takes them: the stage's own over those of ``[training]``."""
+        shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
+        own = {field.name: getattr(stage, field.name) for field in fields(stage)}
+        given = shared | {key: value for key, value in own.items() if value is not None}
+        decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
+        return kind(**given, weight_decay=decay, seed=self.seed)
+
+    def server(self, url: str) -> RemoteConfig:
+        """How the server at ``url`` is asked."""
+        return RemoteConfig(**asdict(self.remote), url=url)
 
 
 class ConfigError(ValueError):
@@ -520,7 +581,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int |
     """The defaults, changed by a TOML file, then by overrides such as ``collect.tasks=32``, then by ``seed``.
 
     A file may name another one that it ``extends``, by a path relative to itself. An override's value is read as a TOML
-    value, a bare word as a string. A training that is given no seed has the run's.
+    value, a bare word as a string.
 
     Raises:
         ConfigError: the file cannot be read, or a setting is unknown, of another type or out of range.
@@ -530,7 +591,6 @@ def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int |
         _override(settings, override)
     if seed is not None:
         settings["seed"] = seed
-    settings = _merged(_training_seeds(settings.get("seed", 0)), settings)
     _refuse_foreign_values(settings)
     try:
         # JSON is the mode in which strict types still take a table for a dataclass and an array for a tuple.
@@ -541,29 +601,67 @@ def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int |
 
 
 def dump_config(config: RunConfig) -> str:
-    """Every setting as TOML; ``load_config`` reads it back to an equal value. ``None``, which TOML lacks, is absent; so
-    is a training's seed that is the run's: it follows where the file is read with another."""
-    settings = TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True)
-    for key in filter(_is_training_seed, _flat(settings)):
-        *places, name = key.split(".")
-        section = reduce(getitem, places, settings)
-        if section[name] == config.seed:
-            del section[name]
-    return tomli_w.dumps(settings)
+    """Every setting as TOML; ``load_config`` reads it back to an equal value. ``None``, which TOML lacks, is absent."""
+    return tomli_w.dumps(TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True))
 
 
 def config_difference(old: RunConfig, new: RunConfig) -> list[str]:
-    """The dotted keys whose values differ, sorted; without a training's seed that is the run's in both."""
+    """The dotted keys whose values differ, sorted."""
     before, after = flat_settings(old), flat_settings(new)
     absent = object()
-    differing = [key for key in before | after if before.get(key, absent) != after.get(key, absent)]
-    of_the_runs = (old.seed, new.seed)
-    return sorted(key for key in differing if not (_is_training_seed(key) and (before[key], after[key]) == of_the_runs))
+    return sorted(key for key in before | after if before.get(key, absent) != after.get(key, absent))
 
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:
     """Every setting by its dotted key."""
     return _flat(TypeAdapter(RunConfig).dump_python(config))
+
+
+class Setting(NamedTuple):
+    """What may be set under one key."""
+
+    key: str
+    """Dotted, such as ``search.candidates``."""
+    type: Any
+    """Its annotation."""
+    default: Any
+    """``MISSING`` where it must be given."""
+    text: str
+    """What it does, in one or two sentences."""
+
+
+def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[Setting]:
+    """Every setting there is, those of optional tables too, in the order of the sections."""
+    texts, types = _attribute_docstrings(section), get_type_hints(section, include_extras=True)
+    for field in fields(section):
+        key = f"{prefix}{field.name}"
+        table = next((each for each in (types[field.name], *get_args(types[field.name])) if is_dataclass(each)), None)
+        if table is None:
+            yield Setting(key, types[field.name], _default(field), texts.get(field.name, ""))
+        else:
+            yield from known_settings(table, f"{key}.")
+
+
+def _default(field: "DataclassField[Any]") -> Any:
+    """A pydantic ``Field(default_factory=...)`` stands in the place of a default."""
+    default = getattr(field.default, "default_factory", None) or field.default_factory
+    if default is not MISSING and default is not None:
+        return default()
+    return field.default
+
+
+def _attribute_docstrings(section: type) -> dict[str, str]:
+    """The string below each attribute, on one line; Python itself keeps none of them."""
+    found: dict[str, str] = {}
+    for kind in reversed(section.__mro__[:-1]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(tree, ast.ClassDef)
+        for attribute, text in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name):
+                match text:
+                    case ast.Expr(value=ast.Constant(value=str(words))):
+                        found[attribute.target.id] = " ".join(words.split())
+    return found
 
 
 def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -586,22 +684,6 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         old = whole.get(key)
         whole[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return whole
-
-
-def _training_seeds(seed: Any) -> dict[str, Any]:
-    """The settings that give every training this seed."""
-    settings: dict[str, Any] = {}
-    for key in filter(_is_training_seed, flat_settings(RunConfig())):
-        section = settings
-        *places, name = key.split(".")
-        for place in places:
-            section = section.setdefault(place, {})
-        section[name] = seed
-    return settings
-
-
-def _is_training_seed(key: str) -> bool:
-    return key.endswith(".seed")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -659,26 +741,20 @@ def _refuse_foreign_values(settings: Mapping[str, Any]) -> None:
 
 
 def _sentence(problems: list[ErrorDetails], settings: dict[str, Any]) -> str:
-    """The first problem in words; the members of a union, told apart by pydantic, are one problem."""
-    problems = sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
-    keys, value = _locate(settings, problems[0]["loc"])
-    if problems[0]["type"] == "unexpected_keyword_argument":
-        return _unknown_key([str(part) for part in problems[0]["loc"]])
-    key = ".".join(keys) or "the config"
-    if isinstance(value, dict) and problems[0]["type"] == "missing":
-        return f"{key} wants {problems[0]['loc'][-1]}: set {key}.{problems[0]['loc'][-1]}"
-    if problems[0]["type"] == "value_error":  # a section's own check of settings that belong together
-        return f"{key}: {problems[0]['msg'].removeprefix('Value error, ')}"
+    """The first problem in words: its key, its value and pydantic's own message. An unknown key comes first; what the
+    members of a union say of one value is one problem."""
+    first = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
+    if first["type"] == "unexpected_keyword_argument":
+        return _unknown_key(".".join(map(str, first["loc"])))
+    keys, value = _locate(settings, first["loc"])
+    key = ".".join(keys)
+    if first["type"] == "value_error":  # a section's own check of settings that belong together
+        return f"{key or 'the config'}: {first['msg'].removeprefix('Value error, ')}"
     same = [problem for problem in problems if _locate(settings, problem["loc"])[0] == keys]
-    if isinstance(value, list) and same[-1]["type"] in ("missing", "too_long"):  # a pair that is none
-        length = same[-1]["ctx"]["max_length"] if "ctx" in same[-1] else int(same[-1]["loc"][-1]) + 1
-        return f"{key} is {json.dumps(value, default=str)}, but must have {length} values: correct it"
-    wants = [each["msg"].removeprefix("Input should be ").replace("an object", "a section") for each in same]
-    unquoted = isinstance(value, str) and not isinstance(_toml_value(value), str)
-    fix = "write it without quotes" if unquoted else "correct it"
-    if isinstance(value, str) and same[0]["type"] in ("list_type", "tuple_type"):
-        fix = f"write it as {json.dumps([value])}, on a command line in single quotes"
-    return f"{key} is {json.dumps(value, default=str)}, but must be {' or '.join(dict.fromkeys(wants))}: {fix}"
+    said = " or ".join(dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in same))
+    if first["type"] == "missing":
+        return f"{key} is incomplete: set {key}.{first['loc'][-1]} too"
+    return f"{key} is {json.dumps(value, default=str)}, but should be {said}: correct it"
 
 
 def _locate(settings: Any, location: Sequence[int | str]) -> tuple[list[str], Any]:
@@ -694,16 +770,11 @@ def _locate(settings: Any, location: Sequence[int | str]) -> tuple[list[str], An
     return keys, settings
 
 
-def _unknown_key(parts: list[str]) -> str:
-    section: Any = RunConfig
-    for part in parts[:-1]:
-        kind = next(field.type for field in fields(section) if field.name == part)
-        section = next(each for each in (kind, *get_args(kind)) if is_dataclass(each))  # one may be optional
-    known = [field.name for field in fields(section)]
-    every = flat_settings(RunConfig())
-    where = ".".join(parts[:-1])
-    alike = [f"{where}.{name}" if where else name for name in difflib.get_close_matches(parts[-1], known, 1)]
-    near = [key for key in every if key.split(".")[-1] == parts[-1]] or alike
-    guess = f"did you mean {' or '.join(near[:4])}? " if near else ""
-    place = f"section [{where}]" if where else "the config"
-    return f"{'.'.join(parts)} is no setting: {guess}{place} knows {', '.join(known)}"
+def _unknown_key(key: str) -> str:
+    """Names the keys that end alike, which have moved, else those that are spelt alike."""
+    known = [setting.key for setting in known_settings()]
+    tables = {known_key.rpartition(".")[0] for known_key in known} - {""}
+    alike = [one for one in known if one.rpartition(".")[2] == key.rpartition(".")[2]]
+    near = difflib.get_close_matches(key, alike, 4, 0.0) or difflib.get_close_matches(key, [*known, *tables], 3)
+    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"{key} is no setting: {guess}treeagent settings lists them all"

@@ -154,7 +154,7 @@ def test_what_cannot_be_had_is_told_before_the_folder_is_made(
 
 def test_a_hosted_models_name_is_none_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    hosted = ("policy.generator=remote", "policy.remote.text_only=true", "evaluate.tasks=34")
+    hosted = ("policy.generator=remote", "policy.text_only=true", "evaluate.tasks=34")
     settings = ("environment.name=treeagent.envs.example:Example", *hosted)
     said = sentence("eval", "openai/model", "--out", tmp_path / "run", *settings)
     assert said.startswith("evaluate.tasks: 34 tasks of the test split")  # asked for last
@@ -190,8 +190,8 @@ def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
 def test_a_world_model_that_cannot_be_had_is_told_before_anything_is_kept(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "world.toml"
     file.write_text('[world]\ngenerator = "remote"\nmodel = "m"\nremote = { url = "http://localhost:1/v1" }\n')
-    served = sentence("world", "fit", run, "--config", file, "world.generator=remote", "world.remote.retries=0")
-    assert "cannot be reached" in served and served.rstrip().endswith("or correct world.remote.url")
+    served = sentence("world", "fit", run, "--config", file, "world.generator=remote", "remote.retries=0")
+    assert "cannot be reached" in served and served.rstrip().endswith("or correct world.url")
     assert sentence("world", "fit", run, "world.model=./nowhere").startswith("./nowhere")
     assert sentence("world", "fit", run, "world.device_map=here").startswith("world.device_map is 'here', which torch")
     assert not (run / "world.toml").exists() and not list((run / "checkpoints").iterdir())

@@ -52,7 +52,7 @@ def server() -> Iterator[OpenAIServer]:
 
 
 def config(server: OpenAIServer) -> RemoteConfig:
-    return RemoteConfig(server.url, retries=2, timeout=20.0)
+    return RemoteConfig(url=server.url, retries=2, timeout=20.0)
 
 
 def remote(server: OpenAIServer, temperature: float = 1.0) -> RemoteGenerator:
@@ -192,7 +192,7 @@ def test_what_passes_is_tried_again(server: OpenAIServer) -> None:
     [
         (500, "answered 500: .*not now"),
         (400, "answered 400: .*not now"),
-        (1.5, "did not answer within 0.5 s: raise policy.remote.timeout"),
+        (1.5, "did not answer within 0.5 s: raise remote.timeout"),
         ("no json", "cannot be read"),
         ('{"choices": []}', "cannot be read .*no choices"),
         ('{"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]}', "2 token ids, 1 log-prob"),
@@ -215,12 +215,12 @@ def test_a_prompt_that_fails_costs_itself_alone(server: OpenAIServer, fault: int
 def test_what_fails_every_request_stops_the_run_with_a_sentence(server: OpenAIServer) -> None:
     generator = remote(server)
     for status, said in (
-        (429, "still answered 429 .* after 2 further tries: lower policy.remote.concurrency"),
+        (429, "still answered 429 .* after 2 further tries: lower remote.concurrency"),
         (401, "refuses the key: set OPENAI_API_KEY"),
         (403, "refuses the key: set OPENAI_API_KEY"),
-        (404, r"answered 404 \(.*not now.*\): correct policy.remote.url"),
+        (404, r"answered 404 \(.*not now.*\): correct policy.url"),
         (402, r"answered 402 \(not now\): see to the account"),
-        (405, r"answered 405 \(not now\): see to the account, or correct policy.remote.url"),
+        (405, r"answered 405 \(not now\): see to the account, or correct policy.url"),
     ):
         server.fault = partial(answer_with, status)
         with pytest.raises(UserError, match=said):
@@ -235,9 +235,9 @@ def test_a_server_that_is_down_is_named() -> None:
     with pytest.raises(
         UserError, match=r"the server at http://127.0.0.1:9/v1 cannot be reached \(.*refused.*\): start it"
     ):
-        RemoteGenerator(RemoteConfig("http://127.0.0.1:9/v1", retries=0), "toy", 1.0)
+        RemoteGenerator(RemoteConfig(url="http://127.0.0.1:9/v1", retries=0), "toy", 1.0)
     with pytest.raises(UserError, match=r"correct world\.remote\.url"):
-        RemoteChat(RemoteConfig("http://127.0.0.1:9/v1", retries=0), "toy", "world.remote")
+        RemoteChat(RemoteConfig(url="http://127.0.0.1:9/v1", retries=0), "toy", "world")
 
 
 def test_the_key_comes_from_the_environment(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +358,7 @@ class TwoTurns:
 
 def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> None:
     server.token_ids = False
-    with pytest.raises(UserError, match=r"gives no token ids .* set policy.remote.text_only=true"):
+    with pytest.raises(UserError, match=r"gives no token ids .* set policy.text_only=true"):
         remote(server)
     policy = ChatPolicy(RemoteChat(config(server), "toy"), max_new_tokens=8)
     states = [
@@ -415,7 +415,7 @@ def shop(tmp_path: Path) -> Iterator[tuple[OpenAIServer, Path, RunConfig]]:
     network = random_model(tokenizer(), shape, 0).eval()
     save_checkpoint(Checkpoint(network, tokenizer(), ValueHead(shape.width)), tmp_path / "toy")
     with serving(OpenAIServer(LocalGenerator(network), CHAT, "toy", shape.context)) as server:
-        settings = [f"policy.remote.url={server.url}", "policy.generator=remote", "policy.max_new_tokens=8", *SHOP]
+        settings = [f"policy.url={server.url}", "policy.generator=remote", "policy.max_new_tokens=8", *SHOP]
         yield server, tmp_path / "toy", load_config(None, [*settings, "search.candidates=2", "evaluate.tasks=2"])
 
 
@@ -453,14 +453,14 @@ def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[O
         read_trees(checkpoint.parent / "trees")
     outcomes, _ = evaluate_batch(replace(job, mode="greedy", split="test"), lambda event: None)
     assert [outcome.error for outcome in outcomes] == ["", ""]
-    with pytest.raises(UserError, match=r"want token ids, which policy.remote.text_only does without"):
+    with pytest.raises(UserError, match=r"want token ids, which policy.text_only does without"):
         load_actors(checkpoint, replace(text, search=replace(text.search, granularity="split")))
 
 
 def test_a_hosted_chat_model_is_evaluated_by_its_name_alone(server: OpenAIServer, tmp_path: Path) -> None:
     """As docs/models.md says. No hub knows the model, and it does not take what models took before it."""
     server.model, out = "gpt-5-mini", tmp_path / "hosted"
-    settings = ["policy.generator=remote", "policy.remote.text_only=true", f"policy.remote.url={server.url}"]
+    settings = ["policy.generator=remote", "policy.text_only=true", f"policy.url={server.url}"]
     settings += ["policy.model=openai/gpt-5-mini", "policy.format=json", 'evaluate.modes=["greedy"]', "workers=1"]
     settings += ["environment.name=treeagent.envs.example:Example", "evaluate.tasks=2", "policy.max_new_tokens=4"]
     settings += ["environment.max_steps=2"]

@@ -291,7 +291,7 @@ def test_thoughts_and_actions_apart_are_held_by_the_local_generator_alone() -> N
 
 def test_text_alone_cannot_be_held() -> None:
     with pytest.raises(ConfigError, match=r"structured holds token ids to the format, but remote.text_only has none"):
-        load_config(None, ["policy.structured=true", "policy.generator=remote", "policy.remote.text_only=true"])
+        load_config(None, ["policy.structured=true", "policy.generator=remote", "policy.text_only=true"])
 
 
 def test_the_form_of_a_policy_is_of_its_environments_tools_whether_it_is_told_them_or_not() -> None:

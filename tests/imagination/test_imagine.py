@@ -71,12 +71,12 @@ def settings(url: str) -> list[str]:
     return [
         "workers=1", "environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=3",
         "policy.max_new_tokens=12", "policy.scratch.width=32", "policy.scratch.layers=1",
-        "warm_start.episodes=200", "warm_start.noise=0.5", "warm_start.sft.max_steps=60",
+        "warm_start.episodes=200", "warm_start.noise=0.5", "warm_start.training.max_steps=60",
         "collect.tasks=8", "collect.batch=2", "search.limits.simulations=16", "update.validation_tasks=2",
         "evaluate.tasks=2", 'evaluate.modes=["greedy"]', 'adapt.methods=["dpo"]', "adapt.imagined=0.5",
         "adapt.seed_tasks=40", "adapt.variations=0.25",
         "world.demonstrations=20", "world.generator=remote", "world.model=teller",
-        f"world.remote.url={url}", "world.reasoning=false", "world.held_out=0.4", "world.verify_steps=2",
+        f"world.url={url}", "world.reasoning=false", "world.held_out=0.4", "world.verify_steps=2",
     ]  # fmt: skip
 
 

@@ -237,7 +237,6 @@ def test_every_loss_is_the_same_packed_and_not(
         loss_type=loss_type,
         importance_sampling=importance_sampling,
         beta=0.1,
-        entropy=0.1,
         anchor=0.1,
     )
     loss, expected = trained(tokenizer, replace(config, packed=False), temperature=0.7)

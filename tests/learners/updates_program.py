@@ -19,7 +19,7 @@ from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpo
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.local import LocalGenerator
 from treeagent.learners.common import Model
-from treeagent.learners.config import DPOConfig, LoraConfig, SFTConfig, ValueConfig
+from treeagent.learners.config import DPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
@@ -87,7 +87,7 @@ fitted = led(model, lambda: fit_value(model, head, token_rows(16), ValueConfig(e
 told["value"] = fitted and fitted.held_out_loss
 saved("best", model, head)
 
-model = with_adapter(base(), LoraConfig(rank=2), 0)
+model = with_adapter(base()(rank=2), 0)
 result = train_dpo(model, tokenizer, pairs(make_model(), 15, shift=1.0), dpo)
 saved("lora", model)
 

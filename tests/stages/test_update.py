@@ -139,7 +139,7 @@ def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Searched by a warm start; next to nothing is learned from the trees yet."""
     out = tmp_path_factory.mktemp("train_job") / "run"
-    small = ["warm_start.episodes=200", "warm_start.sft.max_steps=20", "collect.tasks=8", "evaluate.tasks=2"]
+    small = ["warm_start.episodes=200", "warm_start.training.max_steps=20", "collect.tasks=8", "evaluate.tasks=2"]
     small += ['update.methods=["rft"]', "update.rft.max_steps=1"]
     done = treeagent("quickstart", "--config", CONFIG, "--out", out, "workers=1", *small)
     assert done.returncode == 0, done.stderr
@@ -153,7 +153,7 @@ def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(run: Path, 
     out.mkdir()
     (out / "trees").symlink_to(run / "trees")
     base = run / "checkpoints" / "base"
-    settings = ["update.lora.rank=4", "update.processes=2", "collect.tasks=8"]
+    settings = ["policy.lora.rank=4", "update.processes=2", "collect.tasks=8"]
     if shared:
         settings.append(f"update.accelerate_config={accelerate(tmp_path, use_cpu=True)}")
     done = treeagent("update", "grpo", base, "--config", CONFIG, "--out", out, *settings)

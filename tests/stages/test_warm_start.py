@@ -25,9 +25,9 @@ from treeagent.types import Task
 
 CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
 EARLY = "warm_start.early_experience."
-SMALL = ["workers=1", "warm_start.episodes=24", "warm_start.noise=0.5", "warm_start.sft.max_steps=6"]
+SMALL = ["workers=1", "warm_start.episodes=24", "warm_start.noise=0.5", "warm_start.training.max_steps=6"]
 BOTH = [
-    f"{EARLY}rows=both", f"{EARLY}share=0.34", f"{EARLY}world_steps=4", "warm_start.sft.save_every=2",
+    f"{EARLY}rows=both", f"{EARLY}share=0.34", f"{EARLY}world_steps=4", "training.save_every=2",
     "warm_start.max_tokens=400", "policy.max_new_tokens=80",
 ]  # fmt: skip
 

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
 TREEAGENT = [sys.executable, "-c", "from treeagent.cli import main; main()"]
-SETTINGS = ["warm_start.episodes=200", "warm_start.sft.max_steps=20"]
+SETTINGS = ["warm_start.episodes=200", "warm_start.training.max_steps=20"]
 WAVES = 12
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_worker_niceness": "0"}
 """By itself Ray starts workers with the lowest priority, which a busy machine starves."""

@@ -43,13 +43,12 @@ class Script:
     answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
     asked: list[Sequence[tuple[Message, ...]]] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    confidence: float = 1.0
 
     async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
         self.asked.append(prompts)
         self.seeds += seeds
         texts = [self.answers[prompt[-1].content.rpartition("Action: ")[2]] for prompt in prompts]
-        return [Draft(text, confidence=self.confidence) for text in texts]
+        return [Draft(text) for text in texts]
 
 
 @dataclass
@@ -109,17 +108,6 @@ def test_an_unreadable_answer_is_counted_and_worth_nobody_knows_what(call: str) 
     assert transition.state.messages[-1].content.startswith("Unanswered: the answer")
     assert transition.error and not transition.doubted
     assert isinstance(made.writer, Script) and [len(prompts) for prompts in made.writer.asked] == [1]
-
-
-def test_an_end_that_the_model_is_not_sure_of_is_worth_nobody_knows_what() -> None:
-    made = model(Script(confidence=0.7), confidence=0.8)
-    *way, end = play(made, "search[lamp]", "click[1]", "click[buy now]")
-    assert [transition.error for transition in way] == ["", ""]  # only ends are worth something
-    assert (end.reward, end.truncated, end.terminated) == (None, True, False)
-    assert end.error == "the world model is not sure enough of this end: its confidence is 0.70, not 0.8"
-    assert end.doubted and not any(transition.doubted for transition in way)
-    sure = play(model(Script(confidence=0.8), confidence=0.8), "search[lamp]", "click[1]", "click[buy now]")
-    assert sure[-1].terminated
 
 
 def test_a_malformed_action_is_refused_by_rule_in_the_words_of_the_environment() -> None:

@@ -51,5 +51,5 @@ def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_told(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"and a world.encoder.device that this machine has"):
+    with pytest.raises(UserError, match=r"and a world.device_map that this machine has"):
         SentenceEncoder(str(folder), "cuda:99")

@@ -1,7 +1,6 @@
 """A world model trained from scratch on real transitions, with and without retrieval, as dynamics and under audit."""
 
 import asyncio
-import math
 
 import pytest
 from shop_steps import OpenBuffer, shop_steps
@@ -11,7 +10,6 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.likelihood import token_logprobs
 from treeagent.learners.sft import train_sft
 from treeagent.views.tokens import TokenRow
 from treeagent.world_model.experience import ExperienceModel
@@ -76,18 +74,6 @@ def test_an_answer_cut_off_or_a_prompt_too_long_is_unreadable() -> None:
     drafts = asyncio.run(writer.write([short, long], [0, 0]))
     assert drafts[0].error == "the answer was cut off after 3 tokens"
     assert "but the model's context holds 512" in drafts[1].error
-
-
-def test_a_local_model_tells_the_probability_of_its_least_likely_token() -> None:
-    steps = shop_steps(3)
-    chat = tiny_chat(steps)
-    network = random_model(chat.tokenizer, SHAPE, 0)
-    train_sft(network, chat.tokenizer, [TokenRow(*row) for row in answer_rows(steps, chat, WORDING)], QUICK)
-    prompt = WORDING.prompt(steps[0].history, steps[0].action)
-    (draft,) = asyncio.run(LocalWriter(LocalGenerator(network), chat).write([prompt], [0]))
-    assert not draft.error
-    ((told,)) = token_logprobs(network, [(chat.prompt_ids(prompt), chat.encode_action(draft.text))])
-    assert draft.confidence == pytest.approx(math.exp(min(told)), abs=1e-4)
 
 
 def test_hidden_states_embed_texts(open_buffer: OpenBuffer) -> None:

@@ -36,17 +36,16 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     _require_engines(config)
     devices = {"policy.device_map": config.policy.device_map}
     if "adapt" in uses and config.adapt.imagines:
-        devices |= {"world.device_map": config.world.device_map, "world.encoder.device": config.world.encoder.device}
-        require_world(config.world)  # hours before a round turns to it
+        devices["world.device_map"] = config.world.device_map
+        require_world(config)  # hours before a round turns to it
     if config.engine != "ray":  # whose machines are others than this one
         for key, device in devices.items():
             require_device(key, device)
     refuse_held(config, methods)
-    if config.update.processes > 1 and config.update.accelerate_config:
-        for method in methods:
-            check_accelerate(config, method)
+    if methods and config.update.processes > 1 and config.update.accelerate_config:
+        check_accelerate(config)
     name = config.policy.model if model is None and "warm_start" in uses else model
-    if name is not None and not (config.policy.generator == "remote" and config.policy.remote.text_only):
+    if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # a hosted model's name is its server's alone
     place = config.environment
     env = ShieldedEnv(make_env(place.name, place.options), place.shield)

@@ -157,7 +157,7 @@ def _refuse_text_only(tree: Tree, path: Path, views: Collection[str]) -> None:
         texts = " or ".join(name for name, view in VIEWS.items() if view.texts)
         raise RunError(
             f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected with "
-            f"policy.remote.text_only only --view {texts} can be exported"
+            f"policy.text_only only --view {texts} can be exported"
         )
 
 

@@ -1,4 +1,4 @@
-"""Where a model comes from and what runs it. Imports no torch, so that a command line can read it at once."""
+"""Which model it is and what runs it. Imports no torch, so that a command line can read it at once."""
 
 from typing import Annotated, Literal, Self
 
@@ -6,23 +6,34 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-"""Of weights; auto takes the checkpoint's own."""
+"""Number format of weights; "auto" takes the checkpoint's own."""
+
+LORA_SCALE = 2.0
+"""alpha / rank, by which an adapter's output is multiplied: the usual choice, under which ``rank`` may change without a
+new learning rate."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class ScratchConfig:
-    """A byte-pair tokenizer and a Qwen3, both trained from scratch."""
+class LoraConfig:
+    """A low-rank adapter beside frozen weights (Hu et al. 2021): h = W x + 2 B A x, where B starts at zero."""
 
-    vocabulary: Annotated[int, Field(ge=300)] = 1024
-    """Tokens of the tokenizer, at most."""
+    rank: Annotated[int, Field(gt=0)] = 16
+    """Rank of the low-rank adapter: rows of its matrix A and columns of its matrix B."""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Layers that get an adapter, by the last part of their names; "all-linear" means every linear layer but the
+    language-model head."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ScratchSizes:
+    """Sizes of a small Qwen3 that is trained from scratch."""
+
     layers: Annotated[int, Field(gt=0)] = 3
-    """Transformer blocks."""
+    """Transformer blocks of a model from scratch."""
     width: Annotated[int, Field(gt=0)] = 96
-    """Hidden size."""
+    """Hidden size of a model from scratch."""
     heads: Annotated[int, Field(gt=0)] = 4
-    """Attention heads; must divide ``width``."""
-    context: Annotated[int, Field(gt=0)] = 1024
-    """Longest conversation, in tokens."""
+    """Attention heads of a model from scratch; twice this number must divide ``width``."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -32,34 +43,81 @@ class ScratchConfig:
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class RemoteConfig:
-    """A server that speaks the OpenAI protocol; its key, if it wants one, is read from ``OPENAI_API_KEY``."""
+class ScratchConfig(ScratchSizes):
+    """A small Qwen3 and its byte-pair tokenizer, both trained from scratch."""
+
+    vocabulary: Annotated[int, Field(ge=300)] = 1024
+    """Most tokens of the tokenizer."""
+    context: Annotated[int, Field(gt=0)] = 1024
+    """Longest conversation, in tokens."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ServedModel:
+    """What a model on a server shares with one in this process."""
 
     url: str = "http://localhost:8000/v1"
-    """Of the protocol's root."""
-    text_only: bool = False
-    """The server gives no token ids: ask its chat endpoint for text, which can be played and measured, not learned
-    from."""
+    """Root of the server's OpenAI-compatible API, for ``generator`` "remote"; its key is read from
+    ``OPENAI_API_KEY``."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 256
+    """Most tokens of one answer; on a server that counts them, those of the model's thinking included."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ModelConfig(ServedModel):
+    """A language model: where its weights come from, what samples from it, and how it is adapted."""
+
+    model: str | None = None
+    """A model's folder or its name on the Hugging Face hub; on a server, the name that the server gives it. Unset means
+    that a small model is trained from scratch."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Sampling temperature of the model; 0 samples greedily."""
+    generator: Literal["local", "vllm", "remote"] = "local"
+    """What samples: "local" is transformers in this process, "vllm" an engine in this process, "remote" a server.
+    Training always uses transformers."""
+    dtype: DType = "auto"
+    """Number format of the weights that sample in this process; "auto" takes the checkpoint's own."""
+    device_map: str | None = None
+    """Device of the weights, such as "cuda" or "auto", as transformers names it; unset means the CPU."""
+    lora: LoraConfig | None = None
+    """Trains a low-rank adapter in place of the model's own weights."""
+    scratch: ScratchSizes = Field(default_factory=ScratchSizes)
+    """Sizes of the model that is trained from scratch where ``model`` is unset."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class RequestConfig:
+    """How requests to every model server are made."""
+
     concurrency: Annotated[int, Field(gt=0)] = 32
-    """Most requests in flight, for each worker."""
+    """Most requests that each worker has in flight at once."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds after which a request is given up, and tried again."""
+    """Seconds after which a request is given up and tried again."""
     retries: Annotated[int, Field(ge=0)] = 6
-    """Further tries of a request; the waits between them double up to 8 seconds, or are as the server's Retry-After
-    says."""
+    """How often a failed request is tried again; the wait doubles up to 8 seconds, or follows the server's
+    Retry-After."""
     prompt_price: Annotated[float, Field(ge=0)] = 0.0
-    """Per million prompt tokens."""
+    """Price of a million prompt tokens; the run adds up what its requests cost."""
     generated_price: Annotated[float, Field(ge=0)] = 0.0
-    """Per million sampled tokens."""
+    """Price of a million sampled tokens; the run adds up what its requests cost."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class RemoteConfig(RequestConfig):
+    """One model server, and how requests to it are made."""
+
+    url: str = "http://localhost:8000/v1"
+    """Root of the server's OpenAI-compatible API."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class VllmConfig:
-    """An engine in this process."""
+    """The vLLM engine; a process has one."""
 
     tensor_parallel_size: Annotated[int, Field(gt=0)] = 1
-    """GPUs that share the model."""
+    """GPUs over which the engine spreads the model's weights."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Share of each GPU's memory that the engine takes; between batches it leaves them to training."""
+    """Share of each GPU's memory that the engine takes; between batches it frees the memory for training."""
     max_model_len: Annotated[int, Field(gt=0)] | None = None
-    """Longest conversation, in tokens; none takes the model's own, whose keys and values must then fit."""
+    """Longest conversation of the engine, in tokens; unset means the model's own limit, whose keys and values must then
+    fit into memory."""

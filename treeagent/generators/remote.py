@@ -72,14 +72,14 @@ class Replies(NamedTuple):
 class _Server:
     """A connection that holds few requests in flight and counts what they cost."""
 
-    def __init__(self, config: RemoteConfig, checkpoint: str, settings: str = "policy.remote") -> None:
-        """``settings`` is what errors call the configuration.
+    def __init__(self, config: RemoteConfig, checkpoint: str, section: str = "policy") -> None:
+        """``section`` is the table of the model's settings, which errors name.
 
         Raises:
             UserError: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
         """
         self.config = config
-        self._settings = settings
+        self._section = section
         self.usage = Usage()
         key = os.environ.get("OPENAI_API_KEY") or "none"  # a server of one's own wants none, but the client does
         self._client = openai.OpenAI(
@@ -121,27 +121,27 @@ class _Server:
         try:
             return request()
         except openai.APITimeoutError:
-            return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise {self._settings}.timeout")
+            return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise remote.timeout")
         except openai.APIConnectionError as error:
             raise UserError(
-                f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct {self._settings}.url"
+                f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct {self._section}.url"
             ) from None
         except (openai.AuthenticationError, openai.PermissionDeniedError):
             raise UserError(f"{server} refuses the key: set OPENAI_API_KEY") from None
         except openai.RateLimitError:
             raise UserError(
                 f"{server} still answered 429 (too many requests) after {self.config.retries} further tries: lower "
-                f"{self._settings}.concurrency, raise {self._settings}.retries, or see to the account's quota"
+                f"remote.concurrency, raise remote.retries, or see to the account's quota"
             ) from None
         except openai.NotFoundError as error:
             raise UserError(
-                f"{server} answered 404 ({_words(error)}): correct {self._settings}.url, or set "
-                "policy.remote.text_only=true if it completes chats alone"
+                f"{server} answered 404 ({_words(error)}): correct {self._section}.url, or set "
+                "policy.text_only=true if it completes chats alone"
             ) from None
         except openai.APIStatusError as error:
             said = f"{server} answered {error.status_code}"
             if error.status_code in _HOPELESS:
-                return _Common(f"{said} ({_words(error)}): see to the account, or correct {self._settings}.url")
+                return _Common(f"{said} ({_words(error)}): see to the account, or correct {self._section}.url")
             name = _refused_parameter(error)
             if name is None:
                 return Failure(f"{said}: {_words(error)}")
@@ -152,9 +152,7 @@ class _Server:
     def _way_out(self, parameter: str) -> str:
         """What to do where a server does not take a parameter of every request."""
         if parameter == "temperature":
-            return (
-                f"set {self._settings.removesuffix('.remote')}.temperature to one that it takes, or use another model"
-            )
+            return f"set {self._section}.temperature to one that it takes, or use another model"
         return "use a server and a model that take it"
 
     def _count(self, usage: CompletionUsage | None) -> None:
@@ -230,7 +228,7 @@ class RemoteGenerator(_Server):
 
     def _way_out(self, parameter: str) -> str:
         return (
-            "use one that takes it, as vLLM and SGLang do, or set policy.remote.text_only=true to play and measure by "
+            "use one that takes it, as vLLM and SGLang do, or set policy.text_only=true to play and measure by "
             "text alone"
         )
 
@@ -313,7 +311,7 @@ class RemoteGenerator(_Server):
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             raise UserError(
                 f"the server at {self.config.url} gives no token ids with their log-probabilities: use one that knows "
-                "return_token_ids, as vLLM and SGLang do, or set policy.remote.text_only=true to play and measure by "
+                "return_token_ids, as vLLM and SGLang do, or set policy.text_only=true to play and measure by "
                 "text alone"
             ) from None
         return best - worst
@@ -355,8 +353,8 @@ class RemoteChat(_Server):
     for again.
     """
 
-    def __init__(self, config: RemoteConfig, checkpoint: str, settings: str = "policy.remote") -> None:
-        super().__init__(config, checkpoint, settings)
+    def __init__(self, config: RemoteConfig, checkpoint: str, section: str = "policy") -> None:
+        super().__init__(config, checkpoint, section)
         self._limit = "max_tokens"
         self._unasked: frozenset[float] = frozenset()
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, load_checkpoint, load_tokenizer
-from treeagent.config import RunConfig, TeacherConfig, WorldConfig, load_config
+from treeagent.config import RunConfig, TeacherConfig, load_config
 from treeagent.envs.base import Env
 from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import DType
+from treeagent.generators.config import DType, ServedModel
 from treeagent.generators.local import LocalGenerator
 from treeagent.run.folder import Run
 from treeagent.types import ToolCall, UserError, derive_seed
@@ -61,12 +61,12 @@ def make_encoder(config: RunConfig, world: Path) -> Encoder:
             f"world.encoder.kind is 'hidden-states', but {own}, whose they are where no model is named, is not there: "
             "set world.encoder.model to a policy's folder"
         )
-    return load_encoder(settings, settings.model or str(own))
+    return load_encoder(settings, settings.model or str(own), config.world.device_map)
 
 
 @lru_cache(maxsize=1)
-def load_encoder(settings: EncoderConfig, name: str) -> Encoder:
-    """One with a model.
+def load_encoder(settings: EncoderConfig, name: str, device_map: str | None = None) -> Encoder:
+    """An encoder with a model, which runs where the world model does.
 
     Raises:
         UserError: the model or its package cannot be had.
@@ -74,8 +74,8 @@ def load_encoder(settings: EncoderConfig, name: str) -> Encoder:
     if settings.kind == "sentence-transformers":
         from treeagent.world_model.sentences import SentenceEncoder  # its package is an extra
 
-        return SentenceEncoder(name, settings.device)
-    checkpoint = load_checkpoint(name, device_map=settings.device)
+        return SentenceEncoder(name, device_map or "cpu")
+    checkpoint = load_checkpoint(name, device_map=device_map or "cpu")
     return HiddenStateEncoder(LocalGenerator(checkpoint.model), ChatFormat(checkpoint.tokenizer))
 
 
@@ -104,22 +104,23 @@ def wording(config: RunConfig) -> Wording:
     return Wording(INSTRUCTIONS if settings.model else "", settings.reasoning, settings.observations)
 
 
-def require_world(settings: WorldConfig) -> None:
-    """Ask for what a world model of these settings turns to, before anything is done for it.
+def require_world(config: RunConfig) -> None:
+    """Ask for what the world model of these settings needs, before anything is done for it.
 
     Raises:
         UserError: a server or its model, a model, an encoder or a package cannot be had.
     """
+    settings = config.world
     if settings.encoder.model is not None:
-        load_encoder(settings.encoder, settings.encoder.model)
+        load_encoder(settings.encoder, settings.encoder.model, settings.device_map)
     if settings.model is not None and settings.generator != "remote":
         load_tokenizer(settings.model)
     if settings.generator == "vllm":
         import_module("treeagent.generators.vllm")
     elif settings.generator == "remote":
-        _remote_world(settings)
+        _remote_world(config)
     if settings.teacher is not None:
-        teacher(settings.teacher)
+        teacher(config, settings.teacher)
 
 
 @contextmanager
@@ -144,7 +145,6 @@ def world_model(
             max_steps=config.environment.max_steps,
             memory=memory,
             examples=settings.examples,
-            confidence=settings.confidence,
             return_range=config.environment.returns,
             format=None if calls_alone else config.policy.format,
             forbids=forbids,
@@ -201,12 +201,12 @@ def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
 def _writer(config: RunConfig, world: Path) -> Writer:
     settings = config.world
     if settings.generator == "remote":
-        return _remote_world(settings)
+        return _remote_world(config)
     generator: Generator
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
 
-        generator = engine("world", *base_and_adapter(world), settings.vllm, settings.dtype)
+        generator = engine("world", *base_and_adapter(world), config.vllm, settings.dtype)
         tokenizer = load_tokenizer(world)
     else:
         checkpoint = _load(world, settings.dtype, settings.device_map)
@@ -215,25 +215,26 @@ def _writer(config: RunConfig, world: Path) -> Writer:
     return LocalWriter(generator, ChatFormat(tokenizer), settings.temperature, max_new_tokens=settings.max_new_tokens)
 
 
-def _remote_world(settings: WorldConfig) -> "RemoteWriter":
-    return _served("world", str(settings.model), settings)
+def _remote_world(config: RunConfig) -> "RemoteWriter":
+    settings = config.world
+    return _served(config, "world", str(settings.model), settings, settings.temperature)
 
 
-def teacher(settings: TeacherConfig) -> "RemoteWriter":
-    """The model on a server that reasons about real steps.
+def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
+    """The model on a server that explains real steps; it samples greedily.
 
     Raises:
         UserError: the server cannot be reached, or does not serve it.
     """
-    return _served("world.teacher", settings.model, settings)
+    return _served(config, "world.teacher", settings.model, settings, 0.0)
 
 
-def _served(section: str, model: str, settings: WorldConfig | TeacherConfig) -> "RemoteWriter":
+def _served(config: RunConfig, section: str, model: str, settings: ServedModel, temperature: float) -> "RemoteWriter":
     from treeagent.generators.remote import RemoteChat
     from treeagent.world_model.remote import RemoteWriter
 
-    served = RemoteChat(settings.remote, model, f"{section}.remote")
-    return RemoteWriter(served, settings.temperature, max_new_tokens=settings.max_new_tokens)
+    served = RemoteChat(config.server(settings.url), model, section)
+    return RemoteWriter(served, temperature, max_new_tokens=settings.max_new_tokens)
 
 
 @lru_cache(maxsize=1)

@@ -19,65 +19,53 @@ PreferenceLoss = Literal[
 _SMOOTHED = frozenset({"sigmoid", "exo_pair", "robust", "aot", "aot_unpaired"})
 """The terms that honour label smoothing."""
 PolicyLoss = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
-
-
-@dataclass(frozen=True, config=_STRICT)
-class LoraConfig:
-    """A low-rank adapter beside frozen weights (Hu et al. 2021): h = W x + (alpha / rank) B A x, B being zero at
-    first."""
-
-    rank: Count = 16
-    """Rows of A and columns of B."""
-    alpha: Positive = 32.0
-    """Scale of what the adapter adds, times the rank."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of the adapter's inputs in imitation; preference and policy-gradient updates take none."""
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Layers that get one, by the last part of their names; "all-linear" leaves out the language-model head, which can
-    have none."""
+Schedule = Literal["constant", "linear", "cosine"]
+Precision = Literal["float32", "bfloat16"]
+Optimiser = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True, config=_STRICT)
 class OptimiserConfig:
-    """How gradient steps are taken, watched and saved. Defaults suit models of up to a few million parameters."""
+    """How a learner takes gradient steps, watches them and saves them. A run composes it from ``[training]`` and the
+    stage's own table."""
 
-    optimiser: Literal["adamw", "muon"] = "adamw"
-    """Muon, for weight matrices, with AdamW for the rest, learns from scratch in about half the steps."""
+    optimiser: Optimiser = "adamw"
+    """"adamw", or "muon": Muon for weight matrices with AdamW for the rest, which learns from scratch in about half the
+    steps."""
     learning_rate: Positive = 1e-3
-    """Peak step size."""
+    """Peak learning rate."""
     epochs: Positive = 1.0
-    """Passes over the rows."""
+    """Passes over the training rows, where ``max_steps`` is unset."""
     max_steps: Count | None = None
-    """Optimiser steps; overrides ``epochs``."""
+    """Optimiser steps; unset means as many as ``epochs`` take."""
     batch_size: Count = 32
-    """Rows (or pairs) per forward pass."""
+    """Rows (or pairs) of one forward pass."""
     accumulation: Count = 1
-    """Forward passes per optimiser step."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Course of the learning rate after warm-up."""
+    """Forward passes of one optimiser step."""
+    schedule: Schedule = "constant"
+    """Course of the learning rate after the warm-up steps."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps over which the learning rate rises from 0."""
+    """Optimiser steps over which the learning rate rises from 0."""
     weight_decay: NonNegative = 0.0
-    """AdamW's decay; at 0, a zero gradient leaves the weights exactly as they are."""
+    """AdamW's weight decay; at 0 a zero gradient leaves the weights exactly as they are."""
     max_grad_norm: NonNegative = 1.0
-    """Gradients are clipped to this norm, policy and value head together; 0 clips nothing."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the forward pass; bfloat16 means mixed precision."""
+    """Norm to which gradients are clipped, those of policy and value head together; 0 clips nothing."""
+    precision: Precision = "float32"
+    """Arithmetic of the forward pass; "bfloat16" means mixed precision."""
     attention: Literal["sdpa", "eager"] | None = None
-    """By transformers' names, while it trains; none leaves the model's own. On a CPU, eager attention in bfloat16 is
-    the faster one for rows up to about 400 tokens."""
+    """Attention implementation while the model trains, by transformers' names; unset means the model's own."""
     gradient_checkpointing: bool = False
-    """Recompute activations to save memory, about 20 % slower."""
+    """Recomputes activations in the backward pass, which saves memory and takes about 20 % more time."""
     log_every: Count = 10
-    """Steps per row of metrics."""
+    """Optimiser steps between two rows of metrics."""
     validate_every: Count = 50
-    """Steps between validations, where a validation is given."""
+    """Optimiser steps between two validations, where a validation is given."""
     patience: Annotated[int, Field(ge=0)] = 0
-    """Validations in a row without a new best before training stops; 0 never stops."""
+    """Validations in a row without a new best after which training stops; 0 never stops early."""
     save_every: Count = 100
-    """Steps between checkpoints, where a folder for them is given."""
+    """Optimiser steps between two checkpoints from which an interrupted training resumes."""
     seed: Seed = 0
-    """Orders the rows, and seeds dropout; in a config file the run's, where none is given."""
+    """Seed of the order of rows and of dropout."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -89,21 +77,20 @@ class SFTConfig(OptimiserConfig):
 
 
 @dataclass(frozen=True, config=_STRICT)
-class DPOConfig(OptimiserConfig):
-    """Direct preference optimisation against stored behaviour log-probabilities."""
+class DPOLoss:
+    """The loss of direct preference optimisation."""
 
-    learning_rate: Positive = 2e-4
-    """Peak step size."""
     loss_type: tuple[PreferenceLoss, ...] = ("sigmoid", "sft")
-    """Terms of the loss, by TRL's names. Sigmoid alone may lower the chosen actions' likelihood too (likelihood
-    displacement, Razin et al. 2024); "sft" anchors it: the mean negative log-likelihood, in nats, of all chosen tokens
-    of the batch together (so long actions weigh more), rejected ones not counted."""
+    """Terms of DPO's loss, by TRL's names. "sigmoid" alone may lower the likelihood of the chosen actions too
+    (likelihood displacement, Razin et al. 2024); "sft", the mean negative log-likelihood of all chosen tokens in nats,
+    prevents it."""
     loss_weights: tuple[NonNegative, ...] = (1.0, 0.5)
-    """One weight for each term of ``loss_type``."""
+    """Weight of each term of ``loss_type``."""
     beta: Positive = 0.3
-    """Strength of the pull towards the behaviour policy."""
+    """Strength with which DPO holds the policy close to the policy that sampled the trees."""
     label_smoothing: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    """Chance that a pair's label is wrong, a floor under each pair's own smoothing."""
+    """Least probability that a preference pair is labelled the wrong way round; a pair's own smoothing may be
+    greater."""
 
     @model_validator(mode="after")
     def _weights_match(self) -> Self:
@@ -125,38 +112,31 @@ class DPOConfig(OptimiserConfig):
 
 
 @dataclass(frozen=True, config=_STRICT)
-class GRPOConfig(OptimiserConfig):
-    """Clipped policy gradient on stored actions with advantages computed from trees."""
+class DPOConfig(DPOLoss, OptimiserConfig):
+    """Direct preference optimisation against stored behaviour log-probabilities."""
 
     learning_rate: Positive = 2e-4
-    """Peak step size."""
+    """Peak learning rate."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class GRPOLoss:
+    """The loss of the clipped policy gradient."""
+
     loss_type: PolicyLoss = "dapo"
-    """Which surrogate and which normalisation, by TRL's names. "dapo" divides by the trained tokens of the batch."""
-    importance_sampling: Literal["token", "sequence"] = "token"
-    """Ratio per token, or per sequence (GSPO)."""
-    epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Ratios below 1 - epsilon are clipped."""
+    """Surrogate and normalisation of the policy-gradient loss, by TRL's names; "dapo" divides by the trained tokens of
+    the batch."""
     epsilon_high: Positive | None = None
-    """Ratios above 1 + epsilon_high are clipped; for "cispo" the cap of the ratio itself. By default 0.28 (DAPO's
-    clip-higher), and 5.0 for "cispo"."""
+    """Probability ratios above 1 + epsilon_high are clipped; under "cispo" the ratio itself is capped at epsilon_high.
+    Unset means 0.28 (DAPO's clip-higher), or 5.0 under "cispo"."""
     beta: NonNegative = 0.0
-    """Weight of KL(policy || behaviour), in nats per token: the k3 estimate times the importance ratio, which makes its
-    gradient unbiased (DeepSeek-V3.2)."""
-    entropy: NonNegative = 0.0
-    """Weight of the entropy bonus, mean over trained tokens."""
+    """Weight of KL(policy || behaviour), in nats per token: the k3 estimate times the importance ratio, whose gradient
+    is unbiased (DeepSeek-V3.2)."""
     anchor: NonNegative = 0.0
     """Weight of the mean negative log-likelihood of tokens with a positive advantage."""
-    iterations: Count = 1
-    """Optimiser steps taken on each batch (μ)."""
-    max_completion_tokens: Count | None = None
-    """The constant that "dr_grpo" divides by, in tokens per row; by default the longest row's completion."""
-    batch_size: Annotated[int, Field(ge=2)] = 32
-    """Rows per forward pass; TRL wants two or more."""
     packed: bool = True
-    """Compute what rows of a batch begin with in common once, and draw the rows of a task into one batch. The loss of a
+    """Computes the common beginning of a batch's rows once, and draws the rows of a task into one batch; the loss of a
     batch is the same."""
-    pack_tokens: Count = 2048
-    """Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
 
     @model_validator(mode="after")
     def _cap_is_a_ratio(self) -> Self:
@@ -176,22 +156,40 @@ class GRPOConfig(OptimiserConfig):
 
 
 @dataclass(frozen=True, config=_STRICT)
+class GRPOConfig(GRPOLoss, OptimiserConfig):
+    """Clipped policy gradient on stored actions with advantages computed from trees."""
+
+    learning_rate: Positive = 2e-4
+    """Peak learning rate."""
+    batch_size: Annotated[int, Field(ge=2)] = 32
+    """Rows of one forward pass; TRL needs two or more."""
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Probability ratios below 1 - epsilon are clipped."""
+    importance_sampling: Literal["token", "sequence"] = "token"
+    """Probability ratio of each token, or of each sequence (GSPO)."""
+    iterations: Count = 1
+    """Optimiser steps taken on each batch (μ)."""
+    pack_tokens: Count = 2048
+    """Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class ValueConfig:
     """Fitting the value head alone, on frozen hidden states."""
 
     learning_rate: Positive = 1e-3
-    """Step size of AdamW."""
+    """Learning rate of AdamW."""
     weight_decay: NonNegative = 0.01
-    """AdamW's decay."""
+    """AdamW's weight decay."""
     epochs: Count = 50
     """Most passes over the training positions."""
     batch_size: Count = 256
-    """Positions per step."""
+    """Positions of one optimiser step."""
     forward_batch_size: Count = 32
-    """Rows per forward pass of the frozen policy."""
+    """Rows of one forward pass of the frozen policy."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of tasks kept for early stopping and for the reported numbers."""
+    """Share of the tasks kept for early stopping and for the reported numbers."""
     patience: Count = 5
-    """Epochs in a row without a lower held-out loss before training stops."""
+    """Epochs in a row without a lower held-out loss after which training stops."""
     seed: Seed = 0
-    """Splits the tasks and orders the positions; in a config file the run's, where none is given."""
+    """Seed of the split of the tasks and of the order of positions."""

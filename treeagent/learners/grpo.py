@@ -71,9 +71,8 @@ def train_grpo(
                 epsilon=config.epsilon,
                 epsilon_high=config.clip_high,
                 use_bias_correction_kl=True,
-                entropy_coef=config.entropy,
                 temperature=temperature,
-                max_completion_length=config.max_completion_tokens or longest,
+                max_completion_length=longest,
                 num_generations=config.batch_size,  # rows are not repeated; TRL only wants a divisor of the batch
                 disable_dropout=True,  # behaviour log-probabilities were taken without
             ),

@@ -5,9 +5,9 @@ import torch
 from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
+from treeagent.generators.config import LORA_SCALE, LoraConfig
 from treeagent.generators.quiet import no_old_names
 from treeagent.learners.common import Model
-from treeagent.learners.config import LoraConfig
 from treeagent.types import UserError
 
 
@@ -29,8 +29,7 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
     settings = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=config.rank,
-        lora_alpha=config.alpha,  # type: ignore[arg-type]  # any number will do
-        lora_dropout=config.dropout,
+        lora_alpha=LORA_SCALE * config.rank,  # type: ignore[arg-type]  # any number will do
         target_modules=targets if isinstance(targets, str) else list(targets),
     )
     with torch.random.fork_rng(devices=[]), no_old_names():
@@ -50,11 +49,11 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
 def _refuse_other(model: PeftModel, config: LoraConfig) -> None:
     """A later update cannot change the shape of an adapter, and must not seem to."""
     own = model.active_peft_config
-    found = (own.r, own.lora_alpha, own.lora_dropout)
+    found = own.r
     targets = config.targets if isinstance(config.targets, str) else set(config.targets)
-    if found != (config.rank, config.alpha, config.dropout) or targets not in ("all-linear", own.target_modules):
+    if found != config.rank or targets not in ("all-linear", own.target_modules):
         raise UserError(
-            f"the checkpoint's adapter has rank, alpha and dropout {found} on {sorted(own.target_modules)}, but lora "
-            f"asks for {(config.rank, config.alpha, config.dropout)} on {config.targets}: restore these settings, or "
+            f"the checkpoint's adapter has rank {found} on {sorted(own.target_modules)}, but lora "
+            f"asks for rank {config.rank} on {config.targets}: restore these settings, or "
             "make it part of its base (treeagent merge) to begin another"
         )

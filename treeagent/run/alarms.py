@@ -71,7 +71,7 @@ def imagination_alarms(wanted: float, allowed: float) -> list[str]:
         return []
     return [
         f"imagination: {wanted:.0%} of the trees were to grow in the world model, but its audit allows {allowed:.0%}: "
-        "the others are real; give it more steps to learn from (adapt.seed_tasks, world.sft)"
+        "the others are real; give it more steps to learn from (adapt.seed_tasks, world.training.max_steps)"
     ]
 
 

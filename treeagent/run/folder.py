@@ -18,12 +18,11 @@ COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 
 
-_FREE = {"workers", "engine", "ray.address", "ray.gpus_per_worker", "trackers", "policy.cache_bytes"} | {
-    f"{server}.remote.{key}"
-    for server in ("policy", "world", "world.teacher")
-    for key in ("url", "concurrency", "timeout", "retries", "prompt_price", "generated_price")
-}
-"""Settings on which results do not depend. A run may be resumed with other values of them."""
+_FREE = (
+    *("workers", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
+    *("policy.url", "world.url", "world.teacher.url"),
+)
+"""Settings on which results do not depend, by the start of their keys. A run may be resumed with other values."""
 
 
 class RunError(RuntimeError):
@@ -32,7 +31,7 @@ class RunError(RuntimeError):
 
 def changed_settings(begun: RunConfig, now: RunConfig) -> list[str]:
     """The dotted keys that differ and on which results depend, sorted."""
-    return [key for key in config_difference(begun, now) if key not in _FREE]
+    return [key for key in config_difference(begun, now) if not key.startswith(_FREE)]
 
 
 class Run:

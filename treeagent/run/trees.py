@@ -21,6 +21,6 @@ def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> list[Tree]:
         if tree.text_only:
             raise UserError(
                 f"the tree of task {tree.task.id} in {folder} holds actions without token ids: it was collected with "
-                "policy.remote.text_only, and cannot be learned from; collect with a server that gives token ids"
+                "policy.text_only, and cannot be learned from; collect with a server that gives token ids"
             )
     return trees

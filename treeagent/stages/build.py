@@ -23,6 +23,7 @@ from treeagent.envs.base import Env, ToolSpec
 from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import RemoteConfig, VllmConfig
 from treeagent.generators.grammar import Grammar, make_grammar, openai_tools
 from treeagent.generators.local import LocalGenerator
 from treeagent.search.config import SearchConfig
@@ -99,7 +100,6 @@ def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = Tru
         max_steps=config.environment.max_steps,
         reveal_reward=reveal_reward,
         seed=derive_seed(config.seed, name),
-        snapshot_bytes=config.environment.snapshot_bytes,
     )
 
 
@@ -110,23 +110,26 @@ def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamic
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
     """The actors that play a checkpoint, and its policy in whole turns. Both share one generator."""
-    whole, value = _load_policy(checkpoint, config.policy, known_tools(config))
+    whole, value = _load_policy(
+        checkpoint, config.policy, config.vllm, config.server(config.policy.url), known_tools(config)
+    )
     return make_actors(whole, value, config.search), whole
 
 
 @lru_cache(maxsize=1)
 def _load_policy(
-    checkpoint: Path, settings: PolicyConfig, tools: str
+    checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig, tools: str
 ) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
     """A value head reads hidden states, which only a model in this process gives. Where an engine or a server samples,
     the head runs on a copy of the checkpoint in transformers."""
-    if settings.generator == "remote" and settings.remote.text_only:
-        return _chat_policy(checkpoint, settings, tools), None
+    if settings.generator == "remote" and settings.text_only:
+        return _chat_policy(checkpoint, settings, server, tools), None
     if settings.generator != "local" and not has_head(checkpoint):
-        return _policy(_engine_or_server(checkpoint, settings), load_tokenizer(checkpoint), settings, tools), None
+        served = _engine_or_server(checkpoint, settings, vllm, server)
+        return _policy(served, load_tokenizer(checkpoint), settings, tools), None
     loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map)
     local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
-    generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings)
+    generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server)
     policy = _policy(generator, loaded.tokenizer, settings, tools)
     return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
 
@@ -179,21 +182,21 @@ def conversation(
     return ChatFormat(tokenizer, instructions=told, tools=native, context_tokens=context_tokens), grammar
 
 
-def _engine_or_server(checkpoint: Path, settings: PolicyConfig) -> Generator:
+def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig) -> Generator:
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
 
         base, adapter = base_and_adapter(checkpoint)
-        return engine("policy", base, adapter, settings.vllm, settings.dtype, structured=settings.structured)
+        return engine("policy", base, adapter, vllm, settings.dtype, structured=settings.structured)
     from treeagent.generators.remote import RemoteGenerator
 
-    return RemoteGenerator(settings.remote, str(checkpoint), settings.temperature, structured=settings.structured)
+    return RemoteGenerator(server, str(checkpoint), settings.temperature, structured=settings.structured)
 
 
-def _chat_policy(checkpoint: Path, settings: PolicyConfig, tools: str) -> ChatPolicy:
+def _chat_policy(checkpoint: Path, settings: PolicyConfig, server: RemoteConfig, tools: str) -> ChatPolicy:
     from treeagent.generators.remote import RemoteChat
 
-    chat = RemoteChat(settings.remote, str(checkpoint))
+    chat = RemoteChat(server, str(checkpoint))
     grammar = make_grammar(settings.format)
     told = grammar.instructions(_specs(tools)) if tools else ""
     return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens)
@@ -204,7 +207,7 @@ def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: Sear
     if isinstance(whole, ChatPolicy):
         if search.granularity == "split" or search.critic_weight:
             raise UserError(
-                "search.granularity 'split' and search.critic_weight want token ids, which policy.remote.text_only "
+                "search.granularity 'split' and search.critic_weight want token ids, which policy.text_only "
                 "does not give: leave them out"
             )
         return Actors(whole, whole.greedy(), value)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,11 +85,10 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     spent = Cost()
     places: list[list[int]] = []
     for _ in range(1 + config.collect.resample):
-        cost, ended = _search(config, run, progress, jobs, spent)
-        spent.add(cost)
-        places += [list(job.tasks) for job in jobs if (run.trees / job.shard).exists()]
+        spent.add(_search(config, run, progress, jobs))
+        places += [list(job.tasks) for job in jobs]
         missing = _uninformative(jobs) if config.collect.resample else 0
-        if ended or not missing:
+        if not missing:
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
         jobs = batches(config, run, checkpoint, name, range(start, start + missing), first=jobs[-1].index + 1)
@@ -97,59 +96,36 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
-def _search(
-    config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], before: Cost
-) -> tuple[Cost, bool]:
-    """What these batches cost, and whether a limit of the whole collection was reached. Which batches stay does not
-    depend on which were finished first: the limit counts them in order, and those beyond it are removed."""
-    name, limits = jobs[0].name, config.collect.limits
+def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> Cost:
+    """Search the batches that are not on disk yet; returns what all of them cost."""
+    name = jobs[0].name
     stored = {path.name for path in shards(run.trees, name)}
     waiting = [job for job in jobs if job.shard not in stored]
     finished = {job.index: _stored_cost(job) for job in jobs if job.shard in stored}
     running: dict[int, Cost] = {}
     started = time.perf_counter()
-
-    def spent() -> Cost:
-        whole = Cost()
-        for cost in [*list(running.values()), *list(finished.values())]:
-            whole.add(cost)
-        return whole
-
-    def last_batch() -> int | None:
-        """The index of the batch with which the limit is reached, as far as the batches before it are finished."""
-        budget = replace(before.budget)
-        for job in jobs if limits is not None else ():
-            if job.index not in finished:
-                return None
-            budget.add(finished[job.index].budget)
-            if limits is not None and limits.reached(budget):
-                return job.index
-        return None
-
-    last = last_batch()
     with progress.track("search", sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
 
         def on_event(event: Event) -> None:
             if event.cost is not None and event.index not in finished:
                 running[event.index] = event.cost
-                advance(0, spent().figures(time.perf_counter() - started))
+                advance(0, _sum([*running.values(), *finished.values()]).figures(time.perf_counter() - started))
 
-        for job, cost in run_jobs(search_batch, waiting if last is None else [], config, on_event):
+        for job, cost in run_jobs(search_batch, waiting, config, on_event):
             running.pop(job.index, None)
             finished[job.index] = cost
-            seconds = time.perf_counter() - started
-            advance(len(job.tasks), spent().figures(seconds))
-            run.log(name, {"tasks": len(job.tasks), **spent().metrics(seconds)})
-            last = last_batch()
-            if last is not None:
-                break
-    for job in jobs if last is not None else ():
-        if last is not None and job.index > last:
-            finished.pop(job.index, None)
-            (run.trees / job.shard).unlink(missing_ok=True)
-    running.clear()
-    return spent(), last is not None
+            spent, seconds = _sum([*running.values(), *finished.values()]), time.perf_counter() - started
+            advance(len(job.tasks), spent.figures(seconds))
+            run.log(name, {"tasks": len(job.tasks), **spent.metrics(seconds)})
+    return _sum(finished.values())
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    whole = Cost()
+    for cost in costs:
+        whole.add(cost)
+    return whole
 
 
 def _stored_cost(job: BatchJob) -> Cost:

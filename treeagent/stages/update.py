@@ -14,6 +14,7 @@ from typing import Any
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import Method, RunConfig
 from treeagent.generators.chat import ChatFormat
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
@@ -72,7 +73,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
             checkpoint.model,
             head,
             sample_value_rows(read_trees(run.trees), config, head.reward_range),
-            config.update.value,
+            value_training(config),
             # Each epoch is a step, so that a fit that is repeated replaces its own rows of metrics.
             on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
             on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
@@ -168,6 +169,11 @@ def refuse_held(config: RunConfig, methods: Sequence[Method]) -> None:
         )
 
 
+def value_training(config: RunConfig) -> ValueConfig:
+    """How the value head is fitted."""
+    return ValueConfig(forward_batch_size=config.update.value_batch_size, seed=config.seed)
+
+
 def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
     """``train_policy`` in ``update.processes`` processes. Returns what it returns.
 
@@ -177,7 +183,7 @@ def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
     update = job.config.update
     if update.processes == 1:
         return train_policy(job, emit)
-    check_accelerate(job.config, job.method)
+    check_accelerate(job.config)
     job.scratch.mkdir(parents=True, exist_ok=True)
     return launch(
         train_policy,
@@ -190,15 +196,15 @@ def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
     )
 
 
-def check_accelerate(config: RunConfig, method: Method) -> None:
+def check_accelerate(config: RunConfig) -> None:
     """Check ``update.accelerate_config``, if it is set.
 
     Raises:
-        UserError: the update by ``method`` cannot train with it.
+        UserError: an update cannot train with it.
     """
     path = config.update.accelerate_config
     if path is not None:
-        precision = getattr(config.update, method).precision
+        precision = config.training.precision
         check_accelerate_config("update.accelerate_config", path, precision, on_cpu=_on_cpu(config))
 
 
@@ -220,15 +226,16 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         UserError: the trees are another model's, or a setting does not fit.
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
-    update, checkpoint = job.config.update, load_checkpoint(job.checkpoint, device_map=_place(job.config))
-    head = value_head(checkpoint, job.config)
-    seed = derive_seed(job.config.seed, "lora")
-    checkpoint = replace(checkpoint, model=with_adapter(checkpoint.model, update.lora, seed))
+    config, update = job.config, job.config.update
+    checkpoint = load_checkpoint(job.checkpoint, device_map=_place(config))
+    head = value_head(checkpoint, config)
+    seed = derive_seed(config.seed, "lora")
+    checkpoint = replace(checkpoint, model=with_adapter(checkpoint.model, config.policy.lora, seed))
     trees = informative(read_trees(job.trees, job.names), update.keep_trees)
     refuse_foreign(trees, checkpoint, job)
     read_ends(trees, make_chat(checkpoint, job.config))
     value_rows = sample_value_rows(trees, job.config, head.reward_range)
-    check_value_rows(head, value_rows, update.value)  # fails before the policy is trained, not after
+    check_value_rows(head, value_rows, value_training(config))  # fails before the policy is trained, not after
     hooks = Hooks(
         on_metrics=lambda metrics: emit(Event(job.out.name, metrics=metrics)),
         on_progress=lambda done, total: emit(Event(job.out.name, done=done, total=total)),
@@ -239,14 +246,16 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     match job.method:
         case "rft":
             imitated = [row for tree in trees for row in imitation_rows(tree, update.targets)]
-            result = train_sft(model, tokenizer, imitated, update.rft, **hooks)
+            result = train_sft(model, tokenizer, imitated, config.learner(SFTConfig, update.rft), **hooks)
         case "dpo":
             pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs)]
-            result = train_dpo(model, tokenizer, pairs, update.dpo, temperature=temperature, **hooks)
+            dpo = config.learner(DPOConfig, update.dpo)
+            result = train_dpo(model, tokenizer, pairs, dpo, temperature=temperature, **hooks)
         case "grpo":
             scored = list(scored_rows(trees, update.advantages))
-            result = train_grpo(model, tokenizer, scored, update.grpo, temperature=temperature, **hooks)
-    fitted = led(model, lambda: fit_value(model, head, value_rows, update.value), leads=leads)
+            grpo = config.learner(GRPOConfig, update.grpo)
+            result = train_grpo(model, tokenizer, scored, grpo, temperature=temperature, **hooks)
+    fitted = led(model, lambda: fit_value(model, head, value_rows, value_training(config)), leads=leads)
     weights = whole_weights(model)
     if fitted is None:
         return {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import RunConfig
+from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.lora import with_adapter
@@ -61,6 +62,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             f"none of {taken} demonstrations that took a step is within warm_start.max_tokens "
             f"({settings.max_tokens}): raise it"
         )
+    sft = config.learner(SFTConfig, settings.training)
     before, after = run.checkpoints / ".warm_start_world", run.checkpoints / ".warm_start"
     with logged(run.log, progress) as on_event:
 
@@ -75,8 +77,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             return train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, head=head, **hooks)
 
         if early.wants("world"):
-            train_on(world, replace(settings.sft, max_steps=early.world_steps), "warm_start_world", before, None)
-        result = train_on([*rows, *reflected], settings.sft, "warm_start", after, checkpoint.head)
+            train_on(world, replace(sft, max_steps=early.world_steps), "warm_start_world", before, None)
+        result = train_on([*rows, *reflected], sft, "warm_start", after, checkpoint.head)
     save_checkpoint(checkpoint, out)
     outcomes = [each.outcome for each in told if each.outcome is not None]
     run.finish(
@@ -103,11 +105,12 @@ def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Ch
     if config.policy.model is not None:
         checkpoint = load_checkpoint(config.policy.model, device_map=config.policy.device_map)
         head = value_head(checkpoint, config)
-        adapted = with_adapter(checkpoint.model, config.warm_start.lora, derive_seed(config.seed, "lora"))
+        adapted = with_adapter(checkpoint.model, config.policy.lora, derive_seed(config.seed, "lora"))
         return Checkpoint(adapted, checkpoint.tokenizer, head)
     texts = [text for tree in demonstrations for text in _texts(config, tree)]
-    tokenizer = train_tokenizer(texts, config.policy.scratch)
-    model = random_model(tokenizer, config.policy.scratch, derive_seed(config.seed, "weights"))
+    shape = ScratchConfig(**asdict(config.policy.scratch))
+    tokenizer = train_tokenizer(texts, shape)
+    model = random_model(tokenizer, shape, derive_seed(config.seed, "weights"))
     begun = Checkpoint(model, tokenizer)
     return replace(begun, head=value_head(begun, config))
 

@@ -13,6 +13,7 @@ from typing import Any
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.imagination.load import (
     make_encoder,
@@ -23,6 +24,7 @@ from treeagent.imagination.load import (
     teacher,
     wording,
 )
+from treeagent.learners.config import SFTConfig
 from treeagent.learners.likelihood import hard_rows
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
@@ -66,8 +68,7 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
         run.forget("world")
     if not run.is_done("world"):
         require_device("world.device_map", config.world.device_map)
-        require_device("world.encoder.device", config.world.encoder.device)
-        require_world(config.world)
+        require_world(config)
         make_encoder(config, out)
         write_atomic(kept, dump_config(config).encode())
     return fit(config, run, progress, out)
@@ -133,7 +134,7 @@ def _train(
     memory: ReplayBuffer,
 ) -> dict[str, Any]:
     """Write the weights; returns what is worth remembering."""
-    settings = config.world
+    settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
     reasons, taught = _taught(config, run, progress, learnt)
     if last is None:
         checkpoint = _initial_checkpoint(config, learnt, reasons)
@@ -147,7 +148,7 @@ def _train(
 
     def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
         name = folder.name.removeprefix(".")
-        sft = replace(settings.sft, max_steps=steps, learning_rate=rate)
+        sft = replace(fitting, max_steps=steps, learning_rate=rate)
         hooks = Hooks(
             on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
             on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
@@ -164,10 +165,10 @@ def _train(
         )
     given = sum(settings.end_rows if one.terminated else 1 for one in learnt)
     with logged(run.log, progress) as on_event:
-        steps, rate = settings.sft.max_steps if last is None else settings.refit_steps, settings.sft.learning_rate
+        steps, rate = fitting.max_steps if last is None else settings.refit_steps, fitting.learning_rate
         facts: dict[str, Any] = {"update": learn(rows, steps, plain, rate)}
         if settings.hard_steps and (ends := rows_of([one for one in learnt if one.terminated])):
-            count = settings.hard_steps * settings.sft.batch_size * settings.sft.accumulation // 2
+            count = settings.hard_steps * fitting.batch_size * fitting.accumulation // 2
             seed = derive_seed(config.seed, f"{out.name}-hard")
             drawn = hard_rows(checkpoint.model, ends, count, seed)
             mixed = [*drawn, *random.Random(seed).choices(rows, k=count)]
@@ -195,7 +196,7 @@ def _taught(
     settings = config.world.teacher
     if settings is None:
         return {}, {}
-    writer, path = teacher(settings), run.path / "teacher.sqlite"
+    writer, path = teacher(config, settings), run.path / "teacher.sqlite"
     with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
         lessons = explain(learnt, writer, wording(config), path, settings.model, config.seed, advance)
     asked = len(lessons.reasons) + lessons.unexplained
@@ -265,5 +266,6 @@ def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons
         return Checkpoint(adapted, loaded.tokenizer, None)
     prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
     answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
-    tokenizer = train_tokenizer(chain(prompts, answers), settings.scratch)
-    return Checkpoint(random_model(tokenizer, settings.scratch, derive_seed(config.seed, "world")), tokenizer, None)
+    shape = ScratchConfig(**asdict(settings.scratch))
+    tokenizer = train_tokenizer(chain(prompts, answers), shape)
+    return Checkpoint(random_model(tokenizer, shape, derive_seed(config.seed, "world")), tokenizer, None)

@@ -20,14 +20,14 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class EncoderConfig:
-    """What tells which steps are similar."""
+    """How similar steps are found."""
 
     kind: Literal["lexical", "sentence-transformers", "hidden-states"] = "lexical"
-    """By the words that they share, by a model of sentence-transformers, or by a language model's hidden states."""
+    """What two steps are compared by: "lexical" is the words that they share, "sentence-transformers" a model of that
+    library, "hidden-states" a language model's hidden states."""
     model: str | None = None
-    """Its folder or hub name; none takes the hidden states of the run's own policy, RUN/checkpoints/warm."""
-    device: str = "cpu"
-    """Where that runs, such as "cuda"."""
+    """Folder or hub name of the encoder's model; unset takes the hidden states of the run's own policy,
+    RUN/checkpoints/warm."""
 
     @model_validator(mode="after")
     def _named(self) -> Self:

@@ -14,8 +14,6 @@ from treeagent.world_model.wording import RESET, Answer, Wording
 
 _ROUNDING = 0.01
 """Of an episode's rewards, each of which is told in three decimals."""
-_DOUBT = "the world model is not sure enough"
-"""How the ``error`` of a transition begins whose answer can be read, but is not believed by the model itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +23,6 @@ class Draft:
     text: str
     error: str = ""
     """Why there is no whole text: the prompt is too long, or the answer was cut off."""
-    confidence: float = 1.0
-    """Probability of its least likely token; 1 where the writer does not tell."""
 
 
 class Writer(Protocol):
@@ -76,7 +72,6 @@ class ExperienceModel:
         memory: where similar steps come from.
         examples: k, how many of them a prompt shows.
         attempts: times that a step is asked for; more than one helps where the writer samples.
-        confidence: least one of an answer that ends the episode, in [0, 1].
         return_range: the least and the greatest return of an episode that can be true.
         reveal_reward: False withholds every reward, as at evaluation.
         format: of the agent's turns; None where a turn is its call alone, as an ``ImaginedEnv``'s is.
@@ -93,7 +88,6 @@ class ExperienceModel:
         memory: Retriever | None = None,
         examples: int = 0,
         attempts: int = 1,
-        confidence: float = 0.0,
         return_range: tuple[float, float] = (0.0, 1.0),
         reveal_reward: bool = True,
         format: Format | None = "react",
@@ -114,7 +108,6 @@ class ExperienceModel:
         self._max_steps = max_steps
         self._examples = examples
         self._attempts = attempts
-        self._confidence = confidence
         self._return_range = return_range
         self._reveal_reward = reveal_reward
         self._format = format
@@ -198,8 +191,6 @@ class ExperienceModel:
         answer = draft.error or self.wording.read(draft.text)
         if isinstance(answer, str):
             return answer
-        if answer.terminated and draft.confidence < self._confidence:
-            return f"{_DOUBT} of this end: its confidence is {draft.confidence:.2f}, not {self._confidence:g}"
         low, high = self._return_range
         returned = min(max(earned + answer.reward, low), high)
         if abs(earned + answer.reward - returned) > _ROUNDING:
@@ -219,7 +210,6 @@ class ExperienceModel:
                 invalid=True,
                 cost=0,
                 error=answer,
-                doubted=answer.startswith(_DOUBT),
             )
         messages = (*state.messages, said, Message("user", answer.observation))
         after = State(state.task, messages, snapshot=_Earned(_earned(state) + answer.reward))

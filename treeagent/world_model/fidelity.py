@@ -365,7 +365,7 @@ async def audit(
     asked = [Pair(one, said) for one, said in zip(kept, await _ask(model, kept), strict=True)]
     pairs = [pair for pair in asked if not pair.said.doubted]
     if kept and not pairs:
-        raise UserError(f"the world model is not sure of one of {len(kept)} held-out steps: lower world.confidence")
+        raise UserError(f"the world model is sure of none of {len(kept)} held-out steps: train it longer")
     overall, tellable = judge(pairs), [pair for pair in pairs if kind(pair.real) not in free]
 
     def table(keyed: Iterable[tuple[Any, Pair]]) -> dict[Any, Figures]:

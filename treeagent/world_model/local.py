@@ -1,6 +1,5 @@
 """A model in this process as a world model's writer, and its hidden states as an encoder."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,7 +46,7 @@ class LocalWriter:
         text, count = self.chat.decode(sample.token_ids), len(sample.token_ids)
         if sample.token_ids[-1] != self.chat.stop_id:
             return Draft(text, f"the answer was cut off after {count} tokens")
-        return Draft(text, confidence=math.exp(min(sample.logprobs)))
+        return Draft(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class SentenceEncoder:
             reason = str(error).partition("\n")[0]
             raise UserError(
                 f"world.encoder.model {name!r} cannot be loaded ({reason}): name a model of sentence-transformers, "
-                "and a world.encoder.device that this machine has"
+                "and a world.device_map that this machine has"
             ) from error
 
     def encode(self, texts: Sequence[str]) -> Vectors:
