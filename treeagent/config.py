@@ -492,11 +492,6 @@ class RunConfig:
                 "that has begun to its format: set policy.generator=local, search.granularity=step, or "
                 "policy.structured=false"
             )
-        if self.policy.context == "drop" and self.search.transpositions != "off":
-            raise ValueError(
-                "search.transpositions takes a state's tokens from one of another history, of which policy.context "
-                "'drop' may have left something out: leave one out"
-            )
         if self.policy.context == "drop" and self.update.pairs.rule == "trajectory":
             raise ValueError(
                 "update.pairs.rule 'trajectory' wants one prompt before all actions of a path, which policy.context "
