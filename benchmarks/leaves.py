@@ -21,8 +21,6 @@ from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.types import Task
 
-InFlight = Literal["wu_uct", "virtual_loss"]
-
 
 def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray[np.bool_], float]:
     """Which of the trees a search succeeds in, and its batches a tree."""
@@ -44,30 +42,16 @@ def measure(count: int, simulations: int, selection: Literal["puct", "uct", "gum
     """Print the table."""
     trees = [KnownTree(seed) for seed in range(count)]
     print(f"{selection}, {simulations} simulations, {count} trees")
-    print("in flight       leaves  success  lost             batches")
-    for in_flight in ("wu_uct", "virtual_loss"):
-        alone: NDArray[np.bool_] | None = None
-        for leaves in (1, 2, 4, 8):
-            found, batches = successes(trees, settings(simulations, selection, in_flight, leaves))
-            alone = found if alone is None else alone
-            lost = alone.astype(float) - found
-            error = lost.std() / count**0.5 / alone.mean()
-            print(
-                f"{in_flight:15} {leaves:6} {found.mean():8.1%} "
-                f"{lost.mean() / alone.mean():6.1%} ± {error:5.1%} {batches:8.1f}"
-            )
-
-
-def settings(
-    simulations: int, selection: Literal["puct", "uct", "gumbel"], in_flight: InFlight, leaves: int
-) -> SearchConfig:
-    return SearchConfig(
-        limits=Limits(simulations=simulations),
-        selection=selection,
-        in_flight=in_flight,
-        leaves=leaves,
-        skip_exhausted=False,
-    )
+    print("leaves  success  lost             batches")
+    alone: NDArray[np.bool_] | None = None
+    for leaves in (1, 2, 4, 8):
+        limits = Limits(simulations=simulations)
+        config = SearchConfig(limits=limits, selection=selection, leaves=leaves, skip_exhausted=False)
+        found, batches = successes(trees, config)
+        alone = found if alone is None else alone
+        lost = alone.astype(float) - found
+        error = lost.std() / count**0.5 / alone.mean()
+        print(f"{leaves:6} {found.mean():8.1%} {lost.mean() / alone.mean():6.1%} ± {error:5.1%} {batches:8.1f}")
 
 
 if __name__ == "__main__":

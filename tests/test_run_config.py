@@ -70,7 +70,6 @@ def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
             "policy.text_only=true",
             "policy: context is 'drop', which counts tokens, but remote.text_only has none",
         ),
-        ("search.transpositions=value", "the config: search.transpositions takes a state's tokens from one of another"),
         (
             "update.pairs.rule=trajectory",
             "the config: update.pairs.rule 'trajectory' wants one prompt before all actio",
@@ -103,7 +102,7 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
         ("search.limits.simulations=8.0", "search.limits.simulations is 8.0, but must be a valid integer: correct it"),
         ("search.discount=1.5", "search.discount is 1.5, but must be less than or equal to 1: correct it"),
         ("search.skip_exhausted=1", "search.skip_exhausted is 1, but must be a valid boolean: correct it"),
-        ("search.merge=all", "search.merge is \"all\", but must be 'text' or 'call': correct it"),
+        ("search.granularity=all", "search.granularity is \"all\", but must be 'step' or 'split': correct it"),
         ("search=3", "search is 3, but must be a section: correct it"),
         ("world.teacher.temperature=0.5", "world.teacher wants model: set world.teacher.model"),
         ("world.teacher.modl=x", "world.teacher.modl is no setting: did you mean world.teacher.model?"),
@@ -215,7 +214,7 @@ configs = st.builds(
     RunConfig,
     seed=st.integers(0, 2**32 - 1),
     environment=st.builds(EnvironmentConfig, name=st.text(), options=options),
-    search=st.builds(SearchConfig, c_init=st.floats(0, 1e9), merge=st.sampled_from(["text", "call"])),
+    search=st.builds(SearchConfig, c_init=st.floats(0, 1e9), selection=st.sampled_from(["puct", "uct"])),
     collect=st.builds(CollectConfig, tasks=st.integers(1, 10**6)),
     evaluate=st.builds(EvaluateConfig, modes=st.permutations(["greedy", "mcts"]).map(tuple)),
 )

@@ -541,11 +541,6 @@ class RunConfig:
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
             )
-        if self.policy.context == "drop" and self.search.transpositions != "off":
-            raise ValueError(
-                "search.transpositions takes a state's tokens from one of another history, of which policy.context "
-                "'drop' may have left something out: leave one out"
-            )
         if self.policy.context == "drop" and self.update.pairs.rule == "trajectory":
             raise ValueError(
                 "update.pairs.rule 'trajectory' needs one prompt before all actions of a path, which policy.context "

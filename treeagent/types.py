@@ -113,7 +113,7 @@ class State:
     task: Task
     messages: tuple[Message, ...]
     key: str | None = None
-    """Equal keys mean equal futures (transpositions, anchor states); ``None`` where nobody can tell."""
+    """Equal keys mean equal futures (anchor states); ``None`` where it is not known."""
     snapshot: object = field(default=None, compare=False, repr=False)
     """Opaque handle by which the dynamics that made this state finds it again."""
     ended: bool = field(default=False, compare=False)
@@ -149,11 +149,11 @@ class Transition:
 class Proposal:
     """A policy's candidates at one state."""
 
-    context_ids: tuple[int, ...]
+    context_ids: tuple[int, ...] = ()
     """Ids that the state adds after its last assistant message (all of them at the root); the full prompt is the
-    concatenation of contexts and sampled actions along the path."""
-    actions: tuple[Action, ...]
-    """As drawn: duplicates not yet merged."""
+    concatenation of contexts and sampled actions along the path. Empty where the policy reads no tokens."""
+    actions: tuple[Action, ...] = ()
+    """The actions as sampled, duplicates included."""
     error: str = ""
     """Why there are none: the state cannot be read, as one longer than the model's context. No action follows it."""
     left_out: tuple[int, ...] = ()

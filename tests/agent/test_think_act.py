@@ -369,7 +369,7 @@ def grown(temperature: float = 1.0) -> tuple[list[Tree], LocalGenerator]:
     grower = Search(
         SplitPolicy(policy),
         SplitDynamics(EnvDynamics(SHOP, max_steps=5)),
-        SearchConfig(limits=Limits(simulations=30), candidates=4, merge="text"),
+        SearchConfig(limits=Limits(simulations=30), candidates=4),
         HeadValue(policy.generator, policy.chat, head()),
     )
     return asyncio.run(grower.run(TASKS, range(len(TASKS)))), policy.generator

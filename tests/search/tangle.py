@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from toy_search import HashValue, TablePolicy, after, begin, calls, share
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.growth import OnBatch
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -68,18 +68,14 @@ configs = st.builds(
     candidates=st.integers(1, 5),
     selection=st.sampled_from(["puct", "uct", "gumbel"]),
     c_init=st.floats(0, 4),
-    first_play_reduction=st.floats(0, 1),
     value_range=st.sampled_from([None, (0.0, 1.0)]),
-    gumbel_considered=st.integers(1, 5),
-    gumbel_scale=st.sampled_from([0.0, 1.0]),
+    gumbel=st.builds(GumbelConfig, st.integers(1, 5), st.sampled_from([0.0, 1.0])),
     widening=st.sampled_from([None, (1.0, 0.5), (3.0, 0.3)]),
     discount=st.sampled_from([1.0, 0.9]),
     process_weight=st.sampled_from([0.0, 0.3]),
     critic_weight=st.sampled_from([0.0, 0.5]),
     root_noise=st.sampled_from([0.0, 0.25, 1.0]),
     leaves=st.integers(1, 6),
-    in_flight=st.sampled_from(["wu_uct", "virtual_loss"]),
-    transpositions=st.sampled_from(["off", "value", "statistics"]),
     skip_exhausted=st.booleans(),
     prune_invalid=st.booleans(),
 )

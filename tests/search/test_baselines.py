@@ -13,7 +13,7 @@ from toy_search import AllPolicy, ConstantValue, Corridor, HashValue, Maze, Tabl
 from written_world import InOrder, Written
 
 from treeagent.report.show import show_tree
-from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.config import BeamConfig, ChainsConfig, LookaheadConfig, SearchConfig, SearchMethod
 from treeagent.search.decide import Decision, best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -38,10 +38,9 @@ configs = st.builds(
     candidates=st.integers(1, 4),
     discount=st.sampled_from([1.0, 0.9]),
     leaves=st.integers(1, 4),
-    beam_width=st.integers(1, 3),
-    initial_chains=st.integers(1, 3),
-    expansions=st.integers(1, 3),
-    lookahead_depth=st.integers(1, 3),
+    beam=st.builds(BeamConfig, st.integers(1, 3)),
+    chains=st.builds(ChainsConfig, st.integers(1, 3), st.integers(1, 3)),
+    lookahead=st.builds(LookaheadConfig, st.integers(1, 3)),
 )
 mazes = st.builds(Maze, end_share=st.floats(0.1, 0.6), limit_share=st.floats(0.1, 0.4), withheld=st.booleans())
 seeds = st.integers(0, 2**63 - 1)
@@ -141,7 +140,7 @@ def one_simulation(config: SearchConfig, longest: int) -> tuple[int, int]:
     if config.method in CHAINS:
         return longest, longest
     if config.method == "lookahead":
-        inner = sum(config.candidates**depth for depth in range(config.lookahead_depth))
+        inner = sum(config.candidates**depth for depth in range(config.lookahead.depth))
         return inner, inner
     return 1, 1
 

@@ -10,7 +10,7 @@ from toy_search import ConstantValue, HashValue, Maze, TablePolicy, Treasure, di
 from written_world import InOrder, Written, said, statistics
 
 from treeagent.search.chains import BestOfN, Chains, RandomExpand
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import ChainsConfig, SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Tree, path_return
@@ -38,8 +38,7 @@ def expanded(dynamics: Dynamics, *, chains: int, expansions: int, rounds: int, s
     config = SearchConfig(
         method="random_expand",
         limits=Limits(simulations=chains * (rounds * expansions + 1)),
-        initial_chains=chains,
-        expansions=expansions,
+        chains=ChainsConfig(chains, expansions),
         leaves=leaves,
     )
     return grown(RandomExpand(TablePolicy(WORDS), dynamics, config, HashValue()), seed)

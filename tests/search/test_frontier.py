@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toy_search import begin, task
 from written_world import InOrder, Written, said, statistics
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import BeamConfig, SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.frontier import Beam, BestFirst, Frontier
 from treeagent.search.growth import Growth, backup
@@ -37,7 +37,7 @@ def best_first(world: Written, simulations: int, policy: InOrder = AB, **others:
 
 def config(simulations: int, policy: InOrder, width: int = 2, **others: Any) -> SearchConfig:
     return SearchConfig(
-        limits=Limits(simulations=simulations), candidates=len(policy.words), beam_width=width, **others
+        limits=Limits(simulations=simulations), candidates=len(policy.words), beam=BeamConfig(width), **others
     )
 
 

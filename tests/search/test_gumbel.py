@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import AllPolicy, HashValue, Maze, act, after, begin, grow, task
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.gumbel import (
     best_root_edge,
     considered_visits,
@@ -85,8 +85,6 @@ def test_the_transformed_values_by_hand() -> None:
     wide = node(edge(0.5, 3, 3.0), edge(0.3, 1, -1.0), edge(0.2), value=-0.2)
     assert mixed_value(wide) == pytest.approx((-0.2 + 4 * (1.5 - 0.3) / 0.8) / 5)  # 1.16
     assert transformed_values(wide, GUMBEL) == pytest.approx([5.3, 0.0, 5.3 * 2.16 / 4])
-    other = SearchConfig(selection="gumbel", gumbel_visit_offset=1.0, gumbel_value_scale=0.5)
-    assert transformed_values(here, other) == pytest.approx([2.0, 0.0, 1.08])  # (1 + 3) * 0.5
     assert transformed_values(node(edge(1.0), value=0.2), GUMBEL) == [0.0]
 
 
@@ -160,8 +158,7 @@ def gumbel(simulations: int, considered: int = 16, scale: float = 1.0, leaves: i
     return SearchConfig(
         limits=Limits(simulations=simulations),
         selection="gumbel",
-        gumbel_considered=considered,
-        gumbel_scale=scale,
+        gumbel=GumbelConfig(considered=considered, noise=scale),
         leaves=leaves,
         skip_exhausted=False,
     )
@@ -237,7 +234,7 @@ class Trap(Maze):
 
 def test_exhausted_actions_hand_their_turns_on() -> None:
     """The trap scores highest, is not revisited, and no simulation is lost."""
-    config = SearchConfig(limits=Limits(simulations=12), selection="gumbel", gumbel_scale=0.0)
+    config = SearchConfig(limits=Limits(simulations=12), selection="gumbel", gumbel=GumbelConfig(noise=0.0))
     [tree] = grow(AllPolicy("a", "b", "c"), Trap(0.0, 0.0), config, HashValue())
     visits = [edge.visits for edge in tree.root.edges]
     assert (visits[0], sum(visits)) == (1, 12)

@@ -1,7 +1,7 @@
 """Several simulations of one tree in flight at once."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
@@ -18,17 +18,6 @@ from treeagent.types import Action, State, Task, Transition
 
 ENDLESS = Maze(end_share=0.0, limit_share=0.0)
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
-
-
-@settings(deadline=None, max_examples=50)
-@given(configs, worlds, seeds)
-def test_alone_in_flight_there_is_nothing_to_keep_apart(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """With one leaf the tree is the same whatever ``in_flight`` says."""
-    counted, lost = (
-        search(replace(config, leaves=1, in_flight=in_flight), world, [task()], [seed])[0]
-        for in_flight in ("wu_uct", "virtual_loss")
-    )
-    assert digest(counted) == digest(lost)
 
 
 @settings(deadline=None, max_examples=50)

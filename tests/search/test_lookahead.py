@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toy_search import HashValue, Maze, TablePolicy, task
 from written_world import InOrder, Written, said, statistics, where
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import LookaheadConfig, SearchConfig
 from treeagent.search.decide import most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.lookahead import Lookahead
@@ -18,7 +18,9 @@ from treeagent.types import Action, Dynamics, State, Task, Transition
 
 
 def ahead(world: Written, depth: int, simulations: int = 50, *, leaves: int = 1) -> Tree:
-    config = SearchConfig(limits=Limits(simulations=simulations), candidates=2, lookahead_depth=depth, leaves=leaves)
+    config = SearchConfig(
+        limits=Limits(simulations=simulations), candidates=2, lookahead=LookaheadConfig(depth), leaves=leaves
+    )
     return grown(Lookahead(InOrder("ab"), world, config, world))
 
 
@@ -115,7 +117,7 @@ def test_nothing_is_looked_at_after_an_error() -> None:
 
 def test_equals_go_to_the_likelier_path() -> None:
     policy = InOrder("ab", {"a": -2.0, "b": -0.1})
-    config = SearchConfig(limits=Limits(simulations=2), candidates=2, lookahead_depth=2)
+    config = SearchConfig(limits=Limits(simulations=2), candidates=2, lookahead=LookaheadConfig(2))
     assert said(most_visited_path(grown(Lookahead(policy, Written(), config)))) == "bb"
 
 
@@ -133,7 +135,7 @@ def test_looks_side_by_side_lead_to_the_same_actions() -> None:
 )
 def test_the_most_visited_path_is_the_one_that_was_taken(depth: int, candidates: int, maze: Maze, seed: int) -> None:
     """Checked against a plain loop over the finished tree, which looks as far ahead and takes the best."""
-    config = SearchConfig(limits=Limits(simulations=2000), candidates=candidates, lookahead_depth=depth)
+    config = SearchConfig(limits=Limits(simulations=2000), candidates=candidates, lookahead=LookaheadConfig(depth))
     tree = grown(Lookahead(TablePolicy({"a": 0.4, "b": 0.3, "c": 0.3}), maze, config, HashValue()), seed)
     taken: list[Edge] = []
     node = tree.root
@@ -174,7 +176,7 @@ class From:
 def test_replanning_in_a_model_from_what_really_happened() -> None:
     """The model takes ab for an end. Once there it has another look, and knows what ends the episode really."""
     model, world = Written(ends={"ab": 0.9, "abb": 1.0}), Written(ends={"abb": 1.0})
-    config = SearchConfig(limits=Limits(simulations=50), candidates=2, lookahead_depth=2)
+    config = SearchConfig(limits=Limits(simulations=50), candidates=2, lookahead=LookaheadConfig(2))
     plans: list[str] = []
 
     async def episode() -> tuple[str, float | None]:

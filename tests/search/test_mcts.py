@@ -63,7 +63,7 @@ def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int) -> No
     assert tree.budget.simulations == config.limits.simulations or tree.root.exhausted
     nodes = list(tree.nodes())
     assert tree.budget.environment_steps == len(nodes) - 1
-    assert tree.budget.estimates == len(nodes) or config.transpositions != "off"
+    assert tree.budget.estimates == len(nodes)
     assert tree.budget.proposals == sum(bool(node.edges) for node in nodes) or config.widening is not None
     for path, node in tree.walk():
         assert sum(edge.prior for edge in node.edges) == pytest.approx(1.0 if node.edges else 0.0)
@@ -111,7 +111,7 @@ def test_every_node_has_its_own_value_and_context(config: SearchConfig, world: T
     trees = search(config, world, TASKS[:3], [seed, seed + 1, seed])
     for tree in trees:
         for node in tree.nodes():
-            assert node.value == PlaceValue.of(node.state) or config.transpositions == "statistics"
+            assert node.value == PlaceValue.of(node.state)
             assert node.context_ids == (len(node.state.messages), 7)
             assert node.state.task is tree.task
 

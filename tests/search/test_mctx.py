@@ -15,7 +15,8 @@ import pytest
 from mctx_golden import CASES_OF_A_SHAPE, GOLDEN, SHAPES, Case, Result, by_mctx, cases
 from toy_search import task
 
-from treeagent.search.config import SearchConfig
+from treeagent.search import gumbel, puct
+from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.gumbel import best_root_edge, considered_visits, gumbel_noise, improved_policy
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -57,8 +58,28 @@ def place(state: State) -> int:
     return int(state.messages[-1].content)
 
 
+CONSTANTS = {
+    "c_base": (puct, "C_BASE"),
+    "first_play_reduction": (puct, "FIRST_PLAY_REDUCTION"),
+    "gumbel_visit_offset": (gumbel, "VISIT_OFFSET"),
+    "gumbel_value_scale": (gumbel, "VALUE_SCALE"),
+}
+"""Settings of a case that are constants of treeagent: the formulas must agree with mctx at other values, too."""
+
+
 def by_treeagent(case: Case) -> Result:
-    limits, settings = Limits(simulations=case["simulations"]), case["settings"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, (module, constant) in CONSTANTS.items():
+            if name in case["settings"]:
+                patch.setattr(module, constant, case["settings"][name])
+        return _searched(case)
+
+
+def _searched(case: Case) -> Result:
+    settings = {name: value for name, value in case["settings"].items() if name not in CONSTANTS}
+    if case["method"] == "gumbel":
+        settings["gumbel"] = GumbelConfig(settings.pop("gumbel_considered"), settings.pop("gumbel_scale"))
+    limits = Limits(simulations=case["simulations"])
     config = SearchConfig(limits=limits, selection=case["method"], candidates=1, skip_exhausted=False, **settings)
     world = World(case)
     [tree] = asyncio.run(Search(world, world, config, world).run([task()], [case["seed"]]))

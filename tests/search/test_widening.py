@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from toy_search import AllPolicy, HashValue, Maze, TablePolicy, act, calls, digest, grow, task
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import draw, plant
+from treeagent.search.growth import expand, plant
 from treeagent.search.limits import Limits
 from treeagent.types import Action, Proposal, State, derive_seed
 
@@ -105,11 +105,11 @@ def test_what_was_found_is_kept() -> None:
     """Of a, b, a, c drawn one after another: a and b keep their place, visits and child; priors are those of three."""
     [growth] = asyncio.run(plant(ENDLESS, [task()], [0]))
     policy, config, root = Scripted(["b", "a", "b", "c"]), widening(9, 2, 1.0, 0.5), growth.tree.root
-    asyncio.run(draw(policy, [(growth, root)], 2, config))
+    asyncio.run(expand(policy, [(growth, root)], 2, config))
     first, second = root.edges
     assert [edge.prior for edge in root.edges] == pytest.approx([3 / 7, 4 / 7])
     first.visits, first.value_sum = 3, 1.5
-    asyncio.run(draw(policy, [(growth, root)], 2, config))
+    asyncio.run(expand(policy, [(growth, root)], 2, config))
     assert root.edges[:2] == [first, second]
     assert [edge.action.text for edge in root.edges] == ["b", "a", "c"]
     assert [edge.prior for edge in root.edges] == pytest.approx([3 / 9, 4 / 9, 2 / 9])

@@ -17,7 +17,7 @@ from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.grammar import ReAct
 from treeagent.run.outcomes import Outcome, summarise, wilson_interval
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.node import Budget, Edge, Tree
@@ -214,11 +214,11 @@ def test_best_of_n_keeps_to_other_limits_too() -> None:
 
 @pytest.mark.parametrize(
     "noisy",
-    [replace(SEARCH, root_noise=0.5), replace(SEARCH, selection="gumbel", gumbel_scale=3.0)],
+    [replace(SEARCH, root_noise=0.5), replace(SEARCH, selection="gumbel", gumbel=GumbelConfig(noise=3.0))],
     ids=["puct", "gumbel"],
 )
 def test_noise_is_for_training(noisy: SearchConfig) -> None:
-    tasks, quiet = SHOP.tasks("test", 5), replace(noisy, root_noise=0.0, gumbel_scale=0.0)
+    tasks, quiet = SHOP.tasks("test", 5), replace(noisy, root_noise=0.0, gumbel=GumbelConfig(noise=0.0))
     actors = Actors(Shopper(), Shopper(greedy=True), Taste())
     blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
     played = [

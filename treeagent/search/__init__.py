@@ -1,1 +1,71 @@
-"""Tree search for language agents. Knows states, actions, visits and values; no model, no environment."""
+"""Tree search for language agents.
+
+A search asks a ``Policy`` for actions, a ``Dynamics`` for what they lead to and, if there is one, a ``Value`` for V(s)
+(three protocols of ``treeagent.types``). It knows no model and no environment:
+
+    search = Search(policy, dynamics, SearchConfig(Limits(simulations=100)))
+    [tree] = asyncio.run(search.run([task], seeds=[0]))
+    plan = [edge.action.text for edge in best_path(tree)]
+
+``Search`` is MCTS. ``make_search`` gives the method that ``SearchConfig.method`` names, best-of-N and beam search among
+them. A ``Tree`` holds a ``Node`` for each state and an ``Edge`` for each action; ``to_record`` and ``from_record`` turn
+it into JSON values and back.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treeagent.search.config import SearchConfig
+    from treeagent.search.decide import best_path, most_visited_path
+    from treeagent.search.limits import Limits
+    from treeagent.search.mcts import Search
+    from treeagent.search.methods import make_search
+    from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
+    from treeagent.search.record import from_record, to_record
+    from treeagent.search.values import MixedValue, RolloutValue
+
+_HOMES = {
+    "Budget": "node",
+    "Edge": "node",
+    "Limits": "limits",
+    "MixedValue": "values",
+    "Node": "node",
+    "RolloutValue": "values",
+    "Search": "mcts",
+    "SearchConfig": "config",
+    "Tree": "node",
+    "best_path": "decide",
+    "from_record": "record",
+    "make_search": "methods",
+    "most_visited_path": "decide",
+    "path_return": "node",
+    "succeeds": "node",
+    "to_record": "record",
+}
+
+__all__ = [
+    "Budget",
+    "Edge",
+    "Limits",
+    "MixedValue",
+    "Node",
+    "RolloutValue",
+    "Search",
+    "SearchConfig",
+    "Tree",
+    "best_path",
+    "from_record",
+    "make_search",
+    "most_visited_path",
+    "path_return",
+    "succeeds",
+    "to_record",
+]
+
+
+def __getattr__(name: str) -> object:
+    # A module is imported when one of its names is first used: reading a stored tree needs neither NumPy nor pydantic.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,43 +1,44 @@
-"""The loop that the baselines share: in each batch every tree asks for what it needs next, and all are served together.
+"""The loop that the baselines share.
 
-A method is a generator over one tree. It knows no other tree, no policy and no dynamics; limits and errors meet it in
-``room`` alone, so that every method is cut off in the same way.
+A baseline is a generator over one tree (``grow``). It yields what it needs next: candidates, steps or estimates. The
+loop collects these requests from all trees, serves them together in one batch, and lets each generator go on. So a
+method reads as if it searched one tree alone, and still shares its model calls with all others.
+
+A generator asks ``room`` how many simulations it may start. Limits and errors act there alone, so that every method is
+cut off in the same way.
 """
 
 import asyncio
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from treeagent.search.config import SearchConfig
 from treeagent.search.growth import (
     Growth,
-    OnBatch,
+    Searcher,
     backup,
-    draw,
     end,
     estimate_nodes,
+    expand,
     note_success,
-    plant,
     share_time,
     take_step,
 )
-from treeagent.search.node import Edge, Tree
-from treeagent.types import Critic, Dynamics, Policy, Task, Value
+from treeagent.search.node import Edge
 
 Path = list[Edge]
-"""The edges from a tree's root to where it is grown next."""
+"""The edges from the root to a place in the tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a tree asks of a batch: candidates at the end of each path, a step through each path's last edge, or V(s)
-    at the end of each."""
+    """What a tree needs of the next batch: candidates at the end of each path (expand), a step through the last edge of
+    each path, or an estimate of V(s) at the end of each path."""
 
-    kind: Literal["draw", "step", "estimate"]
+    kind: Literal["expand", "step", "estimate"]
     paths: Sequence[Path]
 
 
@@ -48,51 +49,29 @@ class _Grower:
     request: Request | None
 
     def go_on(self) -> None:
+        """Let the generator use what it asked for, until it asks for more."""
         self.request = next(self.requests, None)
 
 
-class Batches(ABC):
-    """A search that grows every tree by a method of its own, and all of them in the same batches."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        dynamics: Dynamics,
-        config: SearchConfig,
-        value: Value | None = None,
-        critic: Critic | None = None,
-    ) -> None:
-        """Without ``value`` a leaf is worth its terminal reward, else 0. ``critic`` is asked if it has weight."""
-        self.policy = policy
-        self.dynamics = dynamics
-        self.config = config
-        self.value = value
-        self.critic = critic
+class Batches(Searcher):
+    """A search whose method is a generator over one tree."""
 
     @abstractmethod
     def grow(self, growth: Growth) -> Iterator[Request]:
-        """Grow one tree. What is asked for is there when the generator goes on, unless the tree has an error."""
+        """Grow one tree. When the generator goes on, what it asked for is in the tree, unless the tree has an error."""
 
-    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
-        """One tree a task, grown together; ``on_batch`` is told after every batch."""
-        started = time.perf_counter()
-        growths = await plant(self.dynamics, tasks, seeds, self.config)
-        if self.config.estimate_all:
-            await estimate_nodes(self.value, [(each, each.tree.root) for each in growths if not each.tree.error])
-        share_time(growths, started)
+    async def batches(self, growths: Sequence[Growth]) -> AsyncIterator[None]:
         growers = [_Grower(growth, self.grow(growth), None) for growth in growths]
         for grower in growers:
             grower.go_on()
         while growers := [grower for grower in growers if grower.request is not None]:
             await self._serve(growers)
-            if on_batch is not None:
-                on_batch([growth.tree for growth in growths])
-        return [growth.tree for growth in growths]
+            yield
 
     async def _serve(self, growers: Sequence[_Grower]) -> None:
-        """One batch: candidates, then steps, then estimates, each for all trees that ask for them by then."""
+        """One batch: candidates, then steps, then estimates, each for all trees that need them by then."""
         started = time.perf_counter()
-        for kind, answer in (("draw", self._draw), ("step", self._step), ("estimate", self._estimate)):
+        for kind, answer in (("expand", self._expand), ("step", self._step), ("estimate", self._estimate)):
             requests = [(grower, grower.request) for grower in growers if grower.request is not None]
             asking = [(grower, request) for grower, request in requests if request.kind == kind]
             await answer([(grower.growth, path) for grower, request in asking for path in request.paths])
@@ -100,9 +79,9 @@ class Batches(ABC):
                 grower.go_on()
         share_time([grower.growth for grower in growers], started)
 
-    async def _draw(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
+    async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
         nodes = [(growth, end(growth, path)) for growth, path in wanted]
-        await draw(self.policy, nodes, self.config.candidates, self.config, self.critic)
+        await expand(self.policy, nodes, self.config.candidates, self.config, self.critic)
 
     async def _step(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
         seconds = self.config.step_seconds
@@ -112,11 +91,11 @@ class Batches(ABC):
             await estimate_nodes(self.value, [(growth, node) for growth, node in stepped if node is not None])
 
     async def _estimate(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
-        if not self.config.estimate_all:  # else it is known already
+        if not self.config.estimate_all:  # otherwise it was estimated after the step
             await estimate_nodes(self.value, [(growth, end(growth, path)) for growth, path in wanted])
 
     def room(self, growth: Growth) -> int:
-        """How many simulations the tree may start side by side: at most ``leaves``; none once it has failed,
+        """How many simulations the tree may start side by side: at most ``leaves``, and none after it has failed,
         succeeded or reached a limit."""
         tree, limits = growth.tree, self.config.limits
         if tree.error or tree.root.ended or growth.succeeded or limits.reached(tree.budget):
@@ -126,7 +105,7 @@ class Batches(ABC):
         return min(self.config.leaves, limits.simulations - tree.budget.simulations)
 
     def groups(self, growth: Growth, paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
-        """``paths``, as many at a time as there is room for when the group before is done."""
+        """``paths`` in groups, each as large as there is room for when the group before is finished."""
         start = 0
         while start < len(paths) and (room := self.room(growth)):
             yield paths[start : start + room]
@@ -143,10 +122,11 @@ class Batches(ABC):
         note_success(path, growth, self.config.stop_at_return)
 
     def rank(self, path: Path) -> tuple[float, float]:
-        """How good a path looks: the return along it, closed by V(s) and mixed with process rewards and the critic's
-        word on its last action as the settings say; among equals, the probability of its actions, Π P(s,a).
+        """How good a path looks, greater being better: its return G, closed by V(s) at its end; among equals, the
+        probability Π P(s,a) of its actions.
 
-        Without a ``Value``, and before any reward, that probability alone decides, as in a beam search of sentences.
+        Process rewards and the critic's score of the last action are mixed into G by their weights. Without a ``Value``
+        and before any reward, G is 0 and the probability alone decides, as in a beam search over sentences.
         """
         config, last = self.config, path[-1]
         assert last.child is not None

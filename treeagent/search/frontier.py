@@ -1,8 +1,8 @@
-"""Searches that grow the states that look best so far: beam search, and best-first search.
+"""Searches that expand the best states of the frontier: beam search and best-first search.
 
-A simulation is one step: N(s,a) counts the steps at and below an edge, W(s,a) sums their returns, each closed by V(s)
-where it led. ``Batches.rank`` says what looks best. Nothing grows beyond an end or, with ``prune_invalid``, beyond a
-refused call.
+A simulation is one step. N(s,a) counts the steps at and below an edge, and W(s,a) sums their returns, each closed by
+V(s) of the state it reached. ``Batches.rank`` orders the frontier. Neither method goes beyond an end or, with
+``prune_invalid``, beyond a refused call.
 """
 
 import heapq
@@ -14,16 +14,16 @@ from treeagent.search.growth import Growth, end
 
 
 class Frontier(Batches):
-    """What grows by steps."""
+    """A search that grows its trees by single steps."""
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, list[Path]]:
-        """Draw candidates at the end of each path and step through them, as far as limits allow.
+        """Sample candidates at the end of each path and step through each of them, as far as limits allow.
 
-        Returns the paths to the states found that may be grown further.
+        Returns the paths to the states reached that may be expanded further.
         """
         found: list[Path] = []
         for group in self.groups(growth, paths):
-            yield Request("draw", group)
+            yield Request("expand", group)
             candidates = [[*path, edge] for path in group for edge in end(growth, path).edges]
             for tried in self.groups(growth, candidates):
                 yield from step_and_estimate(tried)
@@ -35,22 +35,22 @@ class Frontier(Batches):
 
 
 class Beam(Frontier):
-    """Beam search: all candidates of the B states kept at one depth are tried, and the best B that they lead to kept.
+    """Beam search: try all candidates of the B states kept at one depth, and keep the best B states they lead to.
 
-    Ends leave the beam, which goes on with the others.
+    An end leaves the beam, which goes on with the others.
     """
 
     def grow(self, growth: Growth) -> Iterator[Request]:
         kept: list[Path] = [[]]
         while kept and self.room(growth):
             found = yield from self.expand(growth, kept)
-            kept = sorted(found, key=self.rank, reverse=True)[: self.config.beam_width]
+            kept = sorted(found, key=self.rank, reverse=True)[: self.config.beam.width]
 
 
 class BestFirst(Frontier):
-    """Best-first search (Koh et al. 2024): of all states not expanded yet, the best one is next.
+    """Best-first search (Koh et al. 2024): of all states not expanded yet, expand the best one next.
 
-    Equals are taken first come, first served.
+    Of equal states the one reached first is next.
     """
 
     def grow(self, growth: Growth) -> Iterator[Request]:

@@ -1,15 +1,16 @@
-"""What every way of searching does to a tree: plant it, draw candidates, step, estimate, back up.
+"""What every search method does to a tree: plant it, expand a node, step, estimate, back up.
 
-Many trees advance together, so that one ``propose`` and one ``estimate`` serve them all; each tree's draws depend on
-its own seed alone. An environment that fails costs its own tree only, which keeps the reason: a failed rollout is data.
+Many trees grow together, so that one ``propose`` and one ``estimate`` of a language model serve them all in one batch.
+What is sampled for a tree depends on its own seed alone, never on the trees beside it. If the environment fails, only
+its own tree ends, and keeps the reason in ``Tree.error``: a failed rollout is data.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
@@ -17,38 +18,29 @@ from treeagent.search.puct import ValueRange, edges_from, merge_key
 from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed
 
 OnBatch = Callable[[Sequence[Tree]], None]
-"""Told after every batch, with all trees as they stand."""
-
-
-class Searcher(Protocol):
-    """A way of searching."""
-
-    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
-        """One tree a task, grown together."""
-        ...
+"""A function that is called after every batch with all trees as they are then."""
 
 
 @dataclass(slots=True)
 class Growth:
-    """What one tree needs while it grows, beside the tree itself."""
+    """A tree that is being grown, with what only its search needs to remember."""
 
     tree: Tree
     value_range: ValueRange = field(default_factory=ValueRange)
     draws: int = 0
-    """Times that a seed was taken."""
+    """How many seeds ``next_seed`` has given."""
     drawn: dict[int, list[Action]] = field(default_factory=dict[int, list[Action]])
-    """By ``id`` of the node, its candidates as drawn; kept where progressive widening draws more later."""
+    """All candidates sampled at each node, by the node's ``id``; filled under progressive widening only, which samples
+    more later and then computes the priors anew."""
     noise: list[float] = field(default_factory=list[float])
-    """Gumbel noise of the root's edges."""
+    """The Gumbel noise of each edge of the root."""
     schedule: list[int] = field(default_factory=list[int])
-    """Sequential halving's: visits of the root's edge that each simulation chooses."""
-    seen: dict[str, Node] = field(default_factory=dict[str, Node])
-    """First node of each state key, where transpositions count."""
+    """Sequential halving's schedule (``gumbel.considered_visits``)."""
     succeeded: bool = False
-    """A finished path has returned as much as the search is to stop at."""
+    """Whether a finished path has reached ``stop_at_return``."""
 
     def next_seed(self) -> int:
-        """A seed for the next draw, from the tree's seed and the count of draws so far."""
+        """The seed of the next sample: it depends on the tree's seed and on how many were given before."""
         self.draws += 1
         return derive_seed(self.tree.seed, self.draws)
 
@@ -63,7 +55,7 @@ def end(growth: Growth, path: Sequence[Edge]) -> Node:
 async def plant(
     dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], config: SearchConfig | None = None
 ) -> list[Growth]:
-    """A tree of its root alone for each task. An environment that fails to reset costs its own tree only."""
+    """A tree for each task that consists of its root. Where the environment fails to reset, the tree has an error."""
     config = config or SearchConfig()
 
     async def one(task: Task, seed: int) -> Growth:
@@ -83,15 +75,15 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-async def draw(
+async def expand(
     policy: Policy,
     wanted: Sequence[tuple[Growth, Node]],
     count: int,
     config: SearchConfig,
     critic: Critic | None = None,
 ) -> None:
-    """Draw ``count`` candidates at each node and make edges of them, beside those it has already. A state that the
-    policy cannot read is left as a limit that was hit.
+    """Sample ``count`` candidates at each node and add them as edges. A node that the policy cannot read, such as one
+    beyond the model's context, becomes a truncated end.
 
     Raises:
         ValueError: the policy proposed nothing and says not why, an action has not one log-probability a token, or a
@@ -102,47 +94,44 @@ async def draw(
     seeds = [growth.next_seed() for growth, _ in wanted]
     proposals = await policy.propose([node.state for _, node in wanted], count, seeds)
     for (growth, node), proposal in zip(wanted, proposals, strict=True):
-        growth.tree.budget.proposals += 1
-        write_context(node, proposal)
-        if proposal.error:
-            node.truncated = node.exhausted = True
-            if node is growth.tree.root:
-                growth.tree.error = proposal.error
+        if not receive(growth, node, proposal):
             continue
         actions = list(proposal.actions)
         if config.widening is not None:
             actions = [*growth.drawn.get(id(node), ()), *actions]
             growth.drawn[id(node)] = actions
-        node.edges = _kept(
-            node.edges,
-            edges_from(
-                actions, merge=config.merge, temperature=config.prior_temperature, length_power=config.length_power
-            ),
-            config.merge,
-        )
-        growth.tree.budget.generated_tokens += proposal.generated_tokens
+        node.edges = _kept(node.edges, edges_from(actions, temperature=config.prior_temperature))
     if critic is not None and config.critic_weight:
-        await _ask(critic, wanted)
+        await _rank(critic, wanted)
 
 
-def write_context(node: Node, proposal: Proposal) -> None:
-    """Write what the policy has read at the node, if it has read anything."""
+def receive(growth: Growth, node: Node, proposal: Proposal) -> bool:
+    """Count a proposal's cost and write what the policy read at the node. Returns whether there are candidates."""
+    growth.tree.budget.proposals += 1
     if proposal.context_ids:
         node.context_ids, node.left_out = proposal.context_ids, proposal.left_out
+    if proposal.error:
+        node.truncated = node.exhausted = True
+        if node is growth.tree.root:
+            growth.tree.error = proposal.error
+        return False
+    growth.tree.budget.generated_tokens += proposal.generated_tokens
+    return True
 
 
-def _kept(old: Sequence[Edge], new: Sequence[Edge], merge: str) -> list[Edge]:
-    """``new`` edges, those that exist already in their old form and under their new prior."""
-    known = {merge_key(edge.action, merge): edge for edge in old}
+def _kept(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
+    """The ``new`` edges; an edge that the node has already keeps its statistics and takes the new prior."""
+    known = {merge_key(edge.action): edge for edge in old}
     edges: list[Edge] = []
     for edge in new:
-        kept = known.get(merge_key(edge.action, merge), edge)
+        kept = known.get(merge_key(edge.action), edge)
         kept.prior = edge.prior
         edges.append(kept)
     return edges
 
 
-async def _ask(critic: Critic, wanted: Sequence[tuple[Growth, Node]]) -> None:
+async def _rank(critic: Critic, wanted: Sequence[tuple[Growth, Node]]) -> None:
+    """Let the critic score the edges of each node. A single candidate has no rival, so that its score would be idle."""
     several = [(growth, node) for growth, node in wanted if len(node.edges) > 1]
     if not several:
         return
@@ -158,8 +147,11 @@ async def _ask(critic: Critic, wanted: Sequence[tuple[Growth, Node]]) -> None:
 
 
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
-    """Step through the last edge of ``path``. An environment that fails, pays what is no number or takes more than
-    ``seconds`` costs its own tree only: the tree keeps the reason, the edge stays untried."""
+    """Step through the last edge of ``path`` and hang the node that it leads to below it.
+
+    Where the environment fails, pays a reward that is no number or takes more than ``seconds``, the tree keeps the
+    reason as its error, and the edge stays without a child.
+    """
     edge, parent = path[-1], end(growth, path[:-1])
     try:
         async with asyncio.timeout(seconds):
@@ -190,7 +182,8 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
 
 
 async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Node]]) -> None:
-    """Write V(s) and the context of each node of which something is known, by one call.
+    """Write V(s) and the context tokens of each node, by one call. Nodes of which the dynamics knows nothing are left
+    out: an estimate would be made up.
 
     Raises:
         ValueError: an estimate is NaN or infinite.
@@ -210,10 +203,11 @@ async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Nod
 
 
 def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) -> None:
-    """N += 1, W += G along the path, with G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
+    """N += 1 and W += G on every edge of the path, where G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
 
-    Process rewards, where they weigh η, enter as G ← (1 - η) G + η Σ_k γ^(k-t) r_process, in every visit's return. A
-    simulation that ends where nothing is known counts, but is no visit: any return would be made up.
+    W holds sums, and Q = W/N is computed when it is read, so that nothing drifts by rounding. Process rewards of weight
+    η change the return of every visit to (1 - η) G + η Σ_k γ^(k-t) r_process. A simulation that ends where the dynamics
+    could not tell what follows counts against the budget, but is no visit, because any return would be made up.
     """
     leaf = path[-1].child
     assert leaf is not None
@@ -223,6 +217,7 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
     outcome, process = leaf.leaf_value(path[-1].reward), 0.0
     for edge in reversed(path):
         discount = 1.0 if edge.thought else growth.tree.discount
+        # A withheld reward (None) adds nothing here: the leaf's value already estimates it.
         outcome = (edge.reward or 0.0) + discount * outcome
         process = edge.process + discount * process
         edge.visits += 1
@@ -231,14 +226,18 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
 
 
 def note_success(path: Sequence[Edge], growth: Growth, enough: float | None) -> None:
-    """The tree has succeeded if ``path`` ends for good with a return of ``enough``."""
+    """Note that the tree has succeeded if ``path`` ends the task with a return of at least ``enough``."""
     leaf = path[-1].child
     if enough is not None and leaf is not None and leaf.terminated:
         growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
 
 
 def mark_exhausted(root: Node, path: Sequence[Edge]) -> None:
-    """A node is exhausted when it ended, or when every one of its candidates leads to an exhausted node."""
+    """Mark the nodes of ``path`` as exhausted from the leaf up, as far as that is so.
+
+    A node is exhausted when the episode ended there, or when all its edges lead to exhausted nodes. In a deterministic
+    environment a further visit would find what is known already, so that search spends its simulations elsewhere.
+    """
     nodes = [root, *(edge.child for edge in path[:-1] if edge.child is not None)]
     for node in reversed(nodes):
         if not all(edge.exhausted for edge in node.edges):
@@ -247,6 +246,60 @@ def mark_exhausted(root: Node, path: Sequence[Edge]) -> None:
 
 
 def share_time(growths: Sequence[Growth], started: float) -> None:
+    """Add the seconds since ``started``, in equal shares, to the budgets of the trees that used them together."""
     share = (time.perf_counter() - started) / max(len(growths), 1)
     for growth in growths:
         growth.tree.budget.seconds += share
+
+
+class Searcher(ABC):
+    """A search method: grows one tree a task, many trees at once.
+
+    A method says in ``batches`` what it does with the trees; planting them, the clock and the callback are the same for
+    all methods.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        dynamics: Dynamics,
+        config: SearchConfig,
+        value: Value | None = None,
+        critic: Critic | None = None,
+    ) -> None:
+        """Without ``value`` a leaf is worth 0 beside the rewards on its path. ``critic`` is called if its weight is
+        above 0."""
+        self.policy = policy
+        self.dynamics = dynamics
+        self.config = config
+        self.value = value
+        self.critic = critic
+
+    @abstractmethod
+    def batches(self, growths: Sequence[Growth]) -> AsyncIterator[None]:
+        """Grow the planted trees; each iteration is one batch."""
+
+    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
+        """Search each task.
+
+        Args:
+            seeds: one a task. Equal seeds give equal trees, whatever other tasks are searched beside them.
+            on_batch: called after every batch with all trees.
+
+        Returns:
+            One tree a task, in the tasks' order.
+        """
+        started = time.perf_counter()
+        growths = await plant(self.dynamics, tasks, seeds, self.config)
+        if self.estimates_all:
+            await estimate_nodes(self.value, [(each, each.tree.root) for each in growths if not each.tree.error])
+        share_time(growths, started)
+        async for _ in self.batches(growths):
+            if on_batch is not None:
+                on_batch([growth.tree for growth in growths])
+        return [growth.tree for growth in growths]
+
+    @property
+    def estimates_all(self) -> bool:
+        """Whether V(s) is estimated at every node; else at the leaves of simulations only."""
+        return self.config.estimate_all

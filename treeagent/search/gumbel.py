@@ -1,5 +1,8 @@
-"""Gumbel selection (Danihelka et al. 2022): at the root, sequential halving over sampled actions; below it, the action
-that brings visits closest to the improved policy. A policy improvement even at a handful of simulations.
+"""Gumbel selection (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"; equations below are theirs).
+
+PUCT needs many simulations before its visit counts are a better policy than the prior. Gumbel selection improves on the
+prior even with a handful. At the root, sequential halving gives all sampled actions equal visits and drops the worse
+half, again and again. Below it, each simulation takes the action whose visits lag most behind the improved policy.
 
 Values are completed and rescaled per node, as DeepMind's mctx does.
 """
@@ -14,19 +17,26 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import derive_seed
 
 TINY = 1e-38
-"""Stands for a prior of zero."""
+"""Replaces a prior of 0, of which there is no logarithm."""
+VISIT_OFFSET = 50.0
+"""c_visit of equation 8, as in the paper and in mctx (``maxvisit_init``)."""
+VALUE_SCALE = 0.1
+"""c_scale of equation 8, as in mctx (``value_scale``), where Q is rescaled to [0, 1]."""
 
 
 def gumbel_noise(count: int, scale: float, seed: int) -> list[float]:
-    """g(a) of the root's ``count`` edges, in order: standard Gumbel draws times ``scale``, from the tree's seed."""
+    """g(a) of the root's ``count`` edges, in order: standard Gumbel samples times ``scale``; ``seed`` is the tree's."""
     rng = np.random.default_rng(derive_seed(seed, "gumbel"))
     return [scale * float(draw) for draw in rng.gumbel(size=count)]
 
 
 def considered_visits(considered: int, simulations: int) -> list[int]:
-    """The number of visits that the action chosen by each simulation at the root has had, under sequential halving.
+    """The schedule of sequential halving: entry i is the number of visits that the root's action must already have
+    had for simulation i to choose it.
 
-    ``considered`` actions share each phase equally, the better half goes on to the next (algorithm 2, figure 1).
+    In each phase the actions that are left get equally many visits; the better half goes on to the next phase
+    (algorithm 2, figure 1). With 4 actions and 8 simulations the schedule is 0 0 0 0 1 1 2 2: each of the four once,
+    then the best two of them twice more.
     """
     if considered <= 1:
         return list(range(simulations))
@@ -43,7 +53,10 @@ def considered_visits(considered: int, simulations: int) -> list[int]:
 
 
 def mixed_value(node: Node) -> float:
-    """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (equation 33)."""
+    """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (equation 33).
+
+    The value of the state under the prior, as far as search knows it: it completes Q of the edges without visits.
+    """
     visited = [edge for edge in node.edges if edge.visits]
     if not visited:
         return node.value
@@ -54,11 +67,12 @@ def mixed_value(node: Node) -> float:
 
 
 def transformed_values(node: Node, config: SearchConfig) -> list[float]:
-    """σ(q̂) of each edge, σ(q) = (c_visit + max_b N(b)) c_scale q; edges never visited take v_mix (equations 8, 10)."""
+    """σ(q̂) of each edge, in order: σ(q) = (c_visit + max_b N(b)) c_scale q. An edge without visits takes v_mix as its q
+    (equations 8 and 10)."""
     fallback = mixed_value(node)
     completed = [edge.with_critic(edge.value if edge.visits else fallback, config.critic_weight) for edge in node.edges]
     low, high = min(completed), max(completed)
-    scale = (config.gumbel_visit_offset + max(edge.visits for edge in node.edges)) * config.gumbel_value_scale
+    scale = (VISIT_OFFSET + max(edge.visits for edge in node.edges)) * VALUE_SCALE
     return [scale * (value - low) / max(high - low, 1e-8) for value in completed]
 
 
@@ -73,13 +87,13 @@ def improved_policy(node: Node, config: SearchConfig) -> list[float]:
 
 
 def root_scores(node: Node, noise: Sequence[float], config: SearchConfig) -> list[float]:
-    """g(a) + log P(s,a) + σ(q̂)."""
+    """g(a) + log P(s,a) + σ(q̂) of each edge at the root, in order (equation 6); ``noise`` holds g."""
     values = transformed_values(node, config)
     return [g + _log(edge.prior) + value for g, edge, value in zip(noise, node.edges, values, strict=True)]
 
 
 def visit_deficits(node: Node, policy: Sequence[float]) -> list[float]:
-    """π'(a) - N(a) / (1 + Σ_b N(b)), simulations in flight counted as visits (equation 14)."""
+    """π'(a) - N(a) / (1 + Σ_b N(b)) of each edge, in order (equation 14). Simulations in flight count as visits."""
     total = node.visits_in_flight
     return [
         share - (edge.visits + edge.in_flight) / (1 + total) for share, edge in zip(policy, node.edges, strict=True)
@@ -91,15 +105,15 @@ def _log(probability: float) -> float:
 
 
 def best_root_edge(tree: Tree, config: SearchConfig) -> Edge:
-    """The action to take after a Gumbel search: the one of highest g(a) + log P(s,a) + σ(q̂), of those most visited and
-    those visited no more because nothing was left to find."""
+    """The action to take after a Gumbel search: the one with the greatest g(a) + log P(s,a) + σ(q̂) among the most
+    visited. An exhausted action competes, too: it has fewer visits only because there was nothing left to find."""
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
-    scores = root_scores(tree.root, gumbel_noise(len(edges), config.gumbel_scale, tree.seed), config)
+    scores = root_scores(tree.root, gumbel_noise(len(edges), config.gumbel.noise, tree.seed), config)
     rivals = [(score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or known(edge)]
     return max(rivals, key=lambda rival: rival[0])[1]
 
 
 def known(edge: Edge) -> bool:
-    """All beyond it was found; beyond a refused call nothing was looked for."""
+    """Whether search has seen everything beyond this edge. Beyond a refused call it did not look at all."""
     return edge.exhausted and edge.child is not None and not edge.child.invalid

@@ -1,4 +1,4 @@
-"""Where the search of one task stops. Every way of searching keeps to the same limits, so that they can be compared."""
+"""The limits at which the search of one task stops. Every method keeps the same limits, so that they compare fairly."""
 
 from typing import Annotated, Self
 
@@ -10,23 +10,24 @@ from treeagent.search.node import Budget
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Limits:
-    """What a tree may spend; it stops at whichever comes first. None sets no limit.
+    """What one tree may spend. The search stops at the first limit it reaches; None sets no limit.
 
-    Simulations under way are finished, so that steps, tokens and seconds may be exceeded by those of one batch: of as
-    many simulations as a tree has in flight at once.
+    Simulations in flight are finished. Steps, tokens and seconds may therefore exceed their limit by what one batch of
+    ``leaves`` simulations spends.
     """
 
     simulations: Annotated[int, Field(gt=0)] | None = None
-    """Simulations; a chain of best-of-N, a step of a beam and a candidate looked through by
-    lookahead count as one."""
+    """A tree gets at most this many simulations; an episode of best-of-N, a step of a beam and a candidate examined by
+    lookahead count as one each."""
     environment_steps: Annotated[int, Field(gt=0)] | None = None
-    """Steps of the environment, replayed ones included."""
+    """A tree takes at most this many steps of the environment, replayed steps included."""
     imagined_steps: Annotated[int, Field(gt=0)] | None = None
-    """Steps of a world model; none takes ``environment_steps`` for it, so that a tree grows as large in imagination."""
+    """A tree takes at most this many steps of a world model; unset, ``environment_steps`` limits them, too."""
     generated_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Sampled tokens of all candidates."""
+    """The candidates of a tree have at most this many sampled tokens in all."""
     seconds: Annotated[float, Field(gt=0)] | None = None
-    """Wall time; a batch's is shared equally among its trees. Trees under this limit are not reproducible."""
+    """A tree takes at most this many seconds of wall time; trees of a batch share its time equally. Such trees are not
+    reproducible."""
 
     @model_validator(mode="after")
     def _some_limit(self) -> Self:
@@ -38,7 +39,7 @@ class Limits:
         return self
 
     def reached(self, spent: Budget) -> bool:
-        """Whether a tree that has spent so much starts no other simulation."""
+        """Whether a tree that has spent this budget may start no further simulation."""
         return any(
             limit is not None and used >= limit
             for limit, used in (

@@ -8,18 +8,17 @@ from treeagent.search.growth import Growth, end
 
 
 class Lookahead(Batches):
-    """At the current state, look through every candidate, ``lookahead_depth`` steps deep with K candidates at each;
-    take the first action of the best path; replan from where it leads, until the episode ends.
+    """From the current state, examine every candidate ``lookahead.depth`` steps deep, with K candidates at each state;
+    take the first action of the best path; plan anew from where it leads, until the episode ends.
 
-    A simulation looks through one candidate of the current state and backs up the best path beyond it: N(s,a) counts
-    the times that an edge lay on such a path, W(s,a) sums their returns. What was looked at and was never on one stays
-    in the tree with N = 0. ``best_path(tree, "visits")`` gives the actions taken: where a second thought leaves another
-    sibling with as many visits, the plan is backed up again, at no cost but that of a simulation. A limit may end the
-    episode early; the path then goes on with the best of what was looked through.
+    A simulation examines one candidate of the current state and backs up the best path beyond it. N(s,a) counts how
+    often an edge was on such a path, and W(s,a) sums those returns. Edges examined that were never on one stay in the
+    tree with N = 0. ``most_visited_path`` gives the actions taken. Where a sibling has as
+    many visits as the first action of the plan, the plan is backed up again, which costs simulations only.
 
-    With a world model as ``dynamics`` the actions are taken in imagination, too. To replan from what really happens,
-    take the first action of the path in the real environment, and search again under a dynamics whose ``reset`` gives
-    the state that it led to.
+    Where ``dynamics`` is a world model, the actions are taken in imagination, too. To plan anew from what really
+    happens, take the first action in the real environment, and search again under a dynamics whose ``reset`` returns
+    the state that the action led to.
     """
 
     def grow(self, growth: Growth) -> Iterator[Request]:
@@ -27,7 +26,7 @@ class Lookahead(Batches):
         while self.room(growth) and (not taken or self.opens(taken)):
             node = end(growth, taken)
             if not node.edges:
-                yield Request("draw", [taken])
+                yield Request("expand", [taken])
             plans = yield from self._look(growth, [[*taken, edge] for edge in node.edges])
             if not plans:
                 return
@@ -37,7 +36,7 @@ class Lookahead(Batches):
                 self.back_up(growth, best)  # a visit each time, since nothing unknown is among the plans
 
     def _look(self, growth: Growth, candidates: Sequence[Path]) -> Generator[Request, None, list[Path]]:
-        """The best path beyond each candidate, as far as limits allow and anybody can tell."""
+        """The best path beyond each candidate, as far as limits allow, without paths whose outcome is unknown."""
         plans: list[Path] = []
         for group in self.groups(growth, candidates):
             yield from self._unfold(growth, group)
@@ -49,23 +48,24 @@ class Lookahead(Batches):
         return [plan for plan in plans if not end(growth, plan).unknown]
 
     def _unfold(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, None]:
-        """Try everything that lies within reach of ``paths`` and is not in the tree yet."""
-        for depth in range(self.config.lookahead_depth):
+        """Grow everything that is at most ``lookahead.depth`` steps away and not in the tree yet."""
+        for depth in range(self.config.lookahead.depth):
             if depth:
                 inner = [path for path in paths if self.opens(path)]
-                yield Request("draw", [path for path in inner if not end(growth, path).edges])
+                yield Request("expand", [path for path in inner if not end(growth, path).edges])
                 paths = [[*path, edge] for path in inner for edge in end(growth, path).edges]
             yield from step_and_estimate([path for path in paths if path[-1].child is None])
             if growth.tree.error:
                 return
 
     def _best_beyond(self, path: Path) -> Path:
+        """The best continuation of ``path`` in the tree as it is; ``path`` itself at a leaf."""
         node = path[-1].child
         assert node is not None
         beyond = [self._best_beyond([*path, edge]) for edge in node.edges]
-        return max(beyond, key=self._told, default=path)
+        return max(beyond, key=self._known_first, default=path)
 
-    def _told(self, path: Path) -> tuple[bool, tuple[float, float]]:
-        """What nobody can tell comes after all that is known."""
+    def _known_first(self, path: Path) -> tuple[bool, tuple[float, float]]:
+        """Rank a path whose outcome is unknown below all others."""
         leaf = path[-1].child
         return leaf is not None and not leaf.unknown, self.rank(path)

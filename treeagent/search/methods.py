@@ -1,8 +1,7 @@
-"""The ways of searching, by name."""
+"""The search methods by their names in ``SearchConfig.method``."""
 
 from collections.abc import Mapping
 
-from treeagent.search.batches import Batches
 from treeagent.search.chains import BestOfN, RandomExpand
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.frontier import Beam, BestFirst
@@ -11,7 +10,7 @@ from treeagent.search.lookahead import Lookahead
 from treeagent.search.mcts import Search
 from treeagent.types import Critic, Dynamics, Policy, Value
 
-_METHODS: Mapping[SearchMethod, type[Search] | type[Batches]] = {
+_METHODS: Mapping[SearchMethod, type[Searcher]] = {
     "mcts": Search,
     "best_of_n": BestOfN,
     "beam": Beam,
@@ -24,5 +23,5 @@ _METHODS: Mapping[SearchMethod, type[Search] | type[Batches]] = {
 def make_search(
     policy: Policy, dynamics: Dynamics, config: SearchConfig, value: Value | None = None, critic: Critic | None = None
 ) -> Searcher:
-    """The search that ``config.method`` names."""
+    """A search by the method that ``config.method`` names."""
     return _METHODS[config.method](policy, dynamics, config, value, critic)

@@ -85,7 +85,7 @@ def _broken(tree: Tree) -> str:
 
 
 def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
-    settings = replace(search, method=mode, root_noise=0.0, gumbel_scale=0.0)
+    settings = replace(search, method=mode, root_noise=0.0, gumbel=replace(search.gumbel, noise=0.0))
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)
