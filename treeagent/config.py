@@ -28,8 +28,9 @@ from treeagent.search.decide import Decision
 from treeagent.search.limits import Limits
 from treeagent.types import UserError
 from treeagent.views.advantages import AdvantageConfig
-from treeagent.views.imitation import TargetConfig
+from treeagent.views.imitation import ImitationConfig
 from treeagent.views.pairs import PairConfig
+from treeagent.views.values import ValueTargetConfig
 from treeagent.world_model.encoder import EncoderConfig
 
 _STRICT = ConfigDict(extra="forbid")
@@ -249,12 +250,14 @@ class UpdateConfig:
     """Each starts from the base policy."""
     validation_tasks: Annotated[int, Field(gt=0)] = 100
     """Tasks, apart from training and held-out ones, whose greedy success chooses the checkpoint that is kept."""
-    targets: TargetConfig = Field(default_factory=TargetConfig)
-    """Paths to imitate, and what a state is worth."""
+    imitation: ImitationConfig = Field(default_factory=ImitationConfig)
+    """Which actions of the trees are imitated ("rft")."""
+    values: ValueTargetConfig = Field(default_factory=ValueTargetConfig)
+    """Which value of each state the value head learns."""
     pairs: PairConfig = Field(default_factory=PairConfig)
-    """Siblings that make a preference pair."""
+    """Which actions of the trees form preference pairs ("dpo")."""
     advantages: AdvantageConfig = Field(default_factory=AdvantageConfig)
-    """Actions that get an advantage."""
+    """How the actions of the trees are scored ("grpo")."""
     rft: SFTConfig = Field(default_factory=SFTConfig)
     """Imitation of the best paths: the control."""
     dpo: DPOConfig = Field(default_factory=DPOConfig)

@@ -218,7 +218,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, job.config.policy.temperature
     match job.method:
         case "rft":
-            imitated = [row for tree in trees for row in imitation_rows(tree, update.targets)]
+            imitated = [row for tree in trees for row in imitation_rows(tree, update.imitation)]
             result = train_sft(model, tokenizer, imitated, update.rft, **hooks)
         case "dpo":
             pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs)]
@@ -306,7 +306,7 @@ def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[f
         replace(row, value_targets=tuple(min(max(target, low), high) for target in row.value_targets))
         for tree in trees
         for low, high in [_reached(tree, returns)]
-        for row in value_rows(tree, config.update.targets)
+        for row in value_rows(tree, config.update.values)
     ]
     random.Random(derive_seed(config.seed, "value_rows")).shuffle(rows)
     return rows[: config.update.value_rows]

@@ -120,7 +120,8 @@ def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
     yield from (message.content for message in last.state.messages)
     if config.warm_start.early_experience.wants("reflection"):
         yield from (
-            one.turn for one in reflections(demonstration, config.update.targets, demonstration_grammar(config))
+            one.turn
+            for one in reflections(demonstration, config.update.imitation.min_return, demonstration_grammar(config))
         )
 
 
@@ -156,7 +157,7 @@ def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Les
         alone = tree.budget.simulations <= 1
         reflected: Iterable[TokenRow] = ()
         if wanted.wants("reflection"):
-            reflected = reflection_rows(tree, config.update.targets, grammar, chat.encode_action)
+            reflected = reflection_rows(tree, config.update.imitation.min_return, grammar, chat.encode_action)
         return _Lessons(
             list(path_rows(tree, path, [outcome] * (len(path) + 1))),
             list(world_rows(tree)) if wanted.wants("world") and not alone else [],
