@@ -20,7 +20,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
-from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.learners.watch import TrainResult
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
@@ -33,6 +33,7 @@ from treeagent.stages.build import (
     play_on,
     value_head,
 )
+from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
 from treeagent.types import UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
@@ -209,12 +210,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     read_ends(trees, make_chat(checkpoint, job.config))
     value_rows = sample_value_rows(trees, job.config, head.reward_range)
     check_value_rows(head, value_rows, update.value)  # before the policy is trained, which nobody wants to do twice
-    hooks = Hooks(
-        on_metrics=lambda metrics: emit(Event(job.out.name, metrics=metrics)),
-        on_progress=lambda done, total: emit(Event(job.out.name, done=done, total=total)),
-        validate=greedy_success(checkpoint, job.config) if leads else _told_by_another,
-        checkpoint_dir=job.scratch,
-    )
+    validate = greedy_success(checkpoint, job.config) if leads else _told_by_another
+    hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, job.config.policy.temperature
     match job.method:
         case "rft":

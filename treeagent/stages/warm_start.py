@@ -13,13 +13,14 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.learners.watch import TrainResult
 from treeagent.run.folder import Run, RunError
-from treeagent.run.metrics import Event, logged
+from treeagent.run.metrics import logged
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Tree, path_return, reaches
 from treeagent.stages.build import make_chat, value_head
 from treeagent.stages.demonstrate import demonstrated, demonstration_grammar, demonstrations, tokenise
+from treeagent.stages.hooks import training_hooks
 from treeagent.types import derive_seed
 from treeagent.views.early_experience import reflection_rows, reflections, world_rows
 from treeagent.views.tokens import TokenRow, path_rows
@@ -67,11 +68,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         def train_on(
             rows: Sequence[TokenRow], sft: SFTConfig, name: str, scratch: Path, head: ValueHead | None
         ) -> TrainResult:
-            hooks = Hooks(
-                on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
-                on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
-                checkpoint_dir=scratch,
-            )
+            hooks = training_hooks(on_event, name, scratch)
             return train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, head=head, **hooks)
 
         if early.wants("world"):
