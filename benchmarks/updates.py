@@ -42,7 +42,7 @@ class Variant:
     overrides: tuple[str, ...] = ()
 
 
-PATHS = ("update.targets.imitate=paths",)
+PATHS = ("update.imitation.what=paths",)
 VARIANTS: Mapping[str, Variant] = {
     "rft": Variant(("rft",), PATHS),
     "states": Variant(("rft",)),

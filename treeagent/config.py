@@ -38,8 +38,9 @@ from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
 from treeagent.types import UserError
 from treeagent.views.advantages import AdvantageConfig
-from treeagent.views.imitation import TargetConfig
+from treeagent.views.imitation import ImitationConfig
 from treeagent.views.pairs import PairConfig
+from treeagent.views.values import ValueTargetConfig
 from treeagent.world_model.encoder import EncoderConfig
 
 _STRICT = ConfigDict(extra="forbid")
@@ -305,12 +306,14 @@ class UpdateConfig:
     weights actions by their advantages."""
     validation_tasks: Annotated[int, Field(gt=0)] = 100
     """Validation tasks whose greedy success chooses the checkpoint that is kept."""
-    targets: TargetConfig = Field(default_factory=TargetConfig)
-    """Paths to imitate, and what a state is worth."""
+    imitation: ImitationConfig = Field(default_factory=ImitationConfig)
+    """Which actions of the trees are imitated ("rft")."""
+    values: ValueTargetConfig = Field(default_factory=ValueTargetConfig)
+    """Which value of each state the value head learns."""
     pairs: PairConfig = Field(default_factory=PairConfig)
-    """Siblings that make a preference pair."""
+    """Which actions of the trees form preference pairs ("dpo")."""
     advantages: AdvantageConfig = Field(default_factory=AdvantageConfig)
-    """Actions that get an advantage."""
+    """How the actions of the trees are scored ("grpo")."""
     rft: RFTTraining = Field(default_factory=RFTTraining)
     """Imitation of the best paths: the control."""
     dpo: DPOTraining = Field(default_factory=DPOTraining)

@@ -31,10 +31,10 @@ from treeagent.search.node import Node, Tree
 from treeagent.stages.demonstrate import demonstrate, tokenise
 from treeagent.types import Action, Message, Proposal, State, Task, Transition
 from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
-from treeagent.views.imitation import TargetConfig, imitation_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.tokens import TokenRow, path_rows
-from treeagent.views.values import value_rows
+from treeagent.views.values import ValueTargetConfig, value_rows
 
 REACT = ReAct()
 CONFIG = ScratchConfig(vocabulary=600, layers=2, width=64, heads=2, context=1024)
@@ -64,7 +64,7 @@ def shopper() -> Speaker:
     seen = [node.state.messages[-1].content for tree in trees for node in tree.nodes()]
     said = [edge.action.text for tree in trees for node in tree.nodes() for edge in node.edges]
     chat = ChatFormat(train_tokenizer([*seen, *said], CONFIG))
-    rows = [row for tree in trees for row in imitation_rows(tokenise(tree, chat), TargetConfig())]
+    rows = [row for tree in trees for row in imitation_rows(tokenise(tree, chat), ImitationConfig())]
     return taught(chat, rows, 120)
 
 
@@ -483,7 +483,7 @@ def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
             )
     known = 0
     for tree in grown()[0]:
-        for row in value_rows(tree, TargetConfig()):
+        for row in value_rows(tree, ValueTargetConfig()):
             assert not any(row.mask)
             known += sum(row.token_ids[place] in chat.tokens_with(":") for place in row.value_positions)
     assert known > 10
@@ -526,6 +526,6 @@ def test_a_split_success_is_imitated_as_a_whole() -> None:
         HeadValue(policy.generator, policy.chat, head()),
     )
     [tree] = asyncio.run(grower.run(TASKS[:1], [0]))
-    [expected], [row] = (list(imitation_rows(each, TargetConfig())) for each in (whole, tree))
+    [expected], [row] = (list(imitation_rows(each, ImitationConfig())) for each in (whole, tree))
     assert (row.token_ids, row.mask) == (expected.token_ids, expected.mask)
     assert set(expected.value_positions) < set(row.value_positions)

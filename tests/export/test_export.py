@@ -185,7 +185,6 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
         "ref_chosen_logps": pytest.approx(-0.1 * len(good.action.token_ids)),
         "ref_rejected_logps": pytest.approx(-0.1 * len(bad.action.token_ids)),
         "margin": 0.75,
-        "smoothing": 0.0,
         "origin": "real",
     }
     seen = [*told, *first["chosen"], {"role": "user", "content": "1 kettle $7"}]

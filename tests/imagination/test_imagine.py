@@ -46,7 +46,7 @@ from treeagent.store import digest, read_records, shards, write_shard
 from treeagent.types import Dynamics, ToolCall, UserError
 from treeagent.views.advantages import AdvantageConfig, advantages
 from treeagent.views.figures import tree_figures
-from treeagent.views.imitation import TargetConfig, imitation_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.transitions import transitions
 from treeagent.world_model.fidelity import audit, lambda_cap
@@ -151,7 +151,7 @@ def test_a_reward_is_as_true_as_three_decimals_can_be() -> None:
     env = Doors(dict.fromkeys(ENDS, 2 / 3))
     tree = imagine(Teller(prize=lambda taken: 0.667), env)
     assert env.steps == 2  # the others promise no more
-    assert len(list(imitation_rows(tree, TargetConfig(min_return=0.6)))) == 1
+    assert len(list(imitation_rows(tree, ImitationConfig(min_return=0.6)))) == 1
 
 
 class LooseLines(Doors):
@@ -166,7 +166,7 @@ class LooseLines(Doors):
 def test_white_space_at_the_end_of_an_observation_may_be_left_out(end: str) -> None:
     """As a server's is. What the agent has read is what it learns from."""
     tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}{end}"), LooseLines())
-    assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, TargetConfig()))) == 1
+    assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, ImitationConfig()))) == 1
     assert next(one.observation for one in transitions(tree) if one.origin == "real") == f"{seen('r')}{end}"
 
 
@@ -196,7 +196,7 @@ def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_t
     assert found.child is not None and found.child.state.messages[-1].content == seen("r")
     assert (found.child.origin, found.child.edges, found.child.context_ids) == ("real", [], ())
     assert found.value == path_return([found]) == 1.0  # what the plan returned from there
-    assert not list(imitation_rows(tree, TargetConfig()))  # nobody drew its second step behind this answer
+    assert not list(imitation_rows(tree, ImitationConfig()))  # nobody drew its second step behind this answer
 
 
 class Counter(Doors):
@@ -223,12 +223,14 @@ def test_an_end_that_nobody_replayed_is_neither_imitated_nor_the_better_of_two_p
     tree = imagine(Flatterer(), Counter())
     assert origins(tree) == {"l": "imagined", "r": "real"}
     assert {name: edge.value for name, edge in edges(tree).items()} == pytest.approx({"l": 0.6, "r": 0.8})
-    assert not list(imitation_rows(tree, TargetConfig(min_return=0.5)))
-    assert not list(imitation_rows(tree, TargetConfig(min_return=0.5, imitate="states")))
+    assert not list(imitation_rows(tree, ImitationConfig(min_return=0.5)))
+    assert not list(imitation_rows(tree, ImitationConfig(min_return=0.5, what="states")))
     better = imagine(Teller(), replay := Doors())
-    assert replay.steps == 2 and len(list(imitation_rows(better, TargetConfig(min_return=0.0, paths_per_tree=9)))) == 1
+    assert (
+        replay.steps == 2 and len(list(imitation_rows(better, ImitationConfig(min_return=0.0, paths_per_tree=9)))) == 1
+    )
     wild = imagine(Flatterer(), Counter(), steps=0)  # taken at its word, all of it
-    assert len(list(imitation_rows(wild, TargetConfig(min_return=0.5, paths_per_tree=9)))) == 2
+    assert len(list(imitation_rows(wild, ImitationConfig(min_return=0.5, paths_per_tree=9)))) == 2
     trajectories = PairConfig(min_margin=0.1, rule="trajectory")
     worst = imagine(Teller(), Doors())
     assert [pair.chosen.token_ids for pair in preference_pairs([tree, worst], trajectories)] == [(101, 3, 101)]
@@ -370,7 +372,7 @@ def test_an_optimists_winners_fail_and_make_nothing_to_imitate_or_prefer() -> No
     assert accuracy(tree) == 0.0
     assert not list(preference_pairs(tree, PAIRS))
     assert not list(preference_pairs(tree, PairConfig(min_margin=0.1, rule="trajectory")))
-    assert not list(imitation_rows(tree, TargetConfig()))
+    assert not list(imitation_rows(tree, ImitationConfig()))
     assert not any(advantage > 0 for advantage in advantages([tree], AdvantageConfig()).values())
 
 

@@ -21,9 +21,9 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, Dynamics, Policy, Proposal, State, Task, Transition, Value
 from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
-from treeagent.views.imitation import TargetConfig, imitation_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
-from treeagent.views.values import value_rows
+from treeagent.views.values import ValueTargetConfig, value_rows
 
 METHODS: tuple[SearchMethod, ...] = get_args(SearchMethod)
 BASELINES = tuple(method for method in METHODS if method != "mcts")
@@ -322,8 +322,8 @@ def test_every_view_reads_the_tree(method: SearchMethod, decision: Decision) -> 
     pairs = list(preference_pairs(tree, PairConfig(min_margin=0.01)))
     assert pairs and all(pair.margin > 0 for pair in pairs)
     assert list(advantage_rows(tree, advantages([tree], AdvantageConfig())))
-    assert list(imitation_rows(tree, TargetConfig(min_return=0.0)))
-    targets = [target for row in value_rows(tree, TargetConfig()) for target in row.value_targets]
+    assert list(imitation_rows(tree, ImitationConfig(min_return=0.0)))
+    targets = [target for row in value_rows(tree, ValueTargetConfig()) for target in row.value_targets]
     assert targets and all(0.0 <= target <= 1.0 for target in targets)
     assert plain(from_record(to_record(tree))) == plain(tree)
     with (console := Console(width=100)).capture() as capture:

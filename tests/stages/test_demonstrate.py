@@ -8,7 +8,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.grammar import ReAct
 from treeagent.search.node import Tree, path_return
 from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstrated, tokenise
-from treeagent.views.imitation import TargetConfig, imitation_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows
 
 CHAT = ChatFormat(tokenizer())
 SHOP = ShopEnv(ShopOptions(products=200))
@@ -77,7 +77,7 @@ def test_tokens_are_those_of_the_conversation() -> None:
         assert contents == [[message.content for message in state.messages] for state in before]
         assert all(not edge.action.token_ids for node in tree.nodes() for edge in node.edges)
         assert [node.state for node in tree.nodes()] == before
-        [row] = imitation_rows(tokenised, TargetConfig())
+        [row] = imitation_rows(tokenised, ImitationConfig())
         said = [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept]
         assert said == [token for text in texts(tree) for token in CHAT.encode_action(text)]
 

@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 
 from treeagent.search.node import Edge, Tree, path_return
 from treeagent.types import Task, UserError
-from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
+from treeagent.views.advantages import (
+    AdvantageConfig,
+    AdvantageRow,
+    GAEConfig,
+    GiGPOConfig,
+    GRPOConfig,
+    QConfig,
+    TreeGRPOConfig,
+    advantage_rows,
+    advantages,
+)
+from treeagent.views.advantages.common import Scale
 
 Kind = Literal["q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -22,8 +33,9 @@ groups = randoms.map(random_group)
 trees = randoms.map(random_tree)
 
 
-def of(kind: Kind) -> AdvantageConfig:
-    return AdvantageConfig(kind=kind)
+def of(kind: Kind, scale: Scale = "std") -> AdvantageConfig:
+    grpo, tree_grpo, gigpo = GRPOConfig(scale=scale), TreeGRPOConfig(scale=scale), GiGPOConfig(scale=scale)
+    return AdvantageConfig(kind=kind, grpo=grpo, tree_grpo=tree_grpo, gigpo=gigpo)
 
 
 def by_name(trees: Tree | Sequence[Tree], config: AdvantageConfig) -> dict[str, float]:
@@ -47,8 +59,6 @@ def test_sibling_values_by_hand() -> None:
     assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A1": 1 / 3, "A2": -1 / 6})
     often = by_name(hand_tree(), AdvantageConfig(min_visits=2))
     assert often == pytest.approx({"A": 1 / 6, "B": -1 / 3})  # baseline 3.5 / 6
-    assert by_name(hand_tree(), AdvantageConfig(min_siblings=3)).keys() == {"A", "B", "C"}
-    assert by_name(hand_tree(), AdvantageConfig(min_siblings=4)) == {}
 
 
 @pytest.mark.parametrize("kind", COMPARING)
@@ -65,16 +75,18 @@ def test_what_was_not_replayed_is_not_reinforced(kind: Kind) -> None:
 
 def test_values_less_the_states_own_by_hand() -> None:
     """V: root 1/2, after A 1, after B 0; a single action has something to be compared with."""
-    scored = by_name(hand_tree(), AdvantageConfig(baseline="value"))
+    scored = by_name(hand_tree(), AdvantageConfig(q=QConfig(baseline="value")))
     assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A2": -1 / 2, "B1": 1 / 2})
-    assert by_name(hand_tree(), AdvantageConfig(baseline="value", min_visits=3)) == pytest.approx({"A": 1 / 4})
+    assert by_name(hand_tree(), AdvantageConfig(q=QConfig(baseline="value"), min_visits=3)) == pytest.approx(
+        {"A": 1 / 4}
+    )
 
 
 def test_outcomes_by_hand() -> None:
     """Returns: A1 1, A2 and B1 1/2 as estimated, C 0; mean 1/2, deviation sqrt(1/6). A leads to A1 and A2."""
     z = sqrt(1.5)
     assert by_name(hand_tree(), of("grpo")) == pytest.approx({"A": z / 2, "A1": z, "C": -z})
-    undivided = replace(of("grpo"), scale="none")
+    undivided = of("grpo", "none")
     assert by_name(hand_tree(), undivided) == pytest.approx({"A": 1 / 4, "A1": 1 / 2, "C": -1 / 2})
     assert by_name(hand_tree(), of("rloo")) == pytest.approx({"A": 1 / 3, "A1": 2 / 3, "C": -2 / 3})
     assert by_name(hand_tree(), of("tree_grpo")) == pytest.approx({"A": z, "A1": 2 * z, "C": -2 * z})
@@ -103,7 +115,9 @@ def test_anchor_states_by_hand() -> None:
     tree, z = hand_tree(), sqrt(1.5)
     apart = {"A": z, "A1": z + sqrt(0.5), "A2": -sqrt(0.5), "C": -2 * z}
     assert by_name(tree, of("gigpo")) == pytest.approx(apart)
-    assert by_name(tree, replace(of("gigpo"), step_weight=0.0)) == pytest.approx(by_name(tree, of("grpo")))
+    assert by_name(tree, AdvantageConfig(kind="gigpo", gigpo=GiGPOConfig(step_weight=0.0))) == pytest.approx(
+        by_name(tree, of("grpo"))
+    )
     for each in tree.root.edges[:2]:
         assert each.child is not None
         each.child.state = replace(each.child.state, key="here")
@@ -121,7 +135,7 @@ def test_anchor_states_compare_what_comes_after_them() -> None:
     for each in tree.root.edges:
         assert each.child is not None
         each.child.state = replace(each.child.state, key="here")
-    scored = by_name(tree, AdvantageConfig(kind="gigpo", scale="none", step_weight=2.0))
+    scored = by_name(tree, AdvantageConfig(kind="gigpo", gigpo=GiGPOConfig(scale="none", step_weight=2.0)))
     assert scored == pytest.approx({"a": 0.375, "b": 1.125, "c": -0.375, "d": -1.125})
 
 
@@ -135,7 +149,7 @@ def test_anchor_states_compare_what_comes_after_them() -> None:
 )
 def test_generalised_advantages_by_hand(lambda_: float, expected: dict[str, float]) -> None:
     """δ: A 1/2, A1 0, A2 -1/2, B -1/2, B1 1/2, C -1/2; A gets the mean of 1/2 + λ 0 and 1/2 - λ / 2."""
-    assert by_name(hand_tree(), AdvantageConfig(kind="gae", lambda_=lambda_)) == pytest.approx(expected)
+    assert by_name(hand_tree(), AdvantageConfig(kind="gae", gae=GAEConfig(lambda_=lambda_))) == pytest.approx(expected)
 
 
 @given(trees, st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([0.0, 0.3, 1.0]))
@@ -144,7 +158,7 @@ def test_generalised_advantages_are_what_the_value_function_did_not_foresee(
 ) -> None:
     """λ = 1: the return less V(s). λ = 0: one step's reward and the next V, less V(s)."""
     tree.discount = discount
-    scored = advantages([tree], AdvantageConfig(kind="gae", lambda_=lambda_))
+    scored = advantages([tree], AdvantageConfig(kind="gae", gae=GAEConfig(lambda_=lambda_)))
     foreseen: dict[int, list[float]] = {}
     for path in leaf_paths(tree):
         states = [tree.root, *(each.child for each in path)]
@@ -170,7 +184,7 @@ def test_thoughts_are_not_discounted() -> None:
     thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
     thought.action = replace(thought.action, call="")
     tree = Tree(TASK, 0, node((1,), thought), discount=0.5)
-    scored = by_name(tree, AdvantageConfig(kind="gae", lambda_=1.0))
+    scored = by_name(tree, AdvantageConfig(kind="gae", gae=GAEConfig(lambda_=1.0)))
     assert scored == pytest.approx({"think": 0.5, "act": 0.25})
 
 
@@ -187,27 +201,28 @@ def test_siblings_of_equal_value_get_no_advantage(kind: Kind) -> None:
     """Also where (0.1 + 0.1 + 0.1) / 3 is not 0.1 in binary."""
     assert (0.1 + 0.1 + 0.1) / 3 != 0.1
     tree = ends(("a", 0.1), ("b", 0.1), ("c", 0.1))
-    for scale in ("std", "none"):
-        scored = advantages([tree], replace(of(kind), scale=scale))
+    scales: tuple[Scale, ...] = ("std", "none")
+    for scale in scales:
+        scored = advantages([tree], of(kind, scale))
         assert scored == {}
         assert list(advantage_rows(tree, scored)) == []
 
 
-@given(trees, st.integers(1, 3), st.integers(2, 3))
-def test_advantages_weighted_by_visits_sum_to_zero(tree: Tree, min_visits: int, min_siblings: int) -> None:
-    scored = advantages([tree], AdvantageConfig(min_visits=min_visits, min_siblings=min_siblings))
+@given(trees, st.integers(1, 3))
+def test_advantages_weighted_by_visits_sum_to_zero(tree: Tree, min_visits: int) -> None:
+    scored = advantages([tree], AdvantageConfig(min_visits=min_visits))
     for here in tree.nodes():
         tried = [each for each in here.edges if each.visits >= min_visits]
         assert sum(each.visits * scored.get(id(each), 0.0) for each in tried) == pytest.approx(0.0, abs=1e-7)
-        if len(tried) < min_siblings or len({round(each.value, 6) for each in tried}) == 1:
+        if len(tried) < 2 or len({round(each.value, 6) for each in tried}) == 1:
             assert not any(id(each) in scored for each in here.edges)
 
 
 @given(groups, st.sampled_from(["grpo", "rloo", "tree_grpo"]), st.sampled_from(["std", "none"]))
 def test_outcomes_sum_to_zero_over_trajectories_and_are_averaged_over_the_leaves_of_an_edge(
-    group: list[Tree], kind: Kind, scale: Literal["std", "none"]
+    group: list[Tree], kind: Kind, scale: Scale
 ) -> None:
-    scored = advantages(group, AdvantageConfig(kind=kind, scale=scale))
+    scored = advantages(group, of(kind, scale))
     paths = [path for tree in group for path in leaf_paths(tree)]
     last = {id(path[-1]): scored.get(id(path[-1]), 0.0) for path in paths}
     assert sum(last.values()) == pytest.approx(0.0, abs=1e-6)

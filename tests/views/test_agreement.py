@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 
 from treeagent.search.node import Edge, Tree
 from treeagent.types import Task
-from treeagent.views.advantages import AdvantageConfig, advantages
+from treeagent.views.advantages import (
+    AdvantageConfig,
+    GAEConfig,
+    GiGPOConfig,
+    GRPOConfig,
+    QConfig,
+    TreeGRPOConfig,
+    advantages,
+)
 from treeagent.views.pairs import PairConfig, preference_pairs
 
-ALL = PairConfig(rule="all", max_per_node=99, min_margin=0.05)
+ALL = PairConfig(rule="all", min_margin=0.05)
 WIDEST = PairConfig(min_margin=0.05)
 TRAJECTORY = PairConfig(rule="trajectory", min_margin=0.05)
 randoms = st.randoms(use_true_random=False)
@@ -29,7 +37,7 @@ def by_tokens(trees: list[Tree], scored: dict[int, float]) -> dict[tuple[int, ..
 def test_search_values_differ_by_the_margin_of_a_pair(
     tree: Tree, min_visits: int, baseline: Literal["siblings", "value"]
 ) -> None:
-    scored = by_tokens([tree], advantages([tree], AdvantageConfig(baseline=baseline, min_visits=min_visits)))
+    scored = by_tokens([tree], advantages([tree], AdvantageConfig(q=QConfig(baseline=baseline), min_visits=min_visits)))
     for pair in preference_pairs(tree, replace(ALL, min_visits=min_visits)):
         assert scored[pair.chosen.token_ids] - scored[pair.rejected.token_ids] == pytest.approx(pair.margin)
 
@@ -51,7 +59,13 @@ def test_where_visits_count_trajectories_the_preferred_sibling_has_the_higher_ad
 ) -> None:
     """There Q is the mean return of the leaves below, and each of these grows with it among siblings. Its sign need not
     follow: below a good action both siblings may be better than the task's other trajectories."""
-    config = AdvantageConfig(kind=kind, scale=scale, lambda_=1.0)
+    config = AdvantageConfig(
+        kind=kind,
+        grpo=GRPOConfig(scale=scale),
+        tree_grpo=TreeGRPOConfig(scale=scale),
+        gigpo=GiGPOConfig(scale=scale),
+        gae=GAEConfig(lambda_=1.0),
+    )
     scored = by_tokens(group, advantages(group, config))
     for pair in preference_pairs(group, ALL):
         assert scored[pair.chosen.token_ids] > scored[pair.rejected.token_ids]
@@ -75,8 +89,9 @@ def test_square_roots_of_leaves_may_turn_the_order_of_siblings() -> None:
 
     a = edge("a", (2,), 4, 3.6, node((3,), *(end(f"a{place}", 10 + place, 0.9) for place in range(4))))
     losses = [end(f"c{place}", 20 + place, 0.0) for place in range(5)]
-    tree = Tree(Task("hand-1", "do it"), 0, node((1,), a, end("b", 4, 0.8), *losses))
-    assert ("a", "b") in {(pair.chosen.text, pair.rejected.text) for pair in preference_pairs(tree, ALL)}
+    b = end("b", 4, 0.8)
+    tree = Tree(Task("hand-1", "do it"), 0, node((1,), a, b, *losses))
+    assert a.value > b.value
     scored = by_tokens([tree], advantages([tree], AdvantageConfig(kind="treerl")))
     assert (scored[(2,)], scored[(4,)]) == pytest.approx((0.46, 0.72))
 

@@ -13,10 +13,10 @@ from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Message, State, Task
 from treeagent.views.early_experience import Outcome, Reflection, reflection_rows, reflections, world_rows
-from treeagent.views.imitation import TargetConfig
 from treeagent.views.tokens import TokenRow
 
-ANY = TargetConfig(min_return=0.0)
+ANY = 0.0
+"""Least return that every path reaches."""
 
 
 def restarting(shuffler: random.Random) -> Tree:
@@ -119,8 +119,8 @@ BACK = "Thought: not buy : names nothing shown . new . buy missing a missing red
 def test_reflections_by_hand() -> None:
     tree = shop()
     bad, good = tree.root.edges
-    assert list(reflections(tree, TargetConfig(), ReAct())) == [Reflection((), BETTER), Reflection((bad,), BACK)]
-    first, second = reflection_rows(tree, TargetConfig(), ReAct(), encode)
+    assert list(reflections(tree, 1.0, ReAct())) == [Reflection((), BETTER), Reflection((bad,), BACK)]
+    first, second = reflection_rows(tree, 1.0, ReAct(), encode)
     start, seen = tree.root.context_ids, tree.prompt_ids((bad,))
     assert first == TokenRow("shop", start + encode(BETTER), (False,) * len(start) + (True,) * len(BETTER.encode()))
     assert second == TokenRow("shop", seen + encode(BACK), (False,) * len(seen) + (True,) * len(BACK.encode()))
@@ -131,7 +131,7 @@ def test_reflections_want_a_return_worth_imitating() -> None:
     tree = shop()
     for each in edges(tree):
         each.reward = 0.5 if each.reward else 0.0
-    assert list(reflections(tree, TargetConfig(), ReAct())) == []
+    assert list(reflections(tree, 1.0, ReAct())) == []
     [sooner] = reflections(tree, ANY, ReAct())
     assert sooner.turn.endswith("reward 0.5 in 1\nAction: buy")
 
@@ -163,19 +163,19 @@ def test_half_turns_are_not_compared() -> None:
     tree.root.state = replace(
         tree.root.state, messages=(*tree.root.state.messages, Message("assistant", "Thought: ", (1,), partial=True))
     )
-    assert [one.path for one in reflections(tree, TargetConfig(), ReAct())] == [(tree.root.edges[0],)]
+    assert [one.path for one in reflections(tree, 1.0, ReAct())] == [(tree.root.edges[0],)]
 
 
 def test_a_reflection_that_would_spell_another_call_is_left_out() -> None:
     tree = shop()
     bad = tree.root.edges[0]
     bad.action = replace(bad.action, call="open[<action>]")
-    assert [one.path for one in reflections(tree, TargetConfig(), ReAct())] == [(), (bad,)]
-    assert [one.path for one in reflections(tree, TargetConfig(), JsonAction())] == [(bad,)]
+    assert [one.path for one in reflections(tree, 1.0, ReAct())] == [(), (bad,)]
+    assert [one.path for one in reflections(tree, 1.0, JsonAction())] == [(bad,)]
 
 
 def test_reflections_are_written_in_the_policys_own_format() -> None:
-    turns = [one.turn for one in reflections(shop(), TargetConfig(), JsonAction())]
+    turns = [one.turn for one in reflections(shop(), 1.0, JsonAction())]
     assert [JsonAction().read(turn).call for turn in turns] == ["open[1]", "back"]
     assert all("better :" in JsonAction().read(turn).thought for turn in turns)
 

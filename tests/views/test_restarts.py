@@ -15,10 +15,10 @@ from treeagent.search.record import from_record, to_record
 from treeagent.types import UserError
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.figures import tree_figures
-from treeagent.views.imitation import TargetConfig, imitation_rows, policy_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows, policy_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.tokens import TokenRow
-from treeagent.views.values import value_rows
+from treeagent.views.values import ValueTargetConfig, value_rows
 
 TRAJECTORY = PairConfig(rule="trajectory")
 
@@ -55,7 +55,7 @@ def test_prompts_by_hand() -> None:
 
 
 def test_imitation_by_hand() -> None:
-    before, behind = imitation_rows(restarted_tree(), TargetConfig())
+    before, behind = imitation_rows(restarted_tree(), ImitationConfig())
     assert (before.token_ids, spelt(before.mask)) == ((1, 2, 10, 11, 20, 21, 30), "--++--+")
     assert (before.value_positions, before.value_targets) == ((1, 5), (1.0, 1.0))
     assert (behind.token_ids, spelt(behind.mask)) == ((60, 61, 31, 40), "--+-")
@@ -64,14 +64,14 @@ def test_imitation_by_hand() -> None:
 
 def test_targets_by_hand() -> None:
     tree = restarted_tree()
-    policy = [(row.token_ids, spelt(row.mask), row.weight) for row in policy_rows(tree, TargetConfig())]
+    policy = [(row.token_ids, spelt(row.mask), row.weight) for row in policy_rows(tree)]
     assert policy == [
         ((1, 2, 10, 11), "--++", pytest.approx(2 / 3)),
         ((1, 2, 13), "--+", pytest.approx(1 / 3)),
         ((60, 61, 31), "--+", 0.5),
         ((60, 61, 32, 33), "--++", 0.5),
     ]
-    values = [(row.token_ids, row.value_positions, row.value_targets) for row in value_rows(tree, TargetConfig())]
+    values = [(row.token_ids, row.value_positions, row.value_targets) for row in value_rows(tree, ValueTargetConfig())]
     assert values == [
         ((1, 2, 10, 11, 20, 21, 30), (1, 5), (1.0, 1.0)),
         ((60, 61, 31, 40), (1, 3), (1.0, 1.0)),
@@ -121,7 +121,7 @@ def test_an_end_read_anew_is_valued_behind_its_own_prompt() -> None:
     end = node((70, 71), end="terminated")
     end.left_out = (1,)
     tree = Tree(TASK, 0, node((1,), edge("A", (10,), 1, 1.0, end, 1.0)))
-    rows = [(row.token_ids, spelt(row.mask), row.value_positions) for row in imitation_rows(tree, TargetConfig())]
+    rows = [(row.token_ids, spelt(row.mask), row.value_positions) for row in imitation_rows(tree, ImitationConfig())]
     assert rows == [((1, 10), "-+", (0,)), ((70, 71), "--", (1,))]
 
 
@@ -152,10 +152,10 @@ trees = st.randoms(use_true_random=False).map(random_restarts)
 
 def rows_of(tree: Tree) -> Iterator[TokenRow | AdvantageRow]:
     """Of every view that trains tokens but pairs."""
-    targets = TargetConfig(min_return=0.0, paths_per_tree=3)
+    targets = ImitationConfig(min_return=0.0, paths_per_tree=3)
     yield from imitation_rows(tree, targets)
-    yield from imitation_rows(tree, TargetConfig(min_return=0.0, imitate="states"))
-    yield from policy_rows(tree, targets)
+    yield from imitation_rows(tree, ImitationConfig(min_return=0.0, what="states"))
+    yield from policy_rows(tree)
     yield from advantage_rows(tree, advantages([tree], AdvantageConfig(kind="grpo")))
     yield from advantage_rows(tree, advantages([tree], AdvantageConfig()))
 
@@ -187,11 +187,11 @@ def test_every_trained_token_stands_behind_the_prompt_that_it_was_sampled_behind
 def test_every_state_is_valued_behind_its_own_prompt(tree: Tree) -> None:
     states = {tree.prompt_ids(path) for path, _ in tree.walk()}
     known = 0
-    for row in value_rows(tree, TargetConfig()):
+    for row in value_rows(tree, ValueTargetConfig()):
         for place in row.value_positions:
             assert row.token_ids[: place + 1] in states
             known += 1
-    told = [row for row in value_rows(tree, TargetConfig()) if row.value_positions]
+    told = [row for row in value_rows(tree, ValueTargetConfig()) if row.value_positions]
     assert known == len({row.token_ids[: place + 1] for row in told for place in row.value_positions})
 
 

@@ -11,24 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.node import Node, Tree, path_logprob, path_return
-from treeagent.views.imitation import TargetConfig, imitation_rows, policy_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows, policy_rows
 from treeagent.views.tokens import TokenRow, path_rows
-from treeagent.views.values import lambda_return, state_return, value_rows
+from treeagent.views.values import ValueTargetConfig, lambda_return, state_return, value_rows
 
 Kind = Literal["mean", "best", "lambda"]
-MEAN = TargetConfig(value="mean")
+MEAN = ValueTargetConfig(target="mean")
 randoms = st.randoms(use_true_random=False)
 trees = randoms.map(random_tree)
 
 
 def test_imitation_by_hand() -> None:
-    [row] = imitation_rows(hand_tree(), TargetConfig())
+    [row] = imitation_rows(hand_tree(), ImitationConfig())
     ids = (1, 2, 10, 11, 20, 21, 30, 40)
     mask = (False, False, True, True, False, False, True, False)
     assert row == TokenRow("hand-1", ids, mask, (1, 5, 7), (1.0, 1.0, 1.0))
-    both = list(imitation_rows(hand_tree(), TargetConfig(min_return=0.0, paths_per_tree=2)))
+    both = list(imitation_rows(hand_tree(), ImitationConfig(min_return=0.0, paths_per_tree=2)))
     assert [each.token_ids for each in both] == [ids, (1, 2, 13, 23)]
-    assert list(imitation_rows(hand_tree(), TargetConfig(min_return=1.1))) == []
+    assert list(imitation_rows(hand_tree(), ImitationConfig(min_return=1.1))) == []
 
 
 def test_ten_tenths_are_a_success() -> None:
@@ -36,7 +36,7 @@ def test_ten_tenths_are_a_success() -> None:
     below = node((99,), end="terminated")
     for step in range(10, 0, -1):
         below = node((100 - step,), edge(f"step-{step}", (step,), 1, 0.1 * (11 - step), below, 0.1))
-    [row] = imitation_rows(Tree(TASK, 0, below), TargetConfig())
+    [row] = imitation_rows(Tree(TASK, 0, below), ImitationConfig())
     assert sum(row.mask) == 10
 
 
@@ -47,7 +47,7 @@ def test_imitation_prefers_the_likelier_of_equal_paths() -> None:
     other = edge("other", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
     limit = edge("limit", (1,), 1, 2.0, node((10,), value=2.0, end="truncated"))
     tree = Tree(TASK, 0, node((1,), slow, rare, other, limit))
-    best = list(imitation_rows(tree, TargetConfig(paths_per_tree=3)))
+    best = list(imitation_rows(tree, ImitationConfig(paths_per_tree=3)))
     assert [row.token_ids for row in best] == [(1, 2, 3, 4, 5), (1, 8, 9), (1, 11, 12)]
 
 
@@ -59,13 +59,13 @@ def test_imitation_prefers_the_shorter_of_equally_likely_paths() -> None:
     tree = Tree(TASK, 0, node((1,), slow, quick, other))
     for each in edges(tree):
         each.action = replace(each.action, logprobs=())
-    best = list(imitation_rows(tree, TargetConfig(paths_per_tree=3)))
+    best = list(imitation_rows(tree, ImitationConfig(paths_per_tree=3)))
     assert [row.token_ids for row in best] == [(1, 6, 7), (1, 8, 9), (1, 2, 3, 4, 5)]
 
 
 @given(trees, st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 3))
 def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, count: int) -> None:
-    rows = list(imitation_rows(tree, TargetConfig(min_return=least, paths_per_tree=count)))
+    rows = list(imitation_rows(tree, ImitationConfig(min_return=least, paths_per_tree=count)))
     finished = [path for path, here in tree.walk() if path and here.terminated and path_return(path) >= least]
     assert len(rows) == min(count, len(finished))
     by_tokens = {tree.prompt_ids(path): (-path_return(path), -path_logprob(path), len(path)) for path in finished}
@@ -82,10 +82,10 @@ def test_imitated_states_are_worth_the_return_from_there(discount: float) -> Non
     """A quarter on the way, then 0.75: a success, however much its end is discounted."""
     last = edge("b", (4,), 1, 0.75, node((5,), end="terminated"), 0.75)
     tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 1.0, node((3,), last), 0.25)), discount=discount)
-    [row] = imitation_rows(tree, TargetConfig())
+    [row] = imitation_rows(tree, ImitationConfig())
     assert row.value_positions == (0, 2, 4)
     assert row.value_targets == (0.25 + discount * 0.75, 0.75, 0.75)
-    assert row.value_targets[:2] == pytest.approx(next(iter(value_rows(tree, TargetConfig()))).value_targets[:2])
+    assert row.value_targets[:2] == pytest.approx(next(iter(value_rows(tree, ValueTargetConfig()))).value_targets[:2])
 
 
 def test_imitation_of_states_by_hand() -> None:
@@ -96,7 +96,7 @@ def test_imitation_of_states_by_hand() -> None:
     slip = node((3,), edge("err", (4,), 1, 1.0, back), edge("walk", (13,), 1, 1.0, far), lost)
     win = edge("win", (11,), 1, 1.0, node((15,), end="terminated"), 1.0)
     tree = Tree(TASK, 0, node((1,), edge("slip", (2,), 3, 1.0, slip), win))
-    rows = list(imitation_rows(tree, TargetConfig(imitate="states")))
+    rows = list(imitation_rows(tree, ImitationConfig(what="states")))
     assert [row.token_ids for row in rows] == [(1, 11, 15), (1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 13, 8, 9, 10)]
     assert [row.mask for row in rows] == [
         (False, True, False),
@@ -108,7 +108,7 @@ def test_imitation_of_states_by_hand() -> None:
 
 @given(trees, st.sampled_from([0.0, 0.5, 1.0]))
 def test_states_are_imitated_once_each_by_the_best_way_on(tree: Tree, least: float) -> None:
-    rows = list(imitation_rows(tree, TargetConfig(imitate="states", min_return=least)))
+    rows = list(imitation_rows(tree, ImitationConfig(what="states", min_return=least)))
     best: dict[tuple[int, ...], float] = {}
     for path, here in tree.walk():
         if path and here.terminated and path_return(path) >= least:
@@ -130,13 +130,13 @@ def test_states_are_imitated_once_each_by_the_best_way_on(tree: Tree, least: flo
     ("config", "root", "a", "b"),
     [
         (MEAN, 3.5 / 7, 2 / 3, 0.5),
-        (TargetConfig(value="best"), 1.0, 1.0, 0.5),
-        (TargetConfig(value="lambda", lambda_=0.0), 4 / 7, 2 / 3, 0.5),
-        (TargetConfig(value="lambda", lambda_=0.5), 23 / 42, 2 / 3, 0.5),
-        (TargetConfig(value="lambda", lambda_=1.0), 11 / 21, 2 / 3, 0.5),
+        (ValueTargetConfig(target="best"), 1.0, 1.0, 0.5),
+        (ValueTargetConfig(target="lambda", lambda_=0.0), 4 / 7, 2 / 3, 0.5),
+        (ValueTargetConfig(target="lambda", lambda_=0.5), 23 / 42, 2 / 3, 0.5),
+        (ValueTargetConfig(target="lambda", lambda_=1.0), 11 / 21, 2 / 3, 0.5),
     ],
 )
-def test_value_targets_by_hand(config: TargetConfig, root: float, a: float, b: float) -> None:
+def test_value_targets_by_hand(config: ValueTargetConfig, root: float, a: float, b: float) -> None:
     """The open state and the limit have nothing below: their own estimates teach nothing.
 
     V after A is 1, after B 0; G(A) = 1 - λ + λ 2/3 and G(B) = λ / 2, visited 4 and 2 times of 7.
@@ -159,11 +159,11 @@ def test_best_returns_add_the_rewards_on_the_way() -> None:
     tree = Tree(TASK, 0, node((1,), edge("a", (2,), 4, 1.0, node((3,), ends, limit, withheld), 0.25)))
     first = tree.root.edges[0].child
     assert first is not None
-    assert state_return(tree.root, None, TargetConfig()) == pytest.approx(0.85)
-    assert state_return(first, tree.root.edges[0], TargetConfig()) == pytest.approx(0.6)
+    assert state_return(tree.root, None, ValueTargetConfig()) == pytest.approx(0.85)
+    assert state_return(first, tree.root.edges[0], ValueTargetConfig()) == pytest.approx(0.6)
     assert state_return(tree.root, None, MEAN) == pytest.approx(0.25)
     assert state_return(first, tree.root.edges[0], MEAN) == pytest.approx(0.4)
-    told = [target for row in value_rows(tree, TargetConfig()) for target in row.value_targets]
+    told = [target for row in value_rows(tree, ValueTargetConfig()) for target in row.value_targets]
     assert told == pytest.approx([0.85, 0.6, 0.5])  # nothing is known of the limit and of the withheld end
 
 
@@ -173,9 +173,9 @@ def test_thoughts_are_not_discounted() -> None:
     thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
     thought.action = replace(thought.action, call="")
     root = node((1,), thought)
-    assert state_return(root, None, TargetConfig(), 0.5) == 0.5
-    assert state_return(root, None, TargetConfig(value="lambda", lambda_=1.0), 0.5) == 0.5
-    assert state_return(root, None, TargetConfig(value="lambda", lambda_=0.0), 0.5) == 0.25
+    assert state_return(root, None, ValueTargetConfig(), 0.5) == 0.5
+    assert state_return(root, None, ValueTargetConfig(target="lambda", lambda_=1.0), 0.5) == 0.5
+    assert state_return(root, None, ValueTargetConfig(target="lambda", lambda_=0.0), 0.5) == 0.25
 
 
 @given(randoms.map(chain_group), st.sampled_from([0.5, 1.0]))
@@ -213,7 +213,7 @@ def _below(here: Node) -> Iterator[Node]:
 def test_every_known_state_is_told_once_whatever_the_order_of_siblings(
     tree: Tree, kind: Kind, shuffler: random.Random
 ) -> None:
-    config = TargetConfig(value=kind)
+    config = ValueTargetConfig(target=kind)
     expected = {}
     for path, here in tree.walk():
         target = state_return(here, path[-1] if path else None, config)
@@ -233,7 +233,7 @@ def test_every_known_state_is_told_once_whatever_the_order_of_siblings(
 
 def test_policy_targets_by_hand() -> None:
     """Visits 4, 2, 1 at the root, 1 and 2 below A; D was not tried, and B1 has no sibling."""
-    rows = list(policy_rows(hand_tree(), TargetConfig()))
+    rows = list(policy_rows(hand_tree()))
     below = (1, 2, 10, 11, 20, 21)
     assert [row.token_ids for row in rows] == [
         (1, 2, 10, 11),
@@ -246,15 +246,15 @@ def test_policy_targets_by_hand() -> None:
         "--++", "--+", "--+", "------+", "------++",
     ]  # fmt: skip
     assert [row.weight for row in rows] == pytest.approx([4 / 7, 2 / 7, 1 / 7, 1 / 3, 2 / 3])
-    sharper = policy_rows(hand_tree(), TargetConfig(policy_temperature=0.5))
+    sharper = policy_rows(hand_tree(), 0.5)
     assert [row.weight for row in sharper] == pytest.approx([16 / 21, 4 / 21, 1 / 21, 1 / 5, 4 / 5])
-    flatter = policy_rows(hand_tree(), TargetConfig(policy_temperature=2.0))
+    flatter = policy_rows(hand_tree(), 2.0)
     assert [row.weight for row in flatter][3:] == pytest.approx([1 / (1 + sqrt(2)), sqrt(2) / (1 + sqrt(2))])
 
 
 @given(trees, st.sampled_from([1e-3, 0.5, 1.0, 10.0]))
 def test_policy_targets_imitate_each_tried_action_once_and_sum_to_one(tree: Tree, temperature: float) -> None:
-    rows = list(policy_rows(tree, TargetConfig(policy_temperature=temperature)))
+    rows = list(policy_rows(tree, temperature))
     sums: dict[tuple[int, ...], float] = {}
     trained: Counter[int] = Counter()
     for row in rows:
@@ -283,5 +283,5 @@ def test_the_random_trees_have_targets() -> None:
     made = [random_tree(random.Random(seed)) for seed in range(200)]
     for kind in ("terminated", "truncated"):
         assert sum(getattr(here, kind) for tree in made for here in tree.nodes()) > 50
-    assert sum(len(list(imitation_rows(tree, TargetConfig()))) for tree in made) > 20
-    assert sum(len(list(policy_rows(tree, TargetConfig()))) for tree in made) > 200
+    assert sum(len(list(imitation_rows(tree, ImitationConfig()))) for tree in made) > 20
+    assert sum(len(list(policy_rows(tree))) for tree in made) > 200

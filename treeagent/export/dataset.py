@@ -41,7 +41,7 @@ def export(
     """Write views of every collected tree into the dataset ``out``, or go on with the one begun there.
 
     Args:
-        config: the run's own but for ``update.pairs``, ``update.advantages`` and ``update.targets``.
+        config: the run's own but for its tables ``update.pairs``, ``advantages``, ``imitation`` and ``values``.
         views: names in ``VIEWS``.
 
     Returns:

@@ -61,7 +61,6 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
             "ref_chosen_logps": pair.chosen.logprob,
             "ref_rejected_logps": pair.rejected.logprob,
             "margin": pair.margin,
-            "smoothing": pair.smoothing,
             "origin": pair.origin,
         }
 
@@ -81,7 +80,7 @@ def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
     starts = _starts(tree)
-    for row in imitation_rows(tree, config.update.targets):
+    for row in imitation_rows(tree, config.update.imitation):
         messages = _said(starts, row.token_ids)
         if not any(row.mask):  # of a path's end alone, where its prompt starts anew
             continue
@@ -106,7 +105,7 @@ def _world(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _reflections(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    for one in reflections(tree, config.update.targets, tree_grammar(tree, config.policy.format)):
+    for one in reflections(tree, config.update.imitation.min_return, tree_grammar(tree, config.policy.format)):
         node = one.path[-1].child if one.path else tree.root
         assert node is not None
         *_, (start, _) = tree.segments(one.path)
@@ -118,7 +117,7 @@ def _reflections(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    for row in value_rows(tree, config.update.targets):
+    for row in value_rows(tree, config.update.values):
         yield {
             "task_id": row.task_id,
             "input_ids": row.token_ids,
@@ -214,7 +213,6 @@ VIEWS: Mapping[str, View] = {
             ref_chosen_logps=_real,
             ref_rejected_logps=_real,
             margin=_real,
-            smoothing=_real,
             origin=_text,
         ),
         _pairs,
@@ -233,18 +231,18 @@ VIEWS: Mapping[str, View] = {
         ),
         _advantages,
         "advantages",
-        ("min_visits", "min_siblings"),
+        ("min_visits",),
     ),
     "sft": View(
         _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids, origin=_text),
         _imitation,
-        "targets",
+        "imitation",
         ("min_return",),
     ),
     "values": View(
         _schema(task_id=_text, input_ids=_ids, value_positions=_ids, value_targets=_reals, origin=_text),
         _values,
-        "targets",
+        "values",
     ),
     "transitions": View(
         _schema(
@@ -270,7 +268,7 @@ VIEWS: Mapping[str, View] = {
     "reflection": View(
         _schema(task_id=_text, prompt=_messages, completion=_messages),
         _reflections,
-        "targets",
+        "imitation",
         ("min_return",),
         asked=True,
         texts=True,

@@ -32,20 +32,31 @@ def train_dpo(
     temperature: float = 1.0,
     **hooks: Unpack[Hooks],
 ) -> TrainResult:
-    """Prefer the chosen continuations (Rafailov et al. 2023); changes ``model`` in place, keeps no reference model in
-    memory. Log-probabilities are sums over the tokens that the policy sampled; observations between them count nowhere.
+    """Train a policy by direct preference optimisation (DPO, Rafailov et al. 2023, equation 7); changes ``model`` in
+    place.
 
-    With h = β [log π(chosen) - log μ(chosen) - log π(rejected) + log μ(rejected)], μ the behaviour policy, the sigmoid
-    term of a pair with smoothing ε is -(1 - ε) log σ(h) - ε log σ(-h) = -log σ(h) + ε h (conservative DPO, Mitchell
-    2023); TRL's own sigmoid term knows no smoothing. Other terms ignore a pair's smoothing.
+    The sigmoid loss of a pair is -log σ(h) with h = β [log π(chosen) - log μ(chosen) - log π(rejected) +
+    log μ(rejected)]. π is the model; μ, the policy that sampled the pair, takes the place of the reference policy, by
+    the log-probabilities stored with the pair, so that no reference model is in memory. Log-probabilities are summed
+    over the tokens that the policy sampled; observations between them do not count. With label smoothing ε the loss is
+    -(1 - ε) log σ(h) - ε log σ(-h) = -log σ(h) + ε h (conservative DPO, Mitchell 2023).
+
+    Metrics, means over the steps since the last row: ``loss`` (weighted sum of the terms, in nats for the sigmoid);
+    ``rewards/chosen`` and ``rewards/rejected`` (β log π/μ, in nats), ``rewards/margins`` (their difference, h);
+    ``rewards/accuracies`` (share of pairs with h > 0); ``logps/chosen`` and ``logps/rejected`` (log-probability of a
+    continuation, in nats); ``entropy`` (nats a token); ``grad_norm`` (before clipping).
 
     Args:
+        model: the policy to train.
         tokenizer: saved with checkpoints; nothing is tokenised.
-        temperature: at which the pairs were sampled, and their log-probabilities stored.
+        pairs: the preference pairs, with the log-probabilities as sampled.
+        config: the loss and the optimiser.
+        temperature: the sampling temperature of the pairs, at which their log-probabilities were stored.
+        hooks: observers of the training; see ``Hooks``.
 
     Raises:
-        ValueError: there are no pairs, a continuation comes without log-probabilities, or pairs are smoothed under a
-            loss without a sigmoid term.
+        NothingToLearn: there are no pairs.
+        UserError: a continuation has not one log-probability for each token.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     _check(pairs, config)
@@ -63,7 +74,7 @@ def train_dpo(
             ),
             train_dataset=row_numbers(len(pairs)),
             processing_class=tokenizer,
-            data_collator=lambda items: _collate([pairs[item["row"]] for item in items], config.label_smoothing),
+            data_collator=lambda items: _collate([pairs[item["row"]] for item in items]),
         )
         if isinstance(model, PeftModel):
             model.delete_adapter("ref")  # the copy that TRL takes for its reference
@@ -105,11 +116,9 @@ def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
                     f"{side.text!r} of task {pair.task_id} has {sum(side.mask)} sampled tokens among "
                     f"{len(side.token_ids)}, and {len(side.logprobs)} log-probabilities: DPO needs one for each token"
                 )
-    if "sigmoid" not in config.loss_type and any(pair.smoothing for pair in pairs):
-        raise UserError(f'pairs carry label smoothing, which only the "sigmoid" loss honours, not {config.loss_type}')
 
 
-def _collate(pairs: Sequence[PreferencePair], floor: float) -> dict[str, Tensor]:
+def _collate(pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
     """Pairs to (2 * pairs, longest) tensors, chosen rows first as TRL wants them, and (pairs,) references."""
     sides = [(pair.context_ids, pair.chosen) for pair in pairs] + [(pair.context_ids, pair.rejected) for pair in pairs]
     rows = [(*context, *side.token_ids) for context, side in sides]
@@ -120,7 +129,6 @@ def _collate(pairs: Sequence[PreferencePair], floor: float) -> dict[str, Tensor]
         "completion_mask": pad(completion, torch.long),
         "ref_chosen_logps": torch.tensor([pair.chosen.logprob for pair in pairs]),
         "ref_rejected_logps": torch.tensor([pair.rejected.logprob for pair in pairs]),
-        "smoothing": torch.tensor([max(pair.smoothing, floor) for pair in pairs]),
     }
 
 
@@ -134,7 +142,6 @@ class _DPOTrainer(Learner, DPOTrainer):
         return dataset  # stored when it was sampled
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool) -> Tensor:
-        smoothing = inputs.pop("smoothing")
         logps: list[Tensor] = []
 
         def collect(module: nn.Module, arguments: Any, output: Mapping[str, Tensor]) -> None:
@@ -145,8 +152,8 @@ class _DPOTrainer(Learner, DPOTrainer):
             loss: Tensor = super()._compute_loss(model, inputs, False)  # type: ignore[no-untyped-call]
         finally:
             handle.remove()
-        if self.sigmoid_weight and smoothing.any():
+        if self.sigmoid_weight and self.args.label_smoothing:
             chosen, rejected = logps[0].chunk(2)
             margin = chosen - inputs["ref_chosen_logps"] - rejected + inputs["ref_rejected_logps"]
-            loss = loss + self.sigmoid_weight * (smoothing * self.beta * margin).mean()
+            loss = loss + self.sigmoid_weight * self.args.label_smoothing * self.beta * margin.mean()
         return loss

@@ -54,7 +54,7 @@ def train_sft(
     if not rows:
         raise NothingToLearn(
             f"none of {given} rows has a token to imitate or a value to learn: collect more trees, or lower "
-            "update.targets.min_return"
+            "update.imitation.min_return"
         )
     if sharing() and head is not None and isinstance(model, PeftModel):
         raise UserError(

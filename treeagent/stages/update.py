@@ -21,7 +21,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
-from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.learners.watch import TrainResult
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
@@ -34,6 +34,7 @@ from treeagent.stages.build import (
     play_on,
     value_head,
 )
+from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
 from treeagent.types import UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
@@ -236,16 +237,12 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     read_ends(trees, make_chat(checkpoint, job.config))
     value_rows = sample_value_rows(trees, job.config, head.reward_range)
     check_value_rows(head, value_rows, value_training(config))  # fails before the policy is trained, not after
-    hooks = Hooks(
-        on_metrics=lambda metrics: emit(Event(job.out.name, metrics=metrics)),
-        on_progress=lambda done, total: emit(Event(job.out.name, done=done, total=total)),
-        validate=greedy_success(checkpoint, job.config) if leads else _validated_elsewhere,
-        checkpoint_dir=job.scratch,
-    )
+    validate = greedy_success(checkpoint, job.config) if leads else _validated_elsewhere
+    hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, job.config.policy.temperature
     match job.method:
         case "rft":
-            imitated = [row for tree in trees for row in imitation_rows(tree, update.targets)]
+            imitated = [row for tree in trees for row in imitation_rows(tree, update.imitation)]
             result = train_sft(model, tokenizer, imitated, config.learner(SFTConfig, update.rft), **hooks)
         case "dpo":
             pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs)]
@@ -337,7 +334,7 @@ def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[f
         replace(row, value_targets=tuple(min(max(target, low), high) for target in row.value_targets))
         for tree in trees
         for low, high in [_reached(tree, returns)]
-        for row in value_rows(tree, config.update.targets)
+        for row in value_rows(tree, config.update.values)
     ]
     random.Random(derive_seed(config.seed, "value_rows")).shuffle(rows)
     return rows[: config.update.value_rows]

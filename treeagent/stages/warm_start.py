@@ -14,13 +14,14 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.learners.watch import TrainResult
 from treeagent.run.folder import Run, RunError
-from treeagent.run.metrics import Event, logged
+from treeagent.run.metrics import logged
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Tree, path_return, reaches
 from treeagent.stages.build import make_chat, value_head
 from treeagent.stages.demonstrate import demonstrated, demonstration_grammar, demonstrations, tokenise
+from treeagent.stages.hooks import training_hooks
 from treeagent.types import derive_seed
 from treeagent.views.early_experience import reflection_rows, reflections, world_rows
 from treeagent.views.tokens import TokenRow, path_rows
@@ -69,11 +70,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         def train_on(
             rows: Sequence[TokenRow], sft: SFTConfig, name: str, scratch: Path, head: ValueHead | None
         ) -> TrainResult:
-            hooks = Hooks(
-                on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
-                on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
-                checkpoint_dir=scratch,
-            )
+            hooks = training_hooks(on_event, name, scratch)
             return train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, head=head, **hooks)
 
         if early.wants("world"):
@@ -123,7 +120,8 @@ def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
     yield from (message.content for message in last.state.messages)
     if config.warm_start.early_experience.wants("reflection"):
         yield from (
-            one.turn for one in reflections(demonstration, config.update.targets, demonstration_grammar(config))
+            one.turn
+            for one in reflections(demonstration, config.update.imitation.min_return, demonstration_grammar(config))
         )
 
 
@@ -159,7 +157,7 @@ def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Les
         alone = tree.budget.simulations <= 1
         reflected: Iterable[TokenRow] = ()
         if wanted.wants("reflection"):
-            reflected = reflection_rows(tree, config.update.targets, grammar, chat.encode_action)
+            reflected = reflection_rows(tree, config.update.imitation.min_return, grammar, chat.encode_action)
         return _Lessons(
             list(path_rows(tree, path, [outcome] * (len(path) + 1))),
             list(world_rows(tree)) if wanted.wants("world") and not alone else [],

@@ -28,12 +28,12 @@ from treeagent.learners.config import SFTConfig
 from treeagent.learners.likelihood import hard_rows
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.watch import Hooks
 from treeagent.run.folder import COLLECTED, Run, RunError, changed_settings
-from treeagent.run.metrics import Event, logged
+from treeagent.run.metrics import logged
 from treeagent.run.progress import Progress
 from treeagent.search.record import from_record
 from treeagent.stages.demonstrate import demonstrations
+from treeagent.stages.hooks import training_hooks
 from treeagent.store import read_as, write_atomic
 from treeagent.types import derive_seed
 from treeagent.views.tokens import TokenRow
@@ -149,11 +149,7 @@ def _train(
     def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
         name = folder.name.removeprefix(".")
         sft = replace(fitting, max_steps=steps, learning_rate=rate)
-        hooks = Hooks(
-            on_metrics=lambda metrics: on_event(Event(name, metrics=metrics)),
-            on_progress=lambda done, total: on_event(Event(name, done=done, total=total)),
-            checkpoint_dir=folder,
-        )
+        hooks = training_hooks(on_event, name, folder)
         return asdict(train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks))
 
     plain, harder = _scratch(out)

@@ -1,1 +1,41 @@
-"""What a tree teaches, as pure functions of stored trees."""
+"""What a tree teaches: pure functions from stored trees to training data. Importing this package loads no torch.
+
+pairs = list(preference_pairs(tree, PairConfig()))                # DPO
+rows = list(advantage_rows(tree, advantages([tree], AdvantageConfig())))  # GRPO and other policy gradients
+rows = list(imitation_rows(tree, ImitationConfig()))              # supervised fine-tuning
+rows = list(value_rows(tree, ValueTargetConfig()))                # the value head
+steps = list(transitions(tree))                                   # the world model
+"""
+
+from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
+from treeagent.views.early_experience import Reflection, reflection_rows, reflections, world_rows
+from treeagent.views.figures import tree_figures
+from treeagent.views.imitation import ImitationConfig, imitation_rows, policy_rows
+from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
+from treeagent.views.tokens import TokenRow, path_rows
+from treeagent.views.transitions import transitions
+from treeagent.views.values import ValueTargetConfig, value_rows
+
+__all__ = [
+    "AdvantageConfig",
+    "AdvantageRow",
+    "Continuation",
+    "ImitationConfig",
+    "PairConfig",
+    "PreferencePair",
+    "Reflection",
+    "TokenRow",
+    "ValueTargetConfig",
+    "advantage_rows",
+    "advantages",
+    "imitation_rows",
+    "path_rows",
+    "policy_rows",
+    "preference_pairs",
+    "reflection_rows",
+    "reflections",
+    "transitions",
+    "tree_figures",
+    "value_rows",
+    "world_rows",
+]

@@ -1,6 +1,7 @@
 """Early experience (Zhang et al. 2025): what actions tried at a state led to, as rows for the policy itself.
 
-Both views are for a warm start that asks for them, and for no update: ``world_rows`` alone put a loss on observations.
+Both views serve a warm start that asks for them, and no update. Of all views, ``world_rows`` alone puts a loss on
+observations.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,46 +10,40 @@ from typing import NamedTuple
 
 from treeagent.generators.grammar import Grammar
 from treeagent.search.node import Edge, Node, Tree, reaches
-from treeagent.views.imitation import TargetConfig
-from treeagent.views.tokens import TokenRow
+from treeagent.views.tokens import TokenRow, spell
 from treeagent.views.transitions import transition
 from treeagent.world_model.trace import reflection
 from treeagent.world_model.transition import Experience
 
 
 def world_rows(tree: Tree) -> Iterator[TokenRow]:
-    """Implicit world modelling: a loss on what the environment answered, behind the policy's own conversation up to and
-    with its action, and on nothing else; L = -Σ log p(s'|s,a).
+    """Implicit world modelling: rows whose loss L = -Σ log p(s'|s,a) is on the environment's answers alone.
 
-    An answer is the tokens that it adds to the prompt, the chat template's marks around it included. Each is learnt in
-    one row, those of a path in one. Left out are imagined answers, and those behind which the prompt starts anew, since
-    they do not follow the action in any prompt.
+    An answer is the tokens that it adds to the prompt, chat template marks included, and follows the policy's own
+    conversation up to and with its action. Each answer carries loss in exactly one row. Imagined answers carry none,
+    and neither do those after which the prompt starts anew, since they follow their action in no prompt.
     """
-    told: set[int] = set()
+    taught: set[int] = set()
     for path, node in tree.walk():
         if any(edge.child is not None for edge in node.edges):
             continue
         for start, edges in tree.segments(path):
-            ids, mask = list(start.context_ids), [False] * len(start.context_ids)
-            for edge in edges:
-                ids += edge.action.token_ids
-                mask += [False] * len(edge.action.token_ids)
-                if edge.child is not None and not edge.child.left_out:
-                    learnt = edge.child.origin == "real" and id(edge.child) not in told
-                    told.add(id(edge.child))
-                    ids += edge.child.context_ids
-                    mask += [learnt] * len(edge.child.context_ids)
-            if any(mask):
-                yield TokenRow(tree.task.id, tuple(ids), tuple(mask))
+            states = [edge.child for edge in edges if edge.child is not None and not edge.child.left_out]
+            new = {id(state) for state in states if state.origin == "real"} - taught
+            taught |= new
+            spelt = spell(edges, trained=(), observed=new)
+            if any(spelt.mask):
+                prompt = start.context_ids
+                yield TokenRow(tree.task.id, prompt + spelt.token_ids, (False,) * len(prompt) + spelt.mask)
 
 
 class Outcome(NamedTuple):
-    """What an action came to, at best; the greater one is better."""
+    """The best end that was found below an action; a greater outcome is better."""
 
     value: float
-    """The return from the action on, of rewards alone."""
+    """Discounted sum of the rewards from the action on."""
     hurry: int
-    """Minus the steps until the end: of equal returns the sooner is better."""
+    """Minus the number of steps until the end, so that of equal returns the sooner one is better."""
 
     def __str__(self) -> str:
         return f"reward {round(self.value, 3):g} in {-self.hurry}"
@@ -56,27 +51,31 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reflection:
-    """A turn that says why its action is better than another one."""
+    """A turn that explains why its action is better than another one."""
 
     path: tuple[Edge, ...]
-    """To the state at which it is said."""
+    """The edges from the root to the state at which the turn is written."""
     turn: str
     """The best action's thought and the reflection as one thought, then its call."""
 
 
-def reflections(tree: Tree, config: TargetConfig, grammar: Grammar) -> Iterator[Reflection]:
-    """For each state, its best action against every other call that was tried there and came to less (the paper's
-    equation 4 has a row for each alternative, too).
+def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Reflection]:
+    """For each state, a reflection on its best action against every other call tried there that came to less (one for
+    each alternative, as in the paper's equation 4).
 
-    All is of real steps: what is compared has an end below it that was reached. The best action returns
-    ``config.min_return`` or more. Where think and action are nodes of their own there are no reflections.
+    Only real steps below which an end was reached are compared. Trees whose thoughts and actions are separate nodes
+    have no reflections.
+
+    Args:
+        min_return: least return of the best action, in reward units.
+        grammar: how the tree's turns are written.
     """
     for path, node in tree.walk():
         tried = _tried(tree, path, node, grammar)
         if len(tried) < 2:
             continue
         best = max(tried, key=lambda each: each.outcome)
-        for other in tried if reaches(best.outcome.value, config.min_return) else ():
+        for other in tried if reaches(best.outcome.value, min_return) else ():
             if other.outcome < best.outcome:
                 said = reflection(best.step, str(best.outcome), other.step, str(other.outcome))
                 thought = " . ".join(filter(None, (best.edge.action.thought, said)))
@@ -86,11 +85,13 @@ def reflections(tree: Tree, config: TargetConfig, grammar: Grammar) -> Iterator[
 
 
 def reflection_rows(
-    tree: Tree, config: TargetConfig, grammar: Grammar, encode_action: Callable[[str], tuple[int, ...]]
+    tree: Tree, min_return: float, grammar: Grammar, encode_action: Callable[[str], tuple[int, ...]]
 ) -> Iterator[TokenRow]:
-    """Reflections behind the prompts that the policy read at their states, with a loss on the turn alone; its text is
-    new, and becomes tokens here for the first time."""
-    for one in reflections(tree, config, grammar):
+    """Each reflection as a row: the prompt that the policy read at its state, then the turn, which alone carries loss.
+
+    The turn's text is new, so ``encode_action`` makes its tokens here for the first time.
+    """
+    for one in reflections(tree, min_return, grammar):
         prompt, said = tree.prompt_ids(one.path), encode_action(one.turn)
         yield TokenRow(tree.task.id, prompt + said, (False,) * len(prompt) + (True,) * len(said))
 
@@ -116,7 +117,7 @@ def _tried(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar) -> li
 
 
 def _outcome(edge: Edge, discount: float) -> Outcome | None:
-    """None where no end was reached for real."""
+    """None if no real end was reached below the action."""
     node = edge.child
     if node is None or node.origin != "real" or node.unknown or edge.reward is None:
         return None

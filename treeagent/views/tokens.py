@@ -1,61 +1,127 @@
-"""Where a path of a tree becomes token ids and a mask: the one form in which learners read trees."""
+"""The one place where a path of a tree becomes token ids, a loss mask and behaviour log-probabilities.
 
-from collections.abc import Iterator, Sequence
+Every view that yields tokens calls ``spell``. Nothing is tokenised here: the ids are those that the policy read and
+sampled while the tree was searched.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from treeagent.search.node import Edge, Tree, path_origin
-from treeagent.types import Origin
+from treeagent.types import Origin, UserError
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One conversation with the tokens to be imitated and the positions whose value is known."""
+    """One conversation as tokens: which of them to imitate, and where the value of a state is known."""
 
     task_id: str
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True where the token carries likelihood loss: the agent's own tokens, never an observation's but in
-    ``early_experience.world_rows``."""
+    """True where the token carries likelihood loss, aligned with ``token_ids``. Only the agent's own tokens do; the
+    one exception is ``early_experience.world_rows``."""
     value_positions: tuple[int, ...] = ()
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()
-    """The return from that state, in reward units; aligned with ``value_positions``."""
+    """The return from each of these states, in reward units, aligned with ``value_positions``."""
     weight: float = 1.0
     """Factor of this row's likelihood loss."""
     origin: Origin = "real"
-    """Imagined, where a step of its path, which may go on behind it, leads to an imagined state."""
+    """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
+    row's last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """The tokens that follow a prompt along a path. The first four tuples are aligned with each other."""
+
+    token_ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    """True where the token carries loss."""
+    logprobs: tuple[float, ...]
+    """Behaviour log-probabilities log μ in nats; 0 where ``mask`` is False and at observations."""
+    actions: tuple[Edge | None, ...]
+    """The edge whose action holds the token; None for an observation's token."""
+    ends: tuple[int, ...]
+    """For each edge whose state follows in this prompt, the number of tokens up to the end of that state."""
+
+
+def spell(
+    edges: Sequence[Edge],
+    trained: Collection[int] | None = None,
+    *,
+    closing: bool = True,
+    observed: Collection[int] = (),
+) -> Spelling:
+    """The tokens of actions taken one after the other behind one prompt, with the observations between them.
+
+    Args:
+        edges: one part of a path, as ``Tree.segments`` cuts it.
+        trained: ``id`` of the edges whose tokens carry loss; None for all.
+        closing: whether the observation after the last action belongs to the row. It is left out in any case if the
+            prompt starts anew there.
+        observed: ``id`` of the states whose tokens carry loss. Only ``early_experience.world_rows`` gives any.
+
+    Raises:
+        UserError: the prompt starts anew between two of the actions, so that the ids of the later one do not extend
+            those of the earlier one.
+    """
+    ids: list[int] = []
+    mask: list[bool] = []
+    logprobs: list[float] = []
+    actions: list[Edge | None] = []
+    ends: list[int] = []
+    for place, edge in enumerate(edges, start=1):
+        action, child, last = edge.action, edge.child, place == len(edges)
+        learnt = trained is None or id(edge) in trained
+        ids += action.token_ids
+        mask += [learnt] * len(action.token_ids)
+        logprobs += action.logprobs if learnt else [0.0] * len(action.logprobs)
+        actions += [edge] * len(action.token_ids)
+        if child is not None and child.left_out:
+            if not last:
+                raise UserError(
+                    f"old observations are left out on a path of task {child.state.task.id}, so that no one prompt "
+                    "stands before its actions: compare siblings (update.pairs.rule), or collect trees with "
+                    "policy.context='refuse'"
+                )
+            continue
+        if child is not None and (closing or not last):
+            ids += child.context_ids
+            mask += [id(child) in observed] * len(child.context_ids)
+            logprobs += [0.0] * len(child.context_ids)
+            actions += [None] * len(child.context_ids)
+        ends.append(len(ids))
+    return Spelling(tuple(ids), tuple(mask), tuple(logprobs), tuple(actions), tuple(ends))
 
 
 def path_rows(
     tree: Tree, path: Sequence[Edge], value_targets: Sequence[float | None] = (), *, imitate_from: int = 0
 ) -> Iterator[TokenRow]:
-    """The tokens of a path, those of its actions from the one numbered ``imitate_from`` on with likelihood loss;
-    ``value_targets`` belong to its states, root first, None where unknown.
+    """A path as rows to imitate and to fit values to.
 
-    One row for each segment of the path that has anything to learn, so that every action stands behind the prompt that
-    it was sampled behind, and every state is valued behind its own.
+    There is one row for each part of the path that has anything to learn: the path is cut where the prompt starts anew,
+    so that every action follows the prompt that it was sampled from, and every state is valued behind its own.
+
+    Args:
+        path: edges from the root on.
+        value_targets: the returns from the states of the path, root first, in reward units; None where unknown.
+        imitate_from: the index in ``path`` of the first action that carries likelihood loss.
     """
+    imitated = {id(edge) for edge in path[imitate_from:]}
     first = 0
     for start, edges in tree.segments(path):
-        ids = list(start.context_ids)
-        mask = [False] * len(ids)
-        ends = [len(ids) - 1]
-        for place, edge in enumerate(edges, start=first):
-            ids += edge.action.token_ids
-            mask += [place >= imitate_from] * len(edge.action.token_ids)
-            if edge.child is None or not edge.child.left_out:
-                context = edge.child.context_ids if edge.child is not None else ()
-                ids += context
-                mask += [False] * len(context)
-                ends.append(len(ids) - 1)
+        prompt = start.context_ids
+        spelt = spell(edges, imitated)
+        ends = [len(prompt) - 1, *(len(prompt) + end - 1 for end in spelt.ends)]
         targets = zip(ends, value_targets[first:], strict=False)
         known = [(end, target) for end, target in targets if target is not None]
         first += len(edges)
-        if any(mask) or known:
+        if any(spelt.mask) or known:
             yield TokenRow(
                 tree.task.id,
-                tuple(ids),
-                tuple(mask),
+                prompt + spelt.token_ids,
+                (False,) * len(prompt) + spelt.mask,
                 tuple(end for end, _ in known),
                 tuple(target for _, target in known),
                 origin=path_origin(path),

@@ -1,14 +1,32 @@
-"""Value targets: what search found each state of a tree to be worth."""
+"""Value targets: the return that search found from each state of a tree."""
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.views.imitation import TargetConfig
 from treeagent.views.tokens import TokenRow, path_rows
 
 
-def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
-    """Every state whose return search has seen, once, on root-to-leaf rows without likelihood loss."""
+@config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ValueTargetConfig:
+    """How the value of a state is computed from the tree below it."""
+
+    target: Literal["mean", "best", "lambda"] = "best"
+    """The value V(s) that the head learns: "mean" is the visit-weighted mean of Q(s,a), "best" the highest return found
+    below s (for deterministic environments only), "lambda" the λ-return."""
+    lambda_: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """λ of the "lambda" target: 0 uses the value function after one step, 1 only the returns of whole paths. Trees of
+    independent chains hold no values between their ends and need 1."""
+
+
+def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
+    """Rows from the root to each leaf that give every state with a known return a target, exactly once.
+
+    The rows carry no likelihood loss; targets are returns in reward units, discounted by ``tree.discount``.
+    """
     told: set[int] = set()
     for path, node in tree.walk():
         if any(edge.child is not None for edge in node.edges):
@@ -26,29 +44,36 @@ def value_rows(tree: Tree, config: TargetConfig) -> Iterator[TokenRow]:
 
 
 def _is_read(node: Node) -> bool:
-    """The tokens of its state are known: it was evaluated or expanded, or it ends in the policy's own tokens."""
+    """Whether the state's tokens are known: it was evaluated or expanded, or it ends in the policy's own tokens."""
     return bool(node.context_ids) or any(message.partial for message in node.state.messages[-1:])
 
 
-def state_return(node: Node, arrival: Edge | None, config: TargetConfig, discount: float = 1.0) -> float | None:
-    """What search found V(s) to be; the outcome itself at an end, None where nothing below was tried.
+def state_return(node: Node, arrival: Edge | None, config: ValueTargetConfig, discount: float = 1.0) -> float | None:
+    """V(s) as search found it, in reward units; None if nothing below the state was tried.
 
-    The arrival's reward stands for a terminal state's value, since at evaluation the head must judge the outcome there.
+    The target of a terminal state is the reward of the step that led there: a search at evaluation sees no reward, so
+    the head has to judge the outcome.
+
+    Args:
+        node: the state.
+        arrival: the edge that leads to it; None at the root.
+        config: which value to compute.
+        discount: γ of a step.
     """
     if node.terminated:
         return arrival.reward if arrival is not None else None
     tried = [edge for edge in node.edges if edge.visits]
     if not tried:
         return None
-    if config.value == "best":
+    if config.target == "best":
         return max(best_return(edge, discount) for edge in tried)
-    if config.value == "lambda":
+    if config.target == "lambda":
         return _visit_mean(tried, [lambda_return(edge, config.lambda_, discount) for edge in tried])
     return sum(edge.value_sum for edge in tried) / sum(edge.visits for edge in tried)
 
 
 def best_return(edge: Edge, discount: float = 1.0) -> float:
-    """The highest return of any path found from this edge on, in a deterministic dynamics."""
+    """The highest return of any path from this edge on, in reward units; a leaf that is not an end counts V(s)."""
     reward, node = edge.reward or 0.0, edge.child
     if node is None:
         return reward
@@ -57,8 +82,11 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
 
 
 def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
-    """G^λ(s,a) = r + γ [(1 - λ) V(s') + λ G^λ(s')], the visit-weighted mean over the actions tried at s' being G^λ(s')
-    (Sutton and Barto 2018, section 12.8); r + γ V(s') where none was, and nothing after a known end."""
+    """The λ-return G^λ(s,a) = r + γ [(1 - λ) V(s') + λ G^λ(s')] (Sutton and Barto 2018, section 12.8).
+
+    G^λ(s') is the visit-weighted mean of G^λ(s',a') over the actions tried at s'. Where none was tried the return is
+    r + γ V(s'); after a known end V(s') is 0.
+    """
     reward, node = edge.reward or 0.0, edge.child
     if node is None:
         return reward
@@ -76,5 +104,5 @@ def _visit_mean(edges: Sequence[Edge], values: Sequence[float]) -> float:
 
 
 def _discount(edge: Edge, discount: float) -> float:
-    """γ of a step; a thought takes none."""
+    """γ of a step; a thought is half a turn and is not discounted."""
     return 1.0 if edge.thought else discount

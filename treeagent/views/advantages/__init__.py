@@ -1,0 +1,104 @@
+"""Advantages of a tree's actions, one kind a file: each file begins with its formula and its paper."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from treeagent.search.node import Tree
+from treeagent.types import UserError
+from treeagent.views.advantages.common import TINY, trajectories
+from treeagent.views.advantages.gae import GAEConfig, gae_advantages
+from treeagent.views.advantages.gigpo import GiGPOConfig, gigpo_advantages
+from treeagent.views.advantages.grpo import GRPOConfig, grpo_advantages
+from treeagent.views.advantages.q import QConfig, q_advantages
+from treeagent.views.advantages.rloo import rloo_advantages
+from treeagent.views.advantages.rows import AdvantageRow, advantage_rows
+from treeagent.views.advantages.tree_grpo import TreeGRPOConfig, tree_grpo_advantages
+from treeagent.views.advantages.treerl import treerl_advantages
+
+__all__ = [
+    "AdvantageConfig",
+    "AdvantageRow",
+    "GAEConfig",
+    "GRPOConfig",
+    "GiGPOConfig",
+    "QConfig",
+    "TreeGRPOConfig",
+    "advantage_rows",
+    "advantages",
+]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class AdvantageConfig:
+    """How actions are scored, and which actions are left out."""
+
+    kind: Literal["q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae"] = "q"
+    """The formula of the advantage: "q" compares the search values of siblings, "gae" (PPO) compares each step with the
+    value function, and the others compare the trajectories of a task's trees with each other."""
+    min_visits: Annotated[int, Field(gt=0)] = 1
+    """Least visit count N(s,a) of an action that gets an advantage."""
+    keep_invalid: bool = True
+    """Whether trajectories that hold a malformed action are trained too; false leaves out the actions that occur on no
+    other trajectory (void-turn filtering, Xue et al. 2025), which still count in the baselines of the others."""
+    q: QConfig = Field(default_factory=QConfig)
+    """Options of the kind "q"."""
+    tree_grpo: TreeGRPOConfig = Field(default_factory=TreeGRPOConfig)
+    """Options of the kind "tree_grpo"."""
+    gigpo: GiGPOConfig = Field(default_factory=GiGPOConfig)
+    """Options of the kind "gigpo"."""
+    grpo: GRPOConfig = Field(default_factory=GRPOConfig)
+    """Options of the kind "grpo"."""
+    gae: GAEConfig = Field(default_factory=GAEConfig)
+    """Options of the kind "gae"."""
+
+
+def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:
+    """A(s,a) of the actions in the trees of one task, by ``id`` of the edge; actions of advantage 0 are left out.
+
+    A trajectory is a tried path from the root to a node below which nothing was tried. Its return closes with V(s)
+    unless its end is known. An edge that several trajectories share gets the mean of their advantages. An action that
+    ``tree.may_prefer`` rules out has an advantage of at most 0.
+
+    Args:
+        trees: all trees of the task.
+        config: the formula, and which actions are left out.
+
+    Raises:
+        UserError: the trees are of several tasks.
+    """
+    tasks = sorted({tree.task.id for tree in trees})
+    if len(tasks) > 1:
+        raise UserError(f"advantages compare the trees of one task, not of {', '.join(tasks)}: call once for each task")
+    kept = {
+        id(edge)
+        for tree in trees
+        for path in trajectories(tree)
+        if config.keep_invalid or not any(edge.action.error for edge in path)
+        for edge in path
+        if edge.visits >= config.min_visits
+    }
+    unproven = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
+    scored = {edge: min(each, 0.0) if edge in unproven else each for edge, each in _score(trees, config).items()}
+    return {edge: advantage for edge, advantage in scored.items() if edge in kept and abs(advantage) > TINY}
+
+
+def _score(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:
+    match config.kind:
+        case "q":
+            each = (q_advantages(tree, config.q, config.min_visits) for tree in trees)
+            return {edge: advantage for scored in each for edge, advantage in scored.items()}
+        case "tree_grpo":
+            return tree_grpo_advantages(trees, config.tree_grpo)
+        case "treerl":
+            return treerl_advantages(trees)
+        case "gigpo":
+            return gigpo_advantages(trees, config.gigpo)
+        case "grpo":
+            return grpo_advantages(trees, config.grpo)
+        case "rloo":
+            return rloo_advantages(trees)
+        case "gae":
+            return gae_advantages(trees, config.gae)

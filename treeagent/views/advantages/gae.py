@@ -1,0 +1,43 @@
+"""Generalised advantage estimation (GAE, Schulman et al. 2016, equation 16), the advantages of PPO:
+A_t = Σ_l (γλ)^l δ_{t+l} with δ_t = r_t + γ V(s_{t+1}) - V(s_t).
+
+V is the value function's estimate of each state when the search reached it, and 0 after a known end. Tree search asks
+for it at every state; independent chains ask only at their ends, unless ``search.estimate_all`` is set.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from treeagent.search.node import Tree
+from treeagent.views.advantages.common import average, outcomes, states, trajectories
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class GAEConfig:
+    """Options of the advantages "gae"."""
+
+    lambda_: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """λ of GAE: 0 uses the value function after one step, 1 only the return of the whole trajectory."""
+
+
+def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]:
+    """A_t in reward units by ``id`` of the edge; an edge that several trajectories share gets their mean.
+
+    A thought that is a node of its own is half a turn: it is not discounted.
+    """
+    given: list[list[float]] = []
+    for tree in trees:
+        for path in trajectories(tree):
+            advantage = 0.0
+            along: list[float] = []
+            for edge, node in zip(reversed(path), reversed(states(tree, path)), strict=True):
+                assert edge.child is not None
+                discount = 1.0 if edge.thought else tree.discount
+                delta = (edge.reward or 0.0) + discount * edge.child.leaf_value(edge.reward) - node.value
+                advantage = delta + discount * config.lambda_ * advantage
+                along.append(advantage)
+            given.append(along[::-1])
+    return average(outcomes(trees)[0], given)

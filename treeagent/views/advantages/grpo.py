@@ -1,0 +1,27 @@
+"""GRPO (Shao et al. 2024, section 4.1.2): A(τ) = (R(τ) - mean R) / std R over the trajectories τ of one task.
+
+Undivided it is Dr. GRPO (Liu et al. 2025): A(τ) = R(τ) - mean R.
+"""
+
+from collections.abc import Sequence
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from treeagent.search.node import Tree
+from treeagent.views.advantages.common import Scale, outcomes, per_edge, relative
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class GRPOConfig:
+    """Options of the advantages "grpo"."""
+
+    scale: Scale = "std"
+    """Whether the difference from the group's mean return is divided by the group's standard deviation ("std"), or
+    not ("none", Dr. GRPO)."""
+
+
+def grpo_advantages(trees: Sequence[Tree], config: GRPOConfig) -> dict[int, float]:
+    """A(τ) by ``id`` of the edge; an edge that several trajectories share gets their mean."""
+    paths, returns = outcomes(trees)
+    return per_edge(paths, relative(returns, config.scale))

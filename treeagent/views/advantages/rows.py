@@ -1,0 +1,58 @@
+"""Advantages as rows of tokens, in which every sampled token is trained at most once."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from treeagent.search.node import Tree, path_origin
+from treeagent.types import Origin
+from treeagent.views.advantages.common import trajectories
+from treeagent.views.tokens import spell
+
+
+@dataclass(frozen=True, slots=True)
+class AdvantageRow:
+    """One root-to-leaf path, or a part of one, as tokens. All tuples after ``prompt_ids`` are aligned with
+    ``completion_ids``."""
+
+    task_id: str
+    prompt_ids: tuple[int, ...]
+    """The prompt of the root, or of the state at which the prompt starts anew."""
+    completion_ids: tuple[int, ...]
+    """Everything that follows the prompt: actions and observations."""
+    mask: tuple[bool, ...]
+    """True where the policy sampled the token and this row trains it; False at observations and at actions that an
+    earlier row trains."""
+    advantages: tuple[float, ...]
+    """The advantage of the token's action; 0 where ``mask`` is False."""
+    logprobs: tuple[float, ...]
+    """Behaviour log-probabilities in nats; 0 where ``mask`` is False."""
+    origin: Origin = "real"
+    """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
+    row's last token."""
+
+
+def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[AdvantageRow]:
+    """Rows that cover every scored edge of a tree; the tokens of an edge are trained in the first row that holds it.
+
+    Args:
+        tree: a searched tree whose actions have token ids.
+        scored: advantages by ``id`` of the edge, as ``advantages`` returns them.
+    """
+    trained: set[int] = set()
+    for path in trajectories(tree):
+        for start, edges in tree.segments(path):
+            new = {id(edge) for edge in edges if id(edge) in scored} - trained
+            if not new:
+                continue
+            trained |= new
+            last = max(place for place, edge in enumerate(edges) if id(edge) in new)
+            spelt = spell(edges[: last + 1], new, closing=False)
+            yield AdvantageRow(
+                tree.task.id,
+                start.context_ids,
+                spelt.token_ids,
+                spelt.mask,
+                tuple(scored[id(edge)] if id(edge) in new else 0.0 for edge in spelt.actions),
+                spelt.logprobs,
+                path_origin(path),
+            )
