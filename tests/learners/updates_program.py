@@ -17,6 +17,7 @@ from tiny import HIDDEN, make_model, make_tokenizer, pairs, token_rows, weights
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
+from treeagent.generators.base import SampleRequest
 from treeagent.generators.local import LocalGenerator
 from treeagent.learners.common import Model
 from treeagent.learners.config import DPOConfig, LoraConfig, SFTConfig, ValueConfig
@@ -70,7 +71,7 @@ drawn: list[tuple[int, ...]] = []
 
 def score() -> float:
     generator.forget()
-    drawn.append(generator.sample([(4, 5, 6)], 2, [0], stop_id=1, max_new_tokens=5)[0][0].token_ids)
+    drawn.append(generator.sample(SampleRequest([(4, 5, 6)], 2, [0], stop_id=1, max_new_tokens=5))[0][0].token_ids)
     return next(scores)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeagent.generators.base import Failure, Generator, Sample
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.types import Message
@@ -29,7 +29,7 @@ class LocalWriter:
         ids = [self.chat.prompt_ids(prompt) for prompt in prompts]
         errors = [self.generator.refusal(prompt) for prompt in ids]
         readable = [place for place, error in enumerate(errors) if not error]
-        samples = self.generator.sample(
+        request = SampleRequest(
             [ids[place] for place in readable],
             1,
             [seeds[place] for place in readable],
@@ -37,6 +37,7 @@ class LocalWriter:
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
         )
+        samples = self.generator.sample(request)
         drafts = {place: self._draft(drawn) for place, drawn in zip(readable, samples, strict=True)}
         return [drafts.get(place, Draft("", error)) for place, error in enumerate(errors)]
 
