@@ -134,8 +134,6 @@ WINDOWED: dict[str, Callable[[], PreTrainedModel]] = {
     "gemma3 of parts": composite,
     "exaone4": lambda: Exaone4ForCausalLM(Exaone4Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
     "olmo3": lambda: Olmo3ForCausalLM(Olmo3Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
-    "exaone4": lambda: Exaone4ForCausalLM(Exaone4Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
-    "olmo3": lambda: Olmo3ForCausalLM(Olmo3Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
     "gpt-oss": lambda: GptOssForCausalLM(GptOssConfig(**_SHAPE, **_HEADS, **_EXPERTS)),
     "llama4": lambda: Llama4ForCausalLM(
         Llama4TextConfig(

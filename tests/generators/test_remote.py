@@ -397,7 +397,7 @@ def test_a_server_holds_turns_to_their_form_or_is_refused(server: OpenAIServer) 
     same(*drawn)
     for sample in chain(*drawn[0]):
         assert re.fullmatch(r"Action: ([a-z]|<\|pad\|>)", CHAT.decode(sample.token_ids))
-    with pytest.raises(UserError, match="policy.generator=local"):
+    with pytest.raises(UserError, match=r"policy\.generator=local"):
         RemoteGenerator(config(server), "toy", 1.0).sample(
             SampleRequest(PROMPTS[:1], 1, [1], stop_id=1, max_new_tokens=1, form=form, begun=[(9,)])
         )

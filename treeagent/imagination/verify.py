@@ -111,9 +111,11 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
     real = _end(path)
     if real is imagined or not _same(imagined, real) or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING:
         return False
-    real.state = replace(real.state, messages=imagined.state.messages)  # the prompts behind which the actions below
-    were drawn real.value, real.edges = imagined.value, imagined.edges real.context_ids, real.left_out =
-    imagined.context_ids, imagined.left_out return True
+    # The actions below were drawn behind exactly these messages and ids.
+    real.state = replace(real.state, messages=imagined.state.messages)
+    real.value, real.edges = imagined.value, imagined.edges
+    real.context_ids, real.left_out = imagined.context_ids, imagined.left_out
+    return True
 
 
 def _same(imagined: Node, real: Node) -> bool:

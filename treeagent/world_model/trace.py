@@ -20,13 +20,14 @@ def trace(one: Experience) -> str:
     """One line of short statements about a step, a pure function of the experience. In this order it says:
 
     1. which line of the page the action names;
-    2. whether the answer is an earlier page again, an addition to this page, or a new page, and which words of the action
+    2. whether the answer is an earlier page again, an addition to this page, or a new page, and which words of the
+    action
        a new page shows if the action names nothing on this one;
     3. for each word of the task, whether the agent's actions on this page have named it ("done"), the page shows it
        ("shown"), or neither ("missing"); and how the page's first amount of money compares with the task's.
 
-    The third part is written if the page has several lines, or the step has a reward, or it ends the task. It decides the
-    outcome only at the end of a task; before that the model practises it. An opening is just "begins".
+    The third part is written if the page has several lines, or the step has a reward, or it ends the task. It decides
+    the outcome only at the end of a task; before that the model practises it. An opening is just "begins".
     """
     return "begins" if one.opens else _told(one, account=_counts(one) or "\n" in one.seen)
 
@@ -40,7 +41,8 @@ def reflection(better: Experience, found: str, other: Experience, lost: str) -> 
 
 def named(page: str, action: str) -> str:
     """The line of a page that an action names: the first that begins with the action's argument, else the first that
-    contains it, else "". A number names only a line that begins with it: within a line it is a quantity, not a label."""
+    contains it, else "". A number names only a line that begins with it: within a line it is a quantity, not a
+    label."""
     wanted = words(argument(action))
     lines = [line for line in page.splitlines() if wanted]
     begins = [line for line in lines if words(line)[: len(wanted)] == wanted]
@@ -98,7 +100,8 @@ def _change(one: Experience) -> str:
 
 def _account(one: Experience) -> str:
     """Each item of the task, with its state since the last page (the last observation of several lines), then the
-    comparison of amounts. One item at a time needs one look at the page, which a small model learns sooner than lists."""
+    comparison of amounts. One item at a time needs one look at the page, which a small model learns sooner than
+    lists."""
     page, calls = _since_last_page(one.history)
     task = one.history[0].content
     done, shown = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
