@@ -1,4 +1,4 @@
-"""A model in this process as a world model's writer, and its hidden states as an encoder."""
+"""A language model in this process: as the writer of a world model, and as an encoder of texts."""
 
 import math
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from treeagent.world_model.experience import Draft
 
 @dataclass(frozen=True, slots=True)
 class LocalWriter:
-    """Samples answers, in transformers or by an engine."""
+    """Samples answers from a model in this process: in transformers or in a vLLM engine."""
 
     generator: Generator
     chat: ChatFormat
     temperature: float = 0.0
-    """0 is greedy."""
+    """Sampling temperature of the answers; 0 samples greedily."""
     max_new_tokens: int = 256
-    """Per answer; one cut off there is no answer."""
+    """Most tokens of an answer. An answer that is cut off is not used."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
         ids = [self.chat.prompt_ids(prompt) for prompt in prompts]
@@ -53,13 +53,13 @@ class LocalWriter:
 
 @dataclass(frozen=True, slots=True)
 class HiddenStateEncoder:
-    """The policy's own hidden state at a text's last token, as its embedding."""
+    """Embeds a text by the hidden state of a language model, such as the policy, at the text's last token."""
 
     generator: LocalGenerator
     chat: ChatFormat
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Rows of length 1, [texts, width]. A text longer than the model's context counts by its end."""
+        """Rows of length 1, [texts, width]. Of a text longer than the model's context only the end is read."""
         limit = self.generator.context - 1
         ids = [(*self.chat.encode(text)[-limit + 1 :], self.chat.stop_id) for text in texts]
         return unit(np.asarray(self.generator.hidden(ids).cpu().numpy(), np.float32))
