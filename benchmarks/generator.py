@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from treeagent.generators.base import Sample
+from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.local import LocalGenerator
 
 VOCABULARY = 4096
@@ -48,7 +48,7 @@ def words(shuffler: random.Random, count: int) -> State:
 
 
 def draw(generator: LocalGenerator, states: list[State], count: int, new: int) -> list[list[Sample]]:
-    return generator.sample(states, count, range(len(states)), stop_id=-1, max_new_tokens=new)
+    return generator.sample(SampleRequest(states, count, range(len(states)), stop_id=-1, max_new_tokens=new))
 
 
 def grow(

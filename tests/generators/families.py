@@ -1,14 +1,15 @@
-"""Tiny models of the families whose layers do not see the whole row, and of those that are told by no mask."""
+"""Tiny models of every architecture that ``LocalGenerator`` supports, and of some that it refuses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
+    Exaone4Config,
+    Exaone4ForCausalLM,
     FalconConfig,
     FalconForCausalLM,
     Gemma2Config,
@@ -17,25 +18,55 @@ from transformers import (
     Gemma3ForCausalLM,
     Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
-    MambaConfig,
-    MambaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
-    MptConfig,
-    MptForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     OPTConfig,
     OPTForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SiglipVisionConfig,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
+
+from treeagent.generators.attention import base_model
 
 WINDOW = 8
 VOCABULARY = 64
@@ -101,6 +132,8 @@ WINDOWED: dict[str, Callable[[], PreTrainedModel]] = {
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**_SHAPE, **_GEMMA)),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_SHAPE, **_GEMMA, layer_types=_MIXED)),
     "gemma3 of parts": composite,
+    "exaone4": lambda: Exaone4ForCausalLM(Exaone4Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
+    "olmo3": lambda: Olmo3ForCausalLM(Olmo3Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
     "gpt-oss": lambda: GptOssForCausalLM(GptOssConfig(**_SHAPE, **_HEADS, **_EXPERTS)),
     "llama4": lambda: Llama4ForCausalLM(
         Llama4TextConfig(
@@ -114,30 +147,7 @@ WINDOWED: dict[str, Callable[[], PreTrainedModel]] = {
     ),
 }
 
-UNFIT: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
-    "falcon": (
-        lambda: FalconForCausalLM(FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2, alibi=True)),
-        r"cannot run FalconForCausalLM: it weighs tokens by their place in memory \(ALiBi\)",
-    ),
-    "mpt": (
-        lambda: MptForCausalLM(
-            MptConfig(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=2, initializer_range=0.3, **_SPECIAL)
-        ),
-        "cannot run MptForCausalLM: it takes no position_ids",
-    ),
-    "bloom": (
-        lambda: BloomForCausalLM(BloomConfig(**_OLD, n_layer=2, n_head=2)),
-        "cannot run BloomForCausalLM: it takes no position_ids",
-    ),
-    "deepseek3": (
-        lambda: DeepseekV3ForCausalLM(DeepseekV3Config(**_SHAPE, **_LATENT)),
-        "cannot run DeepseekV3ForCausalLM: it does not keep keys and values of one shape",
-    ),
-    "mamba": (
-        lambda: MambaForCausalLM(MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, **_SPECIAL)),
-        "cannot run MambaForCausalLM: it carries a recurrent state",
-    ),
-}
+_NUMBERED_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
 def opt() -> PreTrainedModel:
@@ -157,7 +167,64 @@ def opt() -> PreTrainedModel:
     return model
 
 
+def _neox() -> PreTrainedModel:
+    shape = {name: value for name, value in _SHAPE.items() if name != "num_key_value_heads"}
+    model: PreTrainedModel = GPTNeoXForCausalLM(GPTNeoXConfig(**shape))
+    return model
+
+
+FULL: dict[str, Callable[[], PreTrainedModel]] = {
+    "cohere": lambda: CohereForCausalLM(CohereConfig(**_SHAPE)),
+    "falcon": lambda: FalconForCausalLM(FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2)),
+    "gemma": lambda: GemmaForCausalLM(GemmaConfig(**_SHAPE, head_dim=16, tie_word_embeddings=False)),
+    "glm4": lambda: Glm4ForCausalLM(Glm4Config(**_SHAPE, head_dim=16)),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=128, initializer_range=0.3, **_SPECIAL
+        )
+    ),
+    "gpt-neox": _neox,
+    "granite": lambda: GraniteForCausalLM(GraniteConfig(**_SHAPE)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE)),
+    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**_SHAPE, num_local_experts=4, num_experts_per_tok=2)),
+    "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**_SHAPE)),
+    "opt": opt,
+    "phi": lambda: PhiForCausalLM(PhiConfig(**_SHAPE)),
+    "qwen2 of experts": lambda: Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, shared_expert_intermediate_size=32)
+    ),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16)),
+    "qwen3 of experts": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, head_dim=16)),
+    "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**_SHAPE, no_rope_layers=[1, 0])),
+    "stablelm": lambda: StableLmForCausalLM(StableLmConfig(**_SHAPE)),
+    "starcoder2": lambda: Starcoder2ForCausalLM(Starcoder2Config(**_SHAPE, sliding_window=None)),
+}
+"""Models whose layers see all of the past."""
+
+_NUMBERED_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
 def made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     torch.manual_seed(0)
     model: PreTrainedModel = make().eval()
     return model
+
+
+@contextmanager
+def narrowed(model: PreTrainedModel, size: int) -> Iterator[None]:
+    """Within the block each window of the model has this size."""
+    parts = [part for part in base_model(model).modules() if isinstance(part, PreTrainedModel)]
+    configs = {id(config): config for part in parts for config in (part.config, part.config.get_text_config())}
+    sizes = [
+        (config, name, getattr(config, name))
+        for config in configs.values()
+        for name in ("sliding_window", "attention_chunk_size")
+        if getattr(config, name, None)
+    ]
+    for config, name, _ in sizes:
+        setattr(config, name, size)
+    try:
+        yield
+    finally:
+        for config, name, known in sizes:
+            setattr(config, name, known)

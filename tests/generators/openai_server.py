@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from treeagent.generators.base import Sample
+from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.structured import Form
@@ -84,13 +84,15 @@ class OpenAIServer:
     def _draw(self, prompt: tuple[int, ...], body: Body) -> list[Sample]:
         count = min(body["n"], self.most_choices)
         [drawn] = self.generator.sample(
-            [prompt],
-            1 if self.clones else count,
-            [body["seed"]],
-            stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
-            max_new_tokens=body.get("max_completion_tokens") or body["max_tokens"],
-            temperature=body.get("temperature", 1.0),
-            form=self._form(body) if self.structured else None,
+            SampleRequest(
+                [prompt],
+                1 if self.clones else count,
+                [body["seed"]],
+                stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
+                max_new_tokens=body.get("max_completion_tokens") or body["max_tokens"],
+                temperature=body.get("temperature", 1.0),
+                form=self._form(body) if self.structured else None,
+            )
         )
         return drawn * count if self.clones else drawn
 

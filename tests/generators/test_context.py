@@ -15,7 +15,7 @@ from treeagent.agent.critic import LMCritic
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.base import Sample
+from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.search.config import SearchConfig
@@ -165,9 +165,9 @@ class Recorder(LocalGenerator):
         self.drawn: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         self.read: set[tuple[int, ...]] = set()
 
-    def sample(self, prompts: Sequence[tuple[int, ...]], *args: Any, **kwargs: Any) -> list[list[Sample]]:
-        told = super().sample(prompts, *args, **kwargs)
-        pairs = zip(prompts, told, strict=True)
+    def sample(self, request: SampleRequest) -> list[list[Sample]]:
+        told = super().sample(request)
+        pairs = zip(request.prompts, told, strict=True)
         self.drawn |= {(prompt, sample.token_ids) for prompt, samples in pairs for sample in samples}
         return told
 

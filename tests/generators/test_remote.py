@@ -19,7 +19,7 @@ from treeagent.agent.policy import ChatPolicy, LLMPolicy
 from treeagent.agent.value_head import ValueHead
 from treeagent.cli.app import app
 from treeagent.config import ConfigError, RunConfig, load_config
-from treeagent.generators.base import Failure, Generator, Pause, Sample
+from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
@@ -63,7 +63,9 @@ def draw(
     generator: Generator, count: int = 3, *, new: int = 6, stop_id: int = NEVER, temperature: float = 1.0
 ) -> list[list[Sample]]:
     return sampled(
-        generator.sample(PROMPTS, count, SEEDS, stop_id=stop_id, max_new_tokens=new, temperature=temperature)
+        generator.sample(
+            SampleRequest(PROMPTS, count, SEEDS, stop_id=stop_id, max_new_tokens=new, temperature=temperature)
+        )
     )
 
 
@@ -130,7 +132,7 @@ def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAISer
     same(cut, draw(here, new=12, stop_id=stop))
     odd = Pause(frozenset(range(1, NEVER, 2)), lambda ids: sum(token % 2 for token in ids) == 2)
     ask = {"stop_id": NEVER, "max_new_tokens": [9, 1, 4, 12], "pauses": [odd, None, odd, None]}
-    drawn = [sampled(each.sample(PROMPTS, 3, SEEDS, **ask)) for each in (there, here)]  # type: ignore[arg-type]
+    drawn = [sampled(each.sample(SampleRequest(PROMPTS, 3, SEEDS, **ask))) for each in (there, here)]  # type: ignore[arg-type]
     assert len({len(sample.token_ids) for samples in drawn[0] for sample in samples}) > 3
     same(*drawn)
 
@@ -141,9 +143,9 @@ def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(server: OpenAIS
     for prompt in ((), (7,) * 255, (7,) * 256):
         assert generator.refusal(prompt) == local.refusal(prompt)
     with pytest.raises(UserError, match="the prompt has 256 tokens, but the model's context holds 256"):
-        generator.sample([(7,) * 256], 1, [0], stop_id=NEVER, max_new_tokens=4)
+        generator.sample(SampleRequest([(7,) * 256], 1, [0], stop_id=NEVER, max_new_tokens=4))
     assert len(server.asked) == sent
-    [[sample]] = sampled(generator.sample([(7,) * 250], 1, [0], stop_id=NEVER, max_new_tokens=40))
+    [[sample]] = sampled(generator.sample(SampleRequest([(7,) * 250], 1, [0], stop_id=NEVER, max_new_tokens=40)))
     assert len(sample.token_ids) == 6
 
 
@@ -163,7 +165,7 @@ def test_requests_in_flight_are_bounded(server: OpenAIServer) -> None:
     generator = RemoteGenerator(replace(config(server), concurrency=3), "toy", 1.0)
     server.fault = lambda body: 0.05
     prompts = [(5 + place, 6) for place in range(12)]
-    assert len(generator.sample(prompts, 2, range(12), stop_id=NEVER, max_new_tokens=2)) == 12
+    assert len(generator.sample(SampleRequest(prompts, 2, range(12), stop_id=NEVER, max_new_tokens=2))) == 12
     assert server.most_in_flight == 3
 
 
@@ -307,25 +309,23 @@ def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_oth
     assert {body["max_completion_tokens"] for body in server.asked[-4:]} == {6}
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            unsupported("temperature", "does not support 0.7", "unsupported_value", "temperature"),
-            r"answered 400 to what every request asks for \(.*does not support 0\.7\): set policy\.temperature to one",
-        ),
-        (unsupported("seed", "is unknown here", None), r"\(.*'seed' is unknown here\): use a server and a model"),
-        (unsupported("n", "is 1", None), r"\(Unsupported parameter: 'n' is 1\): use a server"),
-        (unsupported("role", "does not support 'system'", "unsupported_value", "messages[0].role"), "support 'system'"),
-    ],
-)
-def test_what_a_server_does_not_take_of_any_request_stops_the_run(server: OpenAIServer, error: Body, said: str) -> None:
-    server.fault = lambda body: error
-    with pytest.raises(UserError, match=said):
+def test_a_refused_temperature_that_matters_stops_the_run(server: OpenAIServer) -> None:
+    server.fault = lambda body: unsupported("temperature", "does not support 0.7", "unsupported_value", "temperature")
+    with pytest.raises(UserError, match=r"0\.7.*set policy\.temperature"):
         RemoteChat(config(server), "toy").reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.7)
-    with pytest.raises(
-        UserError, match=r"\): use one that takes it, as vLLM and SGLang do, or set policy\.remote\.text_"
-    ):
+
+
+def test_a_default_temperature_never_stands_for_another_one(server: OpenAIServer) -> None:
+    chat = RemoteChat(config(server), "toy")
+    server.fault = thinking
+    chat.reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.0)
+    with pytest.raises(UserError, match=r"0\.7.*set policy\.temperature"):
+        chat.reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.7)
+
+
+def test_a_server_that_refuses_token_ids_is_refused_with_its_reason(server: OpenAIServer) -> None:
+    server.fault = lambda body: unsupported("return_token_ids", "is unknown here", None)
+    with pytest.raises(UserError, match=r"'return_token_ids' is unknown here.*policy\.remote\.text_only"):
         remote(server)
 
 
@@ -333,6 +333,7 @@ def test_what_a_server_does_not_take_of_any_request_stops_the_run(server: OpenAI
     "error",
     [
         {"message": "the prompt holds an unknown word, by n and large"},
+        {"message": "Unsupported parameter: 'seed' is unknown here"},
         {"message": "max_tokens is too large: 6, of a context of 4", "param": "max_tokens", "code": "invalid_value"},
         {"message": "this prompt is not supported: it asks for a seed", "param": "messages", "code": None},
     ],
@@ -391,14 +392,14 @@ def test_a_server_holds_turns_to_their_form_or_is_refused(server: OpenAIServer) 
     server.structured = True
     drawn = []
     for generator in (RemoteGenerator(config(server), "toy", 1.0, structured=True), LocalGenerator(shared_model())):
-        ask = partial(generator.sample, PROMPTS, 3, SEEDS, stop_id=CHAT.stop_id, max_new_tokens=20, form=form)
-        drawn.append(sampled(ask()))
+        request = SampleRequest(PROMPTS, 3, SEEDS, stop_id=CHAT.stop_id, max_new_tokens=20, form=form)
+        drawn.append(sampled(generator.sample(request)))
     same(*drawn)
     for sample in chain(*drawn[0]):
         assert re.fullmatch(r"Action: ([a-z]|<\|pad\|>)", CHAT.decode(sample.token_ids))
-    with pytest.raises(UserError, match="a turn that has begun can be held to a form by the local generator alone"):
+    with pytest.raises(UserError, match=r"policy\.generator=local"):
         RemoteGenerator(config(server), "toy", 1.0).sample(
-            PROMPTS[:1], 1, [1], stop_id=1, max_new_tokens=1, form=form, begun=[(9,)]
+            SampleRequest(PROMPTS[:1], 1, [1], stop_id=1, max_new_tokens=1, form=form, begun=[(9,)])
         )
     server.fault = lambda body: 400 if "structured_outputs" in body else None
     with pytest.raises(UserError, match=r"does not hold turns to a form \(.* answered 400: .*not now\)"):
@@ -444,7 +445,7 @@ def spelt(step: tuple[tuple[Edge, ...], Node]) -> tuple[tuple[tuple[int, ...], .
 def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
     server, checkpoint, config = shop
     server.token_ids = False
-    text = replace(config, policy=replace(config.policy, remote=replace(config.policy.remote, text_only=True)))
+    text = replace(config, policy=replace(config.policy, text_only=True))
     (checkpoint.parent / "trees").mkdir()
     job = BatchJob(text, checkpoint, COLLECTED, 0, [0, 1], checkpoint.parent / "trees")
     cost = search_batch(job, lambda event: None)

@@ -19,6 +19,7 @@ from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import ConfigError, RunConfig, load_config
+from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.grammar import Format, Grammar, make_grammar
 from treeagent.generators.local import LocalGenerator
@@ -175,14 +176,16 @@ def test_a_model_of_random_weights_calls_tools_in_its_own_probabilities(temperat
     begun = [tuple(chat.encode(text)) for text in ("<tool_call>", "<think>\nso\n</think>\n\n<tool_call>\n")]
     prompts = [(9, 10, 11, *ids) for ids in begun]
     drawn = generator.sample(
-        prompts,
-        4,
-        [1, 2],
-        stop_id=chat.stop_id,
-        max_new_tokens=120,
-        temperature=temperature,
-        form=held,
-        begun=begun,
+        SampleRequest(
+            prompts,
+            4,
+            [1, 2],
+            stop_id=chat.stop_id,
+            max_new_tokens=120,
+            temperature=temperature,
+            form=held,
+            begun=begun,
+        )
     )
     for prompt, ids, samples in zip(prompts, begun, drawn, strict=True):
         for sample in samples:
@@ -191,7 +194,9 @@ def test_a_model_of_random_weights_calls_tools_in_its_own_probabilities(temperat
             assert set(action.call.arguments) == {"where", "steps"}
             expected = plain_logprobs(model, prompt, sample.token_ids, temperature)
             assert sample.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-    free = generator.sample(prompts, 4, [1, 2], stop_id=chat.stop_id, max_new_tokens=120, temperature=temperature)
+    free = generator.sample(
+        SampleRequest(prompts, 4, [1, 2], stop_id=chat.stop_id, max_new_tokens=120, temperature=temperature)
+    )
     assert all(
         grammar.read(chat.decode((*ids, *sample.token_ids))).error
         for ids, samples in zip(begun, free, strict=True)
@@ -203,15 +208,9 @@ def test_a_form_that_everything_fits_changes_no_draw() -> None:
     chat, _ = talk("react", "plain")
     tokens = f"<[0-{len(chat.tokenizer) - 1}]>"
     anything = Form(chat, lambda spelt: f"turn: {tokens}*")
-    sample = partial(
-        LocalGenerator(shared_model()).sample,
-        [(9, 10, 11), (12, 13)],
-        3,
-        [1, 2],
-        stop_id=chat.stop_id,
-        max_new_tokens=8,
-    )
-    assert sample(form=anything) == sample()
+    free = SampleRequest([(9, 10, 11), (12, 13)], 3, [1, 2], stop_id=chat.stop_id, max_new_tokens=8)
+    generator = LocalGenerator(shared_model())
+    assert generator.sample(replace(free, form=anything)) == generator.sample(free)
 
 
 def test_a_split_turn_is_held_to_what_its_thought_began() -> None:

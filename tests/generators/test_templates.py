@@ -15,7 +15,7 @@ from toy_llama import sharpened
 from transformers import PreTrainedModel
 
 from treeagent.agent.policy import LLMPolicy
-from treeagent.generators.base import Sample
+from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
@@ -267,9 +267,10 @@ class Recorder(LocalGenerator):
         super().__init__(model)
         self.sampled: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
 
-    def sample(self, prompts: Sequence[tuple[int, ...]], *args: Any, **kwargs: Any) -> list[list[Sample]]:
-        drawn = super().sample(prompts, *args, **kwargs)
-        self.sampled |= {(prompt, each.token_ids) for prompt, of in zip(prompts, drawn, strict=True) for each in of}
+    def sample(self, request: SampleRequest) -> list[list[Sample]]:
+        drawn = super().sample(request)
+        pairs = zip(request.prompts, drawn, strict=True)
+        self.sampled |= {(prompt, each.token_ids) for prompt, of in pairs for each in of}
         return drawn
 
 

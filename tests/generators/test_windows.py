@@ -1,23 +1,20 @@
 """Models whose layers see a part of the row: sampled, scored and judged as transformers itself runs them."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from families import UNFIT, VOCABULARY, WINDOW, WINDOWED, composite, made, opt
-from toy_llama import make_grouped_model, plain_logprobs, shared_model, tokenizer
-from transformers import LlamaModel, Phi3Config, Phi3ForCausalLM, PreTrainedModel
+from families import FULL, UNFIT, VOCABULARY, WINDOWED, composite, made, narrowed, opt
+from toy_llama import make_grouped_model, plain_logprobs, tokenizer
+from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import RunConfig
-from treeagent.generators.attention import Window, base_model, narrowed
-from treeagent.generators.base import Sample
-from treeagent.generators.local import LocalGenerator
-from treeagent.generators.usage import Usage
+from treeagent.generators.attention import Window
+from treeagent.generators.base import Sample, SampleRequest
+from treeagent.generators.local import TESTED, LocalGenerator
 from treeagent.learners.value import _states
 from treeagent.stages.build import value_head
 from treeagent.types import UserError
@@ -39,7 +36,9 @@ PROMPTS = [STEM, (*STEM, *ids(2, 3)), (*STEM[:20], *ids(3, 11)), ids(4, 5)]
 def draw(
     generator: LocalGenerator, prompts: list[tuple[int, ...]], count: int = 3, temperature: float = 1.0
 ) -> list[list[Sample]]:
-    return generator.sample(prompts, count, range(len(prompts)), stop_id=-1, max_new_tokens=10, temperature=temperature)
+    return generator.sample(
+        SampleRequest(prompts, count, range(len(prompts)), stop_id=-1, max_new_tokens=10, temperature=temperature)
+    )
 
 
 def assert_plain(model: PreTrainedModel, prompts: list[tuple[int, ...]], drawn: list[list[Sample]]) -> None:
@@ -105,29 +104,30 @@ def test_models_that_no_mask_tells_what_to_see_are_refused(family: str) -> None:
     assert "with policy.generator=vllm, or take another model to train" in str(refused.value)
 
 
-class Forgetful(LlamaModel):
-    """Places tokens where they stand in memory."""
-
-    def forward(self, *args: Any, position_ids: torch.Tensor | None = None, **kwargs: Any) -> Any:
-        return super().forward(*args, **kwargs)
-
-
-def test_a_model_that_does_as_it_likes_is_found_out() -> None:
-    model = make_grouped_model()
-    model.model.__class__ = Forgetful
-    with pytest.raises(UserError, match=r"cannot run LlamaForCausalLM: it judges tokens by other rules"):
-        LocalGenerator(model)
-
-
-@pytest.mark.parametrize("make", [shared_model, WINDOWED["mistral"], WINDOWED["gemma3"]])
-def test_a_model_is_tried_out_without_a_trace(make: Callable[[], PreTrainedModel]) -> None:
-    model = make()
-    config, state = base_model(model).config.to_dict(), torch.get_rng_state()
+@pytest.mark.parametrize("family", FULL)
+def test_sampling_over_shared_prefixes_is_the_plain_forward_pass(family: str) -> None:
+    model = made(FULL[family])
     generator = LocalGenerator(model)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert base_model(model).config.to_dict() == config
-    assert generator.usage == Usage() and generator.cache.bytes == 0
-    assert {window.size for window in generator.windows.values() if window} <= {WINDOW}
+    drawn = draw(generator, PROMPTS)
+    assert_plain(model, PROMPTS, drawn)
+    longer = [(*prompt, *samples[1].token_ids, *ids(7, 4)) for prompt, samples in zip(PROMPTS, drawn, strict=True)]
+    before = generator.usage.cached_tokens
+    assert_plain(model, longer, draw(generator, longer))
+    assert generator.usage.cached_tokens - before > sum(map(len, PROMPTS))
+
+
+def test_every_architecture_called_tested_is_tested() -> None:
+    models = [made(make) for make in (*FULL.values(), *WINDOWED.values())]
+    assert {model.config.get_text_config().model_type for model in models} == TESTED
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_untested_architecture_is_used_with_a_warning() -> None:
+    model = make_grouped_model()
+    LocalGenerator(model)
+    model.config.model_type = "unheard-of"
+    with pytest.warns(UserWarning, match=r"policy\.generator=local .*'unheard-of'"):
+        LocalGenerator(model)
 
 
 def test_a_row_ends_where_longrope_would_turn_cached_keys_otherwise() -> None:

@@ -418,8 +418,6 @@ def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
         for kind, name in (("", f"collect-{number}"), ("imagined/", f"collect-{number}-imagined")):
             told = tree_figures(read_trees(run / "trees", [name]))
             assert {figure: row[f"{kind}{figure}"] for figure in told} == told
-        assert row["bound_reward"] == row["bound_transition"] == 0.0 < row["bound_drift"]  # the model tells the truth
-        assert row["bound"] == pytest.approx(row["bound_gain"] - row["bound_drift"])
     assert rows[1]["imagined_steps"] == sum(stages[f"collect-{number}-imagined"]["imagined_steps"] for number in (1, 2))
     assert json.loads((run / "fidelity.json").read_text())["cr"] == 1.0
 

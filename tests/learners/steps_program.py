@@ -17,6 +17,7 @@ from accelerate import PartialState
 from tiny import HIDDEN, advantage_rows, make_model, make_tokenizer, pairs, token_rows, weights
 
 from treeagent.agent.value_head import ValueHead
+from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Model
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
@@ -58,7 +59,7 @@ sparse = [row if n < 6 else replace(row, value_positions=(), value_targets=()) f
 learn("sft", train_sft, make_model(), sparse, sft, ValueHead(HIDDEN))
 learn("dpo", train_dpo, make_model(), stored, dpo)
 learn("ragged", train_dpo, make_model(), stored[:13], replace(dpo, epochs=1))
-adapted = with_adapter(make_model()(rank=2), 0)
+adapted = with_adapter(make_model(), LoraConfig(rank=2), 0)
 learn("lora", train_dpo, adapted, stored, replace(dpo, gradient_checkpointing=True))
 for count in (8, 7):  # seven leave one process a row short
     learn(f"grpo-{count}", train_grpo, make_model(), advantage_rows(make_model(), count, stale=0.3), grpo)

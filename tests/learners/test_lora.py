@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, merge, save_checkpoint
 from treeagent.agent.value_head import ValueHead
+from treeagent.generators.base import SampleRequest
 from treeagent.generators.config import LoraConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
@@ -201,7 +202,8 @@ def test_the_generator_and_the_head_s_fit_read_base_and_adapter_together() -> No
     assert torch.allclose(states[0], states[1], atol=1e-5)
     assert not torch.allclose(states[0], states[2], atol=1e-2)
     drawn = [
-        LocalGenerator(each).sample(prompts, 3, [0, 1], stop_id=1, max_new_tokens=6) for each in (model, merged, base)
+        LocalGenerator(each).sample(SampleRequest(prompts, 3, [0, 1], stop_id=1, max_new_tokens=6))
+        for each in (model, merged, base)
     ]
     ids = [[sample.token_ids for samples in one for sample in samples] for one in drawn]
     assert ids[0] == ids[1] != ids[2]

@@ -13,7 +13,7 @@ from tiny import HIDDEN, advantage_rows, make_model, pairs, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.learners import config as config_of
+from treeagent.generators.config import LoraConfig
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
@@ -352,7 +352,7 @@ def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrai
     train_sft(long, tokenizer, token_rows(10), config)
     assert short.dtype == torch.bfloat16
     torch.testing.assert_close(weights(short), weights(long).bfloat16(), rtol=0, atol=0)
-    adapted, seen = with_adapter(frozen, config_of.LoraConfig(rank=2), seed=0), list[torch.dtype]()
+    adapted, seen = with_adapter(frozen, LoraConfig(rank=2), seed=0), list[torch.dtype]()
     train_sft(
         adapted, tokenizer, token_rows(10), config, on_metrics=lambda row: seen.append(frozen.lm_head.weight.dtype)
     )

@@ -17,6 +17,8 @@ from tiny import HIDDEN, make_model, make_tokenizer, pairs, token_rows, weights
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
+from treeagent.generators.base import SampleRequest
+from treeagent.generators.config import LoraConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.learners.common import Model
 from treeagent.learners.config import DPOConfig, SFTConfig, ValueConfig
@@ -70,7 +72,7 @@ drawn: list[tuple[int, ...]] = []
 
 def score() -> float:
     generator.forget()
-    drawn.append(generator.sample([(4, 5, 6)], 2, [0], stop_id=1, max_new_tokens=5)[0][0].token_ids)
+    drawn.append(generator.sample(SampleRequest([(4, 5, 6)], 2, [0], stop_id=1, max_new_tokens=5))[0][0].token_ids)
     return next(scores)
 
 
@@ -87,7 +89,7 @@ fitted = led(model, lambda: fit_value(model, head, token_rows(16), ValueConfig(e
 told["value"] = fitted and fitted.held_out_loss
 saved("best", model, head)
 
-model = with_adapter(base()(rank=2), 0)
+model = with_adapter(base(), LoraConfig(rank=2), 0)
 result = train_dpo(model, tokenizer, pairs(make_model(), 15, shift=1.0), dpo)
 saved("lora", model)
 

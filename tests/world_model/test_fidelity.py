@@ -21,9 +21,8 @@ from treeagent.world_model.fidelity import (
     audit,
     calibration,
     chains,
-    cr,
+    error_bound,
     figures,
-    improvement_bound,
     lambda_cap,
     optimism,
     wrong_episodes,
@@ -90,11 +89,6 @@ def test_returns_by_hand() -> None:
     assert (optimism([]), wrong_episodes([])) == (0.0, 1.0)
 
 
-def test_consistency_ratio_by_hand() -> None:
-    assert cr([True, False, False, False], [True, True, False, False]) == 0.5
-    assert cr([], [True]) is cr([True], []) is cr([True], [False]) is None
-
-
 def test_cap_by_hand() -> None:
     """Wilson's upper end of 0 of 1000 is z² / (n + z²) = 0.00383, of 10 % of 400 it is 0.1333."""
     assert lambda_cap(0.0, 1000) == 1.0
@@ -119,16 +113,13 @@ def test_the_cap_falls_with_the_wrong_share_and_rises_with_the_size_of_the_audit
 
 
 def test_bound_by_hand() -> None:
-    """γ = 3/4, so that 1/(1-γ) = 4: 4 * 0.5 - 4 * 3/4 * 0.01 * 16 - 2 * 0.02 * 4 - 4 * 3/4 * 0.005 * 16."""
-    errors = {"reward_error": 0.02, "transition_error": 0.005}
-    bound = improvement_bound(gain=0.5, drift=0.01, discount=0.75, **errors)
-    terms = (bound.gain, bound.drift, bound.reward, bound.transition)
-    assert terms == pytest.approx((2.0, 0.48, 0.16, 0.24))
-    assert bound.total == pytest.approx(2.0 - 0.48 - 0.16 - 0.24)
-    doubled = improvement_bound(gain=0.5, drift=0.01, discount=0.75, reward_max=2.0, value_max=1.0, **errors)
-    assert (doubled.transition, doubled.drift) == pytest.approx((0.48, 0.48))
-    with pytest.raises(UserError, match=r"discount is 1.0, at which the bound is infinite"):
-        improvement_bound(gain=0.5, drift=0.0, discount=1.0, **errors)
+    """γ = 3/4, so that 1/(1-γ) = 4: 2 * 0.02 * 4 and 4 * 3/4 * 0.005 * 16, which doubles with R_max."""
+    bound = error_bound(reward_error=0.02, transition_error=0.005, discount=0.75)
+    assert (bound.reward, bound.transition) == pytest.approx((0.16, 0.24))
+    doubled = error_bound(reward_error=0.02, transition_error=0.005, discount=0.75, reward_max=2.0)
+    assert (doubled.reward, doubled.transition) == pytest.approx((0.16, 0.48))
+    with pytest.raises(UserError, match=r"discount is 1\.0"):
+        error_bound(reward_error=0.02, transition_error=0.005, discount=1.0)
 
 
 def test_chains_are_the_ways_from_root_to_leaf() -> None:
@@ -247,7 +238,7 @@ def test_what_begins_in_the_midst_of_an_episode_is_none() -> None:
 
 def test_plans_that_fail_for_real_lower_the_cap() -> None:
     steps = shop_steps(150)
-    found = audited(Oracle(steps), steps, replayed=[True, True, True, False], real=[True] * 4)
+    found = audited(Oracle(steps), steps, cr=0.75)
     assert found.cr == 0.75
     assert found.lambda_cap == pytest.approx(0.05 / 0.25)
 
@@ -297,7 +288,7 @@ def test_the_bound_is_told_where_the_horizon_is_known() -> None:
     assert audited(Oracle(steps), steps).bound is None
     found = audited(Oracle(steps, reward=1.0), steps, horizon=4)
     assert found.bound is not None
-    assert (found.bound.gain, found.bound.drift, found.bound.transition) == (0, 0, 0)
+    assert found.bound.transition == 0
     assert found.bound.reward == pytest.approx(2 * found.overall.reward_error * 4)
     assert found.to_json()["bound"]["reward"] == found.bound.reward
 

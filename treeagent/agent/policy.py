@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.base import Failure, Generator, Pause, Sample
+from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat, Reading
 from treeagent.generators.grammar import Grammar, ReAct
 from treeagent.generators.local import LocalGenerator
@@ -51,7 +51,7 @@ class LLMPolicy:
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [place for place, error in enumerate(errors) if not error]
         begun = [unfinished_turn(state) for state in states]
-        samples = self.generator.sample(
+        request = SampleRequest(
             [prompts[place] for place in readable],
             count,
             [seeds[place] for place in readable],
@@ -63,7 +63,7 @@ class LLMPolicy:
             begun=[begun[place].token_ids for place in readable],
         )
         actions: dict[int, tuple[Action, ...]] = {}
-        for place, drawn in zip(readable, samples, strict=True):
+        for place, drawn in zip(readable, self.generator.sample(request), strict=True):
             if isinstance(drawn, Failure):
                 errors[place] = drawn.reason
             else:

@@ -1,1 +1,59 @@
-"""Token ids and log-probabilities out of a language model, and conversations into token ids."""
+"""Language models that sample: prompts and samples as token ids, with the log-probability of every sampled token.
+
+``LocalGenerator`` runs a transformers model in this process, ``VllmGenerator`` a vLLM engine, and ``RemoteGenerator``
+asks a server; all three answer a ``SampleRequest``. ``ChatFormat`` turns conversations into prompts, and a ``Grammar``
+turns the text of a sample into an action.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
+    from treeagent.generators.chat import ChatFormat
+    from treeagent.generators.config import RemoteConfig, ScratchConfig, VllmConfig
+    from treeagent.generators.grammar import Grammar
+    from treeagent.generators.local import LocalGenerator
+    from treeagent.generators.remote import RemoteChat, RemoteGenerator
+    from treeagent.generators.structured import Form
+    from treeagent.generators.usage import Usage
+    from treeagent.generators.vllm import VllmGenerator
+
+__all__ = [
+    "ChatFormat",
+    "Failure",
+    "Form",
+    "Generator",
+    "Grammar",
+    "LocalGenerator",
+    "Pause",
+    "RemoteChat",
+    "RemoteConfig",
+    "RemoteGenerator",
+    "Sample",
+    "SampleRequest",
+    "ScratchConfig",
+    "Usage",
+    "VllmConfig",
+    "VllmGenerator",
+]
+
+_HOMES = {
+    "base": ("Failure", "Generator", "Pause", "Sample", "SampleRequest"),
+    "chat": ("ChatFormat",),
+    "config": ("RemoteConfig", "ScratchConfig", "VllmConfig"),
+    "grammar": ("Grammar",),
+    "local": ("LocalGenerator",),
+    "remote": ("RemoteChat", "RemoteGenerator"),
+    "structured": ("Form",),
+    "usage": ("Usage",),
+    "vllm": ("VllmGenerator",),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used: some of these modules load torch, others need an extra."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

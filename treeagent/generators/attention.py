@@ -1,7 +1,7 @@
-"""What the layers of a transformers model may attend to, and which models can be told so by a mask.
+"""What the layers of a transformers model attend to, and which models a mask can control.
 
-A mask of four dimensions replaces those that a model would make, the windows of its layers included: whoever passes one
-has to draw the windows too.
+A four-dimensional attention mask replaces the masks that the model would make itself, including those for sliding and
+chunked windows. A caller that passes one must therefore draw the windows into it.
 """
 
 import inspect
@@ -20,38 +20,45 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from treeagent.types import UserError
 
 _SIZES = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
-"""The setting of transformers' configurations that tells how far layers of a kind see."""
+"""Kind of layer to the configuration's setting that holds the size of its window, by transformers' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a layer sees of the past, itself included."""
+    """How much of the past a layer attends to."""
 
     size: int
+    """Tokens, the present one included."""
     chunked: bool = False
-    """Whether the row is cut into pieces of ``size``, each seen from within alone; else the last ``size`` are seen."""
+    """True: the row is cut into chunks of ``size`` tokens, and a token sees its own chunk. False: a token sees the last
+    ``size`` tokens."""
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """[rows, queries, keys], by the positions of queries and keys, [rows, queries] and [rows, keys]."""
+        """Whether each key lies within the window of each query, [rows, queries, keys].
+
+        Args:
+            queries: positions, [rows, queries].
+            keys: positions, [rows, keys].
+        """
         asking, asked = queries[:, :, None], keys[:, None]
         return asking // self.size == asked // self.size if self.chunked else asked > asking - self.size
 
 
 def base_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    """The causal language model itself, inside its adapters if it has any."""
+    """The causal language model itself, without its adapters."""
     return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
 
 
 def backbone(model: PreTrainedModel | PeftModel) -> nn.Module:
-    """The layers, whose last hidden state the language-model head reads."""
+    """The module whose last hidden state the language-model head reads."""
     whole = base_model(model)
     decoder = cast(nn.Module, whole.get_decoder())
-    return cast(nn.Module, getattr(whole, "model", whole)) if decoder is whole else decoder  # Llama 4 finds but itself
+    return cast(nn.Module, getattr(whole, "model", whole)) if decoder is whole else decoder  # Llama 4 returns itself
 
 
 @contextmanager
 def last_hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
-    """Collects the backbone's last hidden states (rows, tokens, hidden_size) from the forward passes inside."""
+    """Collect the backbone's last hidden states, [rows, tokens, hidden size], of each forward pass in the block."""
     collected: list[Tensor] = []
 
     def collect(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> None:
@@ -66,7 +73,7 @@ def last_hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tens
 
 
 def unmasked(model: PreTrainedModel | PeftModel) -> str:
-    """Why masks and positions do not decide what a token of the model depends on, if so."""
+    """Why a mask and positions do not determine what a token of this model depends on; empty if they do."""
     whole = base_model(model)
     config = whole.config.get_text_config()
     attention = config._attn_implementation
@@ -82,10 +89,10 @@ def unmasked(model: PreTrainedModel | PeftModel) -> str:
 
 
 def layer_windows(model: PreTrainedModel | PeftModel) -> dict[str, Window | None]:
-    """The window of each kind of layer that the model has, by transformers' name; none for one that sees all the past.
+    """The window of each kind of layer that the model has, by transformers' name; None if the layer sees all the past.
 
     Raises:
-        UserError: what its layers see cannot be told by masks and positions.
+        UserError: masks and positions do not determine what the model's layers see.
     """
     if reason := unmasked(model):
         raise unfit(model, reason)
@@ -111,7 +118,7 @@ def unfit(model: PreTrainedModel | PeftModel, reason: str) -> UserError:
 
 
 def additive(seen: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[rows, queries, keys] of what may be seen, as the 4-D mask that is added to attention scores."""
+    """``seen`` [rows, queries, keys] as the mask [rows, 1, queries, keys] that is added to attention scores."""
     hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
     return hidden[:, None].to(device)
 
@@ -119,11 +126,11 @@ def additive(seen: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
 def windowed(
     windows: Mapping[str, Window | None], mask: Tensor, seen: Tensor, queries: Tensor, keys: Tensor
 ) -> Tensor | dict[str, Tensor]:
-    """What a model of these ``windows`` takes as its ``attention_mask``.
+    """The ``attention_mask`` of a model with these ``windows``.
 
     Args:
-        mask: that of a layer without a window: ``seen`` as ``additive`` writes it.
-        seen: [rows, queries, keys], of all the past.
+        mask: the mask of a layer without a window, ``additive(seen)``.
+        seen: whether a query may see a key if there is no window, [rows, queries, keys].
         queries: positions, [rows, queries].
         keys: positions, [rows, keys].
     """
@@ -135,34 +142,15 @@ def windowed(
         for kind, window in windows.items()
     }
     first, *others = masks.values()
-    # Models whose layers are all of one kind need not know of dictionaries.
+    # A model with one kind of layer may not accept a dictionary.
     return first if all(other is first for other in others) else masks
 
 
-@contextmanager
-def narrowed(model: PreTrainedModel | PeftModel, size: int) -> Iterator[None]:
-    """Within, each window of the model is of ``size``, so that few tokens show whether it is kept."""
-    parts = [part for part in base_model(model).modules() if isinstance(part, PreTrainedModel)]
-    configs = {id(config): config for part in parts for config in (part.config, part.config.get_text_config())}
-    sizes = [
-        (config, name, getattr(config, name))
-        for config in configs.values()
-        for name in _SIZES.values()
-        if getattr(config, name, None)
-    ]
-    for config, name, _ in sizes:
-        setattr(config, name, size)
-    try:
-        yield
-    finally:
-        for config, name, known in sizes:
-            setattr(config, name, known)
-
-
 def context_length(model: PreTrainedModel | PeftModel) -> int:
-    """Tokens up to which a token's position alone rotates its key; without end where the configuration does not tell.
+    """Most tokens of a row; ``sys.maxsize`` if the configuration does not say.
 
-    LongRoPE turns all keys otherwise in a row that is longer than the model was trained on, those in a cache too.
+    With LongRoPE the row ends at the length of the first training: in a longer row all keys are rotated differently, so
+    that cached ones would be wrong.
     """
     config = base_model(model).config.get_text_config()
     limit: int = getattr(config, "max_position_embeddings", None) or sys.maxsize

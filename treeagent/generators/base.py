@@ -1,33 +1,34 @@
-"""What treeagent asks of a language model: token ids in, sampled token ids and their log-probabilities out.
+"""What treeagent asks of a language model: token ids go in, sampled token ids and their log-probabilities come out.
 
-``local`` runs a transformers model in this process, ``vllm`` an engine, ``remote`` asks a server.
+Three implementations: ``local`` runs a transformers model in this process, ``vllm`` runs a vLLM engine in this process,
+and ``remote`` asks a server. This module imports no torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
-if TYPE_CHECKING:  # so that a client of a server need not load it
+if TYPE_CHECKING:  # a client of a server does not need torch
     from torch import Tensor
 
-    from treeagent.generators.structured import Form  # its package is an extra
+    from treeagent.generators.structured import Form  # needs the extra "structured"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sampled continuation."""
+    """One sampled continuation of a prompt."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """In nats, under the distribution drawn from (temperature applied)."""
+    """Log-probability of each token in nats, under the distribution drawn from (temperature applied)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A prompt that could not be answered, its neighbours notwithstanding."""
+    """One prompt could not be answered; the other prompts of the batch were."""
 
     reason: str
     """One sentence."""
@@ -35,19 +36,80 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Ends a sample before its stop token, after the token with which ``reached`` first holds."""
+    """Ends a sample early: after the first token at which ``reached`` holds."""
 
     tokens: frozenset[int]
-    """The tokens with which it can come to hold: it is asked after these alone."""
+    """``reached`` is called only after one of these tokens: no other token can make it true."""
     reached: Callable[[tuple[int, ...]], bool]
-    """Asked with all ids sampled so far."""
+    """Called with all token ids sampled so far."""
 
     def cut(self, sample: Sample) -> Sample:
-        """A sample that was drawn without this pause, up to it."""
+        """Shorten a sample that was drawn without this pause, as if it had been drawn with it."""
         for place, token in enumerate(sample.token_ids, start=1):
             if token in self.tokens and self.reached(sample.token_ids[:place]):
                 return Sample(sample.token_ids[:place], sample.logprobs[:place])
         return sample
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A batch of prompts and how to continue them."""
+
+    prompts: Sequence[tuple[int, ...]]
+    """Token ids of each prompt."""
+    count: int
+    """Samples per prompt."""
+    seeds: Sequence[int]
+    """One per prompt. The samples of ``prompts[i]`` depend on ``seeds[i]`` alone, up to rounding."""
+    stop_id: int
+    """The token that ends a sample; the sample keeps it."""
+    max_new_tokens: int | Sequence[int]
+    """Most tokens of a sample: one number for all prompts, or one per prompt."""
+    temperature: float = 1.0
+    """0 takes the likeliest token and reports its log-probability at temperature 1."""
+    pauses: Sequence[Pause | None] = ()
+    """One per prompt, or none at all."""
+    form: "Form | None" = None
+    """A grammar for the whole turn: only tokens are drawn from which the turn can still satisfy it. ``local`` reports
+    log-probabilities among all tokens, as the learners compute them; engines and servers among the allowed ones."""
+    begun: Sequence[tuple[int, ...]] = ()
+    """The tokens of an unfinished turn with which each prompt ends, which count towards ``form``; none by default."""
+
+    def limits(self, context: int) -> list[int]:
+        """Most new tokens of each prompt in a model whose context holds ``context`` tokens.
+
+        Raises:
+            UserError: a prompt does not fit the context, or ``max_new_tokens`` is below 1.
+        """
+        most = self.max_new_tokens
+        wanted = [most] * len(self.prompts) if isinstance(most, int) else list(most)
+        if min(wanted, default=1) < 1:
+            raise UserError(f"max_new_tokens is {min(wanted)}: give at least 1")
+        require_fit(self.prompts, context)
+        return [min(new, context - len(prompt)) for new, prompt in zip(wanted, self.prompts, strict=True)]
+
+    def lark(self) -> str:
+        """The grammar as engines and servers read it, empty for none. They follow it from the start of a turn only.
+
+        Raises:
+            UserError: a prompt ends with an unfinished turn.
+        """
+        if self.form is None:
+            return ""
+        if any(self.begun):
+            raise UserError(
+                "only the local generator can hold an unfinished turn to a form: set policy.generator=local, "
+                "search.granularity=step, or policy.structured=false"
+            )
+        return self.form.lark
+
+    def paused(self, drawn: Sequence[Sequence[Sample] | Failure]) -> list[list[Sample] | Failure]:
+        """Apply the pauses to samples that were drawn without them, as engines and servers draw."""
+        pauses = self.pauses or [None] * len(self.prompts)
+        return [
+            samples if isinstance(samples, Failure) else [pause.cut(each) if pause else each for each in samples]
+            for samples, pause in zip(drawn, pauses, strict=True)
+        ]
 
 
 class Generator(Protocol):
@@ -57,58 +119,39 @@ class Generator(Protocol):
 
     @property
     def context(self) -> int:
-        """Tokens that the model's context holds."""
+        """Most tokens that prompt and sample may have together."""
         ...
 
-    def sample(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        count: int,
-        seeds: Sequence[int],
-        *,
-        stop_id: int,
-        max_new_tokens: int | Sequence[int],
-        temperature: float = 1.0,
-        pauses: Sequence[Pause | None] = (),
-        form: "Form | None" = None,
-        begun: Sequence[tuple[int, ...]] = (),
-    ) -> Sequence[Sequence[Sample] | Failure]:
-        """``count`` continuations of each prompt, up to ``stop_id`` (kept), ``max_new_tokens`` (one number for all or
-        one a prompt), the prompt's pause if there are any, or the end of the model's context.
-
-        With a ``form`` only tokens are drawn with which the turn can still come to it; ``begun`` are those of the turn
-        that end each prompt, none if not given. ``local`` reports their log-probabilities among all tokens, as the
-        learners compute them, engines and servers those among the tokens that the form allows.
-
-        The draw for ``prompts[i]`` depends on ``seeds[i]`` alone, up to rounding. Temperature 0 takes the likeliest
-        token and reports its log-probability at temperature 1.
+    def sample(self, request: SampleRequest) -> Sequence[Sequence[Sample] | Failure]:
+        """``count`` samples of each prompt. A sample ends with the stop token, at its limit, at its pause, or where the
+        model's context ends.
 
         Raises:
-            UserError: a prompt is one that ``refusal`` tells of, or ``max_new_tokens`` is below 1, or an engine or server
-                is to hold a turn to a form that has begun.
+            UserError: ``refusal`` gives a reason against a prompt, ``max_new_tokens`` is below 1, or an engine or a
+                server was asked to hold an unfinished turn to a form.
         """
         ...
 
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
-        """Log-probability, in nats and at temperature 1, of each of the tokens right after each prompt, [prompts,
-        tokens], on the CPU.
+        """Log-probability of each of ``token_ids`` as the next token of each prompt, in nats and at temperature 1:
+        [prompts, tokens], on the CPU.
 
         Raises:
-            UserError: a prompt is one that ``refusal`` tells of.
+            UserError: ``refusal`` gives a reason against a prompt.
         """
         ...
 
     def refusal(self, prompt: tuple[int, ...]) -> str:
-        """Why this prompt cannot be read, in one sentence; empty where it can."""
+        """Why the model cannot read this prompt, in one sentence; empty if it can."""
         ...
 
     def forget(self) -> None:
-        """Drop every cached prefix: call it when the weights have changed."""
+        """Drop every cached prefix. Must be called when the weights have changed."""
         ...
 
 
 def context_refusal(prompt: Sequence[int], context: int) -> str:
-    """``Generator.refusal`` of a model whose context holds that many tokens."""
+    """``Generator.refusal`` of a model whose context holds ``context`` tokens."""
     if not prompt:
         return "the prompt has no tokens"
     if len(prompt) >= context:
@@ -119,32 +162,11 @@ def context_refusal(prompt: Sequence[int], context: int) -> str:
     return ""
 
 
-def lark(form: "Form | None", begun: Sequence[tuple[int, ...]]) -> str:
-    """The form as engines and servers read it, who follow it from a turn's beginning only; empty for none.
-
-    Raises:
-        UserError: a turn has begun.
+def require_fit(prompts: Iterable[Sequence[int]], context: int) -> None:
     """
-    if form is None:
-        return ""
-    if any(begun):
-        raise UserError(
-            "a turn that has begun can be held to a form by the local generator alone: set policy.generator=local, "
-            "search.granularity=step, or policy.structured=false"
-        )
-    return form.lark
-
-
-def token_limits(prompts: Sequence[Sequence[int]], max_new_tokens: int | Sequence[int], context: int) -> list[int]:
-    """Most tokens to be sampled after each prompt.
-
     Raises:
-        UserError: a prompt does not fit the context, or ``max_new_tokens`` is below 1.
+        UserError: a prompt is empty or does not fit the context.
     """
-    wanted = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    if min(wanted, default=1) < 1:
-        raise UserError(f"max_new_tokens is {min(wanted)}: give at least 1")
     for prompt in prompts:
         if refusal := context_refusal(prompt, context):
             raise UserError(refusal)
-    return [min(most, context - len(prompt)) for most, prompt in zip(wanted, prompts, strict=True)]

@@ -1,15 +1,26 @@
-"""Sampling from a transformers model on this machine, with every prompt token encoded once.
+"""Sampling from a transformers model on this machine, reading every prompt token only once.
 
-The tokens of a tree share long prefixes. Their keys and values are kept in segments (an observation, an action) that
-hang together like the tree itself. The K siblings of a state decode side by side as K query positions over one copy
-of the prefix: a row per state, a mask that hides siblings from each other.
+Three ideas carry this module.
+
+*The prefix cache.* The prompts of a search tree share long prefixes: a child's prompt is its parent's prompt, the
+action sampled there, and a new observation. A transformer computes a key and a value for each token in each layer.
+They depend on the token and on those before it alone, so they can be kept and used again.
+
+*Segments.* Keys and values are kept in segments, runs of tokens such as an observation or an action. A segment points
+to the one before it, so the segments form a trie of the same shape as the search tree. To read a prompt, the longest
+chain of segments that spells its beginning is copied into one buffer, and only the other tokens go through the model.
+This works because ids are never re-tokenised: an action enters the next prompt as the very ids that were sampled, so
+its segment matches token by token.
+
+*Siblings side by side.* The K samples of a prompt share one row and one copy of its prefix. At each step the row has K
+new tokens, one per sibling, all at the same position. The attention mask hides the siblings from each other.
 """
 
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,41 +35,37 @@ from treeagent.generators.attention import (
     context_length,
     last_hidden_states,
     layer_windows,
-    narrowed,
     unfit,
     windowed,
 )
-from treeagent.generators.base import Pause, Sample, context_refusal, token_limits
+from treeagent.generators.base import Pause, Sample, SampleRequest, context_refusal, require_fit
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
-if TYPE_CHECKING:  # their package is an extra
-    from treeagent.generators.structured import Followed, Form
-
 Row = TypeVar("Row")
 
-_TRIAL = (5, 3, 8, 4, 7, 6)
-"""Tokens on which a model is tried out."""
-_TRIAL_TOKENS = len(_TRIAL) + 2 + 3
-"""Of the longest row then: a prompt, what is drawn behind it, and a shorter prompt again."""
-_NARROW = 3
-"""Size of its windows then."""
-_APART = 0.05
-"""Nats beyond any rounding of single precision."""
+_NAMES = """
+cohere exaone4 falcon gemma gemma2 gemma3_text glm4 gpt2 gpt_neox gpt_oss granite llama llama4_text mistral mixtral
+olmo2 olmo3 opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2
+"""
+TESTED = frozenset(_NAMES.split())
+"""Architectures (``model_type`` of the text configuration) that the tests compare with plain forward passes. A model of
+another architecture may read masks and positions in its own way, so it is used with a warning."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A run of tokens whose keys and values are known, after the tokens of ``parent``."""
+    """A run of tokens and their keys and values, behind the tokens of ``parent`` and of its ancestors."""
 
     parent: "Segment | None"
     token_ids: tuple[int, ...]
     keys_values: Tensor
     """[layers, 2, heads, tokens, head width]"""
     hidden: Tensor | None = None
-    """[width], last layer, at the last token; None for a segment that was sampled, not read."""
+    """[width]: the last layer's hidden state at the segment's last token. None if the segment was sampled rather than
+    read: sampling feeds tokens to the model only to draw the next one."""
     logits: Tensor | None = None
-    """[vocabulary], of the token after the last."""
+    """[vocabulary]: the logits of the token after the segment."""
     children: dict[int, list["Segment"]] = field(default_factory=dict[int, list["Segment"]])
 
     @property
@@ -68,7 +75,7 @@ class Segment:
 
 
 class PrefixCache:
-    """Segments as a trie, the least recently used leaf dropped first when ``capacity`` bytes are exceeded."""
+    """A trie of segments. ``trim`` drops the least recently used leaves once it holds more than ``capacity`` bytes."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -77,7 +84,7 @@ class PrefixCache:
         self._order: OrderedDict[int, Segment] = OrderedDict()
 
     def find(self, token_ids: Sequence[int]) -> list[Segment]:
-        """A chain of segments that spells a beginning of ``token_ids``, the longest segment taken at each place."""
+        """A chain of segments that spells the beginning of ``token_ids``, by the longest fitting segment each time."""
         path: list[Segment] = []
         place, options = 0, self._roots
         while place < len(token_ids):
@@ -88,12 +95,13 @@ class PrefixCache:
             ]
             if not fitting:
                 break
-            # One sibling's tokens may begin another's; of equal ones, that which was read holds more.
+            # One sibling may be the beginning of another. Of two equal ones, the one that was read also has a hidden
+            # state.
             best = max(fitting, key=lambda segment: (len(segment.token_ids), segment.hidden is not None))
             path.append(best)
             place += len(best.token_ids)
             options = best.children
-        # Children first, so that an ancestor is always younger than its descendants: the oldest is a leaf.
+        # Children first: an ancestor is then always more recent than its descendants, and the oldest segment is a leaf.
         for segment in reversed(path):
             self._order.move_to_end(id(segment))
         return path
@@ -124,7 +132,7 @@ class PrefixCache:
 
 
 class _Layer(DynamicLayer):
-    """A cache layer that writes into a buffer made beforehand instead of growing by concatenation."""
+    """A layer of transformers' cache that writes into a buffer of full length instead of growing by concatenation."""
 
     def __init__(self, keys: Tensor, values: Tensor, length: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -144,102 +152,59 @@ class _Layer(DynamicLayer):
 
 
 class LocalGenerator:
-    """Reads prompts and samples continuations; not safe for concurrent use."""
+    """Reads prompts and samples continuations. Not safe for concurrent use."""
 
     def __init__(self, model: PreTrainedModel | PeftModel, *, cache_bytes: int = 1 << 30, max_rows: int = 128) -> None:
-        """``cache_bytes`` bounds the prefix cache; ``max_rows`` the prompts that go through the model together.
+        """
+        Args:
+            cache_bytes: most bytes of the prefix cache.
+            max_rows: most prompts that go through the model together.
 
         Raises:
-            UserError: the model's layers cannot be told by masks and positions what to see.
+            UserError: masks and positions do not decide what the model's layers attend to, or its cache holds something
+                other than keys and values of one shape.
         """
         self.model = model.eval()
         self.cache = PrefixCache(cache_bytes)
         self.max_rows = max_rows
         self.usage = Usage()
         self.windows = layer_windows(model)
-        self._shape = (0, 0, 0)
-        """Layers of the cache, their heads and the width of a key and of a value."""
-        self._try_out()
+        self._shape = self._cache_shape()
+        """Number of layers, heads of a layer, and width of a key and of a value."""
+        kind = base_model(model).config.get_text_config().model_type
+        if kind not in TESTED:
+            warnings.warn(
+                f"policy.generator=local is not tested with the architecture {kind!r}, whose log-probabilities may be "
+                "wrong over shared prefixes: add it to tests/generators/families.py and run the tests there, or set "
+                "policy.generator=vllm",
+                stacklevel=2,
+            )
 
     def forget(self) -> None:
         self.cache.clear()
 
     @torch.no_grad()
-    def _try_out(self) -> None:
-        """Sample a few tokens over cached prefixes and compare with plain forward passes. What is told of the windows
-        is compared too, for they are narrowed meanwhile.
-
-        Raises:
-            UserError: the model cannot be run so, or not to the same end.
-        """
-        try:
-            with narrowed(self.model, _NARROW):
-                self.windows = layer_windows(self.model)
-                self._shape = self._cache_shape()
-                apart = self._apart() if self.context >= _TRIAL_TOKENS else 0.0
-        except torch.OutOfMemoryError:
-            raise UserError(
-                f"the GPU's memory does not hold a pass of a few tokens through {type(base_model(self.model)).__name__}"
-                ": use a smaller model, or policy.dtype=bfloat16"
-            ) from None
-        except UserError:
-            raise
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:  # what such a model raises
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise unfit(self.model, f"does not run on shared prefixes ({type(error).__name__}: {reason})") from error
-        finally:
-            self.windows = layer_windows(self.model)
-            self.forget()
-            self.usage = Usage()
-        # In fewer digits two experts may swap places, and nobody can tell that from a wrong mask.
-        if self.model.dtype == torch.float32 and apart > _APART:
-            raise unfit(self.model, f"judges tokens by other rules on shared prefixes (log π differs by {apart:.1g})")
-
     def _cache_shape(self) -> tuple[int, int, int]:
-        ids = torch.tensor([self._known(_TRIAL)], device=self.model.device)
-        cache = self.model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-        layers = cache.layers if isinstance(cache, Cache) else []
+        """Measured by reading one token: configurations name these numbers in many ways."""
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.model.device)
+        cache = self.model(input_ids=token, use_cache=True, logits_to_keep=1).past_key_values
         shapes = set[tuple[int, int] | None]()
-        for layer in layers:
-            # Subclasses keep more than keys and values.
-            known = type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)
-            kept = (layer.keys, layer.values) if known and isinstance(layer, DynamicLayer) else (None,)
-            shapes |= {None if each is None else (each.shape[1], each.shape[3]) for each in kept}
+        for layer in cache.layers if isinstance(cache, Cache) else ():
+            if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):  # subclasses keep more than keys and values
+                shapes |= {(kept.shape[1], kept.shape[3]) for kept in (layer.keys, layer.values)}
+            else:
+                shapes.add(None)
         shape = shapes.pop() if len(shapes) == 1 else None
         if shape is None:
             raise unfit(self.model, "does not keep keys and values of one shape in every layer")
-        return len(layers), *shape
-
-    def _known(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the model's vocabulary, however small that is."""
-        vocabulary: int = self.model.config.get_text_config().vocab_size
-        return tuple(token % vocabulary for token in token_ids)
-
-    def _apart(self) -> float:
-        """Nats by which log-probabilities over cached prefixes differ from those of plain forward passes, at most."""
-        long, short = self._known(_TRIAL), self._known(_TRIAL[1:4])
-        draws = torch.tensor([0.2, 0.7, 0.4, 0.9], dtype=torch.float64).view(1, 2, 2).expand(2, 2, 2)
-        drawn = self._decode(self._read([long, short]), draws, [2, 2], [], -1, 1.0, None)
-        apart = 0.0
-        for prompt, samples in zip((long, short), drawn, strict=True):
-            for sample in samples:
-                row = (*prompt, *sample.token_ids, *short)
-                plain = self.model(input_ids=torch.tensor([row], device=self.model.device), use_cache=False).logits[0]
-                expected = plain.float().log_softmax(-1).cpu()
-                places = torch.arange(len(prompt), len(prompt) + len(sample.token_ids))
-                sampled = expected[places - 1, torch.tensor(sample.token_ids)]
-                apart = max(apart, (sampled - torch.tensor(sample.logprobs)).abs().max().item())
-                [leaf] = self._read([row])
-                after = cast(Tensor, leaf.logits).log_softmax(-1).cpu()
-                apart = max(apart, (after - expected[-1])[int(after.argmax())].abs().item())
-        return apart
+        return len(cache.layers), *shape
 
     @torch.no_grad()
     def hidden(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
         """The last layer's hidden state at each prompt's last token, [prompts, width].
 
         Raises:
-            ValueError: a prompt is empty or longer than the model's context.
+            UserError: ``refusal`` gives a reason against a prompt.
         """
         segments = self._read(prompts)
         self.cache.trim()
@@ -254,12 +219,11 @@ class LocalGenerator:
         return logits.log_softmax(-1)[:, list(token_ids)].cpu()
 
     def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
-        """The last segment of each prompt, whose ``hidden`` and ``logits`` belong to the prompt's last token."""
+        """The last segment of each prompt. Its ``hidden`` and ``logits`` belong to the prompt's last token."""
         known: dict[tuple[int, ...], Segment] = {}
         missing: list[tuple[int, ...]] = []
+        require_fit(prompts, self.context)
         for prompt in dict.fromkeys(prompts):
-            if refusal := self.refusal(prompt):
-                raise UserError(refusal)
             path = self.cache.find(prompt)
             length = sum(len(segment.token_ids) for segment in path)
             if length == len(prompt) and path[-1].hidden is not None:
@@ -271,7 +235,7 @@ class LocalGenerator:
         return [known[prompt] for prompt in prompts]
 
     def _batched(self, count: int, work: Callable[[slice], list[Row]]) -> list[Row]:
-        """``work`` on slices of ``count`` rows, as many together as ``max_rows`` and the GPU's memory allow."""
+        """Do ``work`` on slices of ``count`` rows, each as long as ``max_rows`` and the GPU's memory allow."""
         done: list[Row] = []
         while len(done) < count:
             rows = min(self.max_rows, count - len(done))
@@ -310,7 +274,7 @@ class LocalGenerator:
         keys = torch.zeros(len(new), past + width, dtype=torch.long)
         seen = torch.zeros(len(new), width, past + width, dtype=torch.bool)
         for row, (tokens, known) in enumerate(zip(new, pasts, strict=True)):
-            pad = width - len(tokens)  # on the left, so that the last column is every prompt's last token
+            pad = width - len(tokens)  # padding is on the left, so that the last column is each prompt's last token
             ids[row, pad:] = torch.tensor(tokens)
             positions[row, pad:] = torch.arange(known, known + len(tokens))
             keys[row, past - known : past] = torch.arange(known)
@@ -331,7 +295,7 @@ class LocalGenerator:
         for row, (path, tokens) in enumerate(zip(paths, new, strict=True)):
             keys_values = buffer[:, :, row, :, past + width - len(tokens) :].clone()
             parent = path[-1] if path else None
-            # Clones: a view would keep the whole batch in memory for as long as the segment lives.
+            # Cloned, because a view would keep the whole batch in memory for as long as the segment lives.
             kept = Segment(parent, tokens, keys_values, hidden[row].clone(), logits[row].clone())
             segments.append(self.cache.add(kept))
         self.usage.encoded_tokens += sum(map(len, new))
@@ -339,61 +303,45 @@ class LocalGenerator:
         return segments
 
     def _reusable(self, prompt: tuple[int, ...]) -> list[Segment]:
-        """Cached segments that leave at least one token to be read, because its hidden state is wanted."""
+        """Cached segments of the prompt, less the last if they spell all of it: the hidden state and the logits are
+        computed only where a token is read."""
         path = self.cache.find(prompt)
         while path and sum(len(segment.token_ids) for segment in path) == len(prompt):
             path.pop()
         return path
 
     @torch.no_grad()
-    def sample(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        count: int,
-        seeds: Sequence[int],
-        *,
-        stop_id: int,
-        max_new_tokens: int | Sequence[int],
-        temperature: float = 1.0,
-        pauses: Sequence[Pause | None] = (),
-        form: "Form | None" = None,
-        begun: Sequence[tuple[int, ...]] = (),
-    ) -> list[list[Sample]]:
+    def sample(self, request: SampleRequest) -> list[list[Sample]]:
         """As ``Generator.sample``."""
-        limits = token_limits(prompts, max_new_tokens, self.context)
+        limits = request.limits(self.context)
 
         def draw(rows: slice) -> list[list[Sample]]:
-            leaves = self._read(prompts[rows])
-            # One row a token, so that a prompt's draws do not depend on how far the others go.
-            draws = np.stack([np.random.default_rng(seed).random((max(limits[rows]), count)) for seed in seeds[rows]])
-            vocabulary = cast(Tensor, leaves[0].logits).shape[-1]
-            turns = (begun or [()] * len(prompts))[rows]
-            held = None if form is None else form.follow(turns, count, vocabulary)
-            drawn = self._decode(
-                leaves, torch.from_numpy(draws), limits[rows], pauses[rows], stop_id, temperature, held
-            )
+            leaves = self._read(request.prompts[rows])
+            # One row of numbers per token, so that a prompt's draws do not depend on how long the others become.
+            draws = [
+                np.random.default_rng(seed).random((max(limits[rows]), request.count)) for seed in request.seeds[rows]
+            ]
+            drawn = self._decode(request, rows, leaves, torch.from_numpy(np.stack(draws)), limits[rows])
             self.cache.trim()
             return drawn
 
-        return self._batched(len(prompts), draw)
+        return self._batched(len(request.prompts), draw)
 
     def _decode(
-        self,
-        leaves: Sequence[Segment],
-        draws: Tensor,
-        limits: Sequence[int],
-        pauses: Sequence[Pause | None],
-        stop_id: int,
-        temperature: float,
-        held: "Followed | None",
+        self, request: SampleRequest, part: slice, leaves: Sequence[Segment], draws: Tensor, limits: Sequence[int]
     ) -> list[list[Sample]]:
-        """``draws`` [prompts, new tokens, siblings] are uniform numbers, one for each token to be sampled."""
+        """Sample behind ``leaves``, which are the ``part`` of the request's prompts.
+
+        Args:
+            draws: uniform numbers, one per token to be sampled: [prompts, new tokens, siblings].
+        """
         rows, steps, count = draws.shape
         paths = [_chain(leaf) for leaf in leaves]
         pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
         past = int(pasts.max())
         buffer = self._buffer(paths, past, steps * count)
-        # Column past + step * count + k belongs to sibling k; the prefix is left-padded.
+        # The columns of a row: its prefix, padded on the left, then ``count`` columns per step, one for each sibling.
+        # Column past + step * count + k belongs to sibling k, which sees the prefix and its own columns alone.
         own = torch.eye(count, dtype=torch.bool).repeat(1, steps).expand(rows, count, steps * count)
         prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, count, past)
         seen = torch.cat([prefix, own], dim=-1)
@@ -404,14 +352,16 @@ class LocalGenerator:
         logits = torch.stack([cast(Tensor, leaf.logits) for leaf in leaves]).cpu()[:, None].expand(-1, count, -1)
         tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
         lengths = torch.tensor(limits)[:, None].repeat(1, count)
-        pausing = any(pauses)
+        pauses = request.pauses[part]
+        turns = (request.begun or [()] * len(request.prompts))[part]
+        held = None if request.form is None else request.form.follow(turns, count, logits.shape[-1])
         for step in range(steps):
             allowed = None if held is None else torch.from_numpy(held.allowed())
-            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], temperature, allowed)
+            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request.temperature, allowed)
             if held is not None:
                 held.take(tokens[:, step].tolist())
-            lengths = torch.where((tokens[:, step] == stop_id) & (lengths > step), step + 1, lengths)
-            if pausing:
+            lengths = torch.where((tokens[:, step] == request.stop_id) & (lengths > step), step + 1, lengths)
+            if any(pauses):
                 _pause(tokens[:, : step + 1], lengths, pauses)
             if step + 1 == steps or bool((lengths <= step + 1).all()):
                 break
@@ -431,7 +381,8 @@ class LocalGenerator:
         ]
 
     def _keep(self, leaf: Segment, drawn: Tensor, tokens: Tensor, logprobs: Tensor, lengths: Tensor) -> list[Sample]:
-        """The samples of one prompt, their keys and values cached, all but the last token's, which was never fed."""
+        """The samples of one prompt. Their keys and values are cached, except the last token's: it was drawn, but did
+        not go through the model."""
         samples, count = [], tokens.shape[1]
         for sibling in range(count):
             length = int(lengths[sibling])
@@ -444,7 +395,8 @@ class LocalGenerator:
         return samples
 
     def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> Tensor:
-        """[layers, 2, rows, heads, past + new, head width], the paths' keys and values right-aligned at ``past``."""
+        """A buffer for keys and values, [layers, 2, rows, heads, past + new, head width]. Those of the ``paths`` end at
+        column ``past``; the columns behind it are free."""
         layers, heads, width = self._shape
         shape = (layers, 2, len(paths), heads, past + new, width)
         buffer = torch.zeros(shape, dtype=self.model.dtype, device=self.model.device)
@@ -472,8 +424,8 @@ def _chain(segment: Segment) -> list[Segment]:
 
 
 def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> None:
-    """Cut the ``lengths`` [rows, siblings] of samples that reach their pause with the last of ``tokens`` [rows, tokens,
-    siblings]."""
+    """Shorten ``lengths``, [rows, siblings], where a sample reaches its pause with the last of ``tokens``, [rows,
+    tokens, siblings]."""
     length = tokens.shape[1]
     for row, (pause, latest) in enumerate(zip(pauses, tokens[:, -1].tolist(), strict=True)):
         if pause is None:
@@ -485,13 +437,18 @@ def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> N
 
 
 def _draw(logits: Tensor, uniform: Tensor, temperature: float, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Tokens by inversion of the cumulative distribution, those ``allowed`` [rows, siblings, vocabulary] alone, and
-    their log-probabilities among all; [rows, siblings] each."""
+    """Tokens, drawn by inverting the cumulative distribution, and their log-probabilities: [rows, siblings] each.
+
+    Args:
+        logits: [rows, siblings, vocabulary].
+        uniform: random numbers in [0, 1), [rows, siblings].
+        allowed: [rows, siblings, vocabulary]: tokens that may be drawn. The log-probabilities are among all tokens.
+    """
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
     held = logprobs if allowed is None else logprobs.masked_fill(~allowed, -torch.inf).log_softmax(-1)
     if temperature > 0:
         cumulative = held.exp().cumsum(dim=-1)
-        # Rounded to 1, a number would choose the vocabulary's last token, however unlikely.
+        # A number that rounds to 1 would choose the vocabulary's last token, however unlikely it is.
         below = uniform[..., None].float().clamp(max=1 - 2**-24) * cumulative[..., -1:]
         chosen = torch.searchsorted(cumulative, below.contiguous(), right=True)
         chosen = chosen.clamp(max=logits.shape[-1] - 1)

@@ -1,14 +1,12 @@
-"""A server that speaks the OpenAI protocol (vLLM, SGLang, hosted ones): by token ids, or, where it has none, by text.
+"""A server that speaks the OpenAI protocol: by token ids (vLLM, SGLang), or by text alone (hosted models).
 
-A request is tried again as the ``openai`` package does: after timeouts, 429 and 5xx, in growing intervals or as long
-after as the server says. What then fails a single request costs its prompt alone; what would fail every other one too
-stops the run with a sentence, and ``--resume`` goes on from there.
+The ``openai`` package repeats a request after a timeout, a 429 or a 5xx, in growing intervals or when the server's
+Retry-After says. A request that still fails costs only its own prompt. An error that every other request would meet,
+such as a wrong key, stops the run with one sentence, and ``--resume`` continues it.
 """
 
-import json
 import math
 import os
-import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,15 +14,13 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from treeagent.generators.base import Failure, Pause, Sample, context_refusal, lark, token_limits
+from treeagent.generators.base import Failure, Sample, SampleRequest, context_refusal
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import Message, UserError, storable
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from treeagent.generators.structured import Form  # its package is an extra
 
 try:
     import openai
@@ -35,45 +31,33 @@ except ImportError as error:
 
 Answer = TypeVar("Answer")
 _PROBE = tuple(range(8))
-"""A prompt that every vocabulary can spell."""
-_FORM = (7, 5, 6, 7)
-"""What a server that holds turns to a form draws, where these tokens are the form."""
+"""A prompt of token ids that every vocabulary has."""
 _PROBE_TOKENS = 16
-"""So many that no two samples are equal by chance."""
-_ANY = 1 << 30
-"""Samples of a request."""
+"""Length of the probe's samples, so long that two independent ones are not equal by chance."""
+_FORM = (7, 5, 6, 7)
+"""Tokens that a server must draw if the grammar allows nothing else."""
 _NO_CONTEXT = 1 << 40
-"""Tokens, where the server does not tell its model's context."""
+"""Tokens: stands for the context of a server that does not report it."""
 _HOPELESS = (402, 405, 501)
-"""An empty account, a wrong address, a kind of request that is not served: statuses that every request meets."""
-_UNKNOWN_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter")
-"""OpenAI's, for what a model does not take."""
-_UNKNOWN_WORDS = re.compile(
-    r"unsupported|not support|unrecogni[sz]ed|unknown|not permitted|unexpected keyword", re.IGNORECASE
-)
-"""Those of servers without such codes, beside the name of a parameter."""
-_LEFT_OUT = (0.0, 1.0)
-"""Temperatures that a request may go without: 1 is the protocol's own, and at 0, which asks for the likeliest reply,
-nobody learns from the probabilities."""
-
-
-class _Common(Failure):
-    """What every other request would meet, too."""
+"""Statuses that every request would meet: an empty account, a wrong address, a kind of request that is not served."""
 
 
 class Replies(NamedTuple):
-    """What a server wrote to one conversation."""
+    """The replies to one conversation."""
 
     texts: list[str]
     generated_tokens: int
-    """For all of them, by the server's count; 0 where it keeps none."""
+    """Of all replies together, as the server counts them; 0 if it does not."""
 
 
 class _Server:
-    """A connection that holds few requests in flight and counts what they cost."""
+    """A connection that bounds the requests in flight and counts tokens and price."""
 
     def __init__(self, config: RemoteConfig, checkpoint: str, section: str = "policy") -> None:
-        """``section`` is the table of the model's settings, which errors name.
+        """
+        Args:
+            checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
+            section: the table of the model's settings, which error sentences name.
 
         Raises:
             UserError: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
@@ -81,7 +65,7 @@ class _Server:
         self.config = config
         self._section = section
         self.usage = Usage()
-        key = os.environ.get("OPENAI_API_KEY") or "none"  # a server of one's own wants none, but the client does
+        key = os.environ.get("OPENAI_API_KEY") or "none"  # your own server needs none, but the client does
         self._client = openai.OpenAI(
             base_url=config.url, api_key=key, timeout=config.timeout, max_retries=config.retries
         )
@@ -89,10 +73,10 @@ class _Server:
         self.model, self.context = self._find(checkpoint)
 
     def forget(self) -> None:
-        """The server keeps its own prefixes, and its weights do not change while it runs."""
+        """Do nothing: a server's weights do not change while it runs, so its cached prefixes stay valid."""
 
     def _find(self, checkpoint: str) -> tuple[str, int]:
-        """The name under which the server knows the checkpoint, and the length of its context."""
+        """The checkpoint's name on the server, and the length of its context in tokens."""
         served = _required(self._attempt(lambda: list(self._client.models.list())))
         for model in served:
             told = model.model_extra or {}
@@ -105,18 +89,20 @@ class _Server:
         )
 
     def _gather(self, requests: Sequence[Callable[[], Answer]]) -> list[Answer | Failure]:
-        """
+        """The answers, in order.
+
         Raises:
-            UserError: as of ``_attempt``, or a request failed by what it shares with the others.
+            UserError: as ``_attempt``.
         """
         with ThreadPoolExecutor(self.config.concurrency) as pool:
-            return list(pool.map(self._one_of_many, requests))
-
-    def _one_of_many(self, request: Callable[[], Answer]) -> Answer | Failure:
-        answer = self._attempt(request)
-        return _required(answer) if isinstance(answer, _Common) else answer
+            return list(pool.map(self._attempt, requests))
 
     def _attempt(self, request: Callable[[], Answer]) -> Answer | Failure:
+        """The answer, or why this request has none.
+
+        Raises:
+            UserError: every other request would fail for the same reason.
+        """
         server = f"the server at {self.config.url}"
         try:
             return request()
@@ -141,19 +127,12 @@ class _Server:
         except openai.APIStatusError as error:
             said = f"{server} answered {error.status_code}"
             if error.status_code in _HOPELESS:
-                return _Common(f"{said} ({_words(error)}): see to the account, or correct {self._section}.url")
-            name = _refused_parameter(error)
-            if name is None:
-                return Failure(f"{said}: {_words(error)}")
-            return _Common(f"{said} to what every request asks for ({_words(error)}): {self._way_out(name)}")
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # what it sent is no answer
+                raise UserError(
+                    f"{said} ({_words(error)}): see to the account, or correct {self._section}.url"
+                ) from None
+            return Failure(f"{said}: {_words(error)}")
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # not the protocol's form
             return Failure(f"the answer of {server} cannot be read ({type(error).__name__}: {error})")
-
-    def _way_out(self, parameter: str) -> str:
-        """What to do where a server does not take a parameter of every request."""
-        if parameter == "temperature":
-            return f"set {self._section}.temperature to one that it takes, or use another model"
-        return "use a server and a model that take it"
 
     def _count(self, usage: CompletionUsage | None) -> None:
         if usage is None:
@@ -172,45 +151,35 @@ class RemoteGenerator(_Server):
     """Prompts and samples as token ids, by the protocol's completions with the extensions of vLLM and SGLang."""
 
     def __init__(self, config: RemoteConfig, checkpoint: str, temperature: float, *, structured: bool = False) -> None:
-        """``temperature`` is the policy's, at which the server's log-probabilities are checked.
+        """
+        Args:
+            temperature: the policy's, at which the server is tested.
+            structured: whether requests may have a ``form``.
 
         Raises:
-            UserError: as for any server, or it gives no token ids, or log-probabilities of another distribution than the
-                one that it draws from, or it holds nothing to a form where turns are to be ``structured``.
+            UserError: as for every server; or it gives no token ids, its log-probabilities leave out the temperature,
+                or it ignores a form.
         """
         super().__init__(config, checkpoint)
-        plain, drawn = (self._top_gap(each) for each in (1.0, temperature))
-        if not math.isclose(drawn * temperature, plain, rel_tol=0.02, abs_tol=1e-3):
+        drawn = self._probe(temperature)
+        if temperature != 1 and not math.isclose(
+            _top_gap(drawn) * temperature, _top_gap(self._probe(1.0)), rel_tol=0.02, abs_tol=1e-3
+        ):
             raise UserError(
-                f"the server at {config.url} gives log-probabilities without the temperature {temperature:g} that it "
-                "draws with: start it with --logprobs-mode processed_logprobs (vLLM) or without "
+                f"the log-probabilities of the server at {config.url} leave out the temperature {temperature:g} that "
+                "it draws with: start it with --logprobs-mode processed_logprobs (vLLM) or without "
                 "SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), or set policy.temperature to 1"
             )
-        self._together = self._most_together(temperature)
+        # In SGLang's deterministic inference all samples of one request have one seed, and so are equal.
+        self._repeats = len(drawn.choices) > 1 and len({_sample(choice).token_ids for choice in drawn.choices}) == 1
         if structured:
-            self._check_holds(temperature)
+            self._require_form(temperature)
 
-    def sample(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        count: int,
-        seeds: Sequence[int],
-        *,
-        stop_id: int,
-        max_new_tokens: int | Sequence[int],
-        temperature: float = 1.0,
-        pauses: Sequence[Pause | None] = (),
-        form: "Form | None" = None,
-        begun: Sequence[tuple[int, ...]] = (),
-    ) -> list[list[Sample] | Failure]:
-        """As ``Generator.sample``. The server knows no pauses: it draws the whole turn, which is then cut."""
-        limits = token_limits(prompts, max_new_tokens, self.context)
-        draw = partial(self._draw, count, stop_id, temperature, lark(form, begun))
-        drawn = self._gather([partial(draw, *each) for each in zip(prompts, seeds, limits, strict=True)])
-        return [
-            samples if pause is None or isinstance(samples, Failure) else [pause.cut(sample) for sample in samples]
-            for samples, pause in zip(drawn, pauses or [None] * len(prompts), strict=True)
-        ]
+    def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
+        """As ``Generator.sample``. A server has no pauses: it draws the whole turn, which is cut afterwards."""
+        limits, rules = request.limits(self.context), request.lark()
+        each = zip(request.prompts, request.seeds, limits, strict=True)
+        return request.paused(self._gather([partial(self._draw, request, rules, *one) for one in each]))
 
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
         """As ``Generator.next_logprobs``.
@@ -226,32 +195,25 @@ class RemoteGenerator(_Server):
     def refusal(self, prompt: tuple[int, ...]) -> str:
         return context_refusal(prompt, self.context)
 
-    def _way_out(self, parameter: str) -> str:
-        return (
-            "use one that takes it, as vLLM and SGLang do, or set policy.text_only=true to play and measure by "
-            "text alone"
-        )
-
-    def _draw(
-        self, count: int, stop_id: int, temperature: float, rules: str, prompt: tuple[int, ...], seed: int, limit: int
-    ) -> list[Sample]:
-        distinct = count if temperature > 0 else min(count, 1)  # the likeliest continuation is the same each time
+    def _draw(self, request: SampleRequest, rules: str, prompt: tuple[int, ...], seed: int, limit: int) -> list[Sample]:
+        greedy = request.temperature == 0
+        distinct = min(request.count, 1) if greedy else request.count  # all greedy samples of a prompt are equal
         held: dict[str, Any] = {"structured_outputs": {"grammar": rules}} if rules else {}
         samples: list[Sample] = []
-        while len(samples) < distinct:  # a server may give fewer at a time than it is asked for
+        while len(samples) < distinct:  # a server may return fewer samples than were asked for
             answer = self._complete(
                 prompt,
-                n=min(distinct - len(samples), self._together),
+                n=1 if self._repeats else distinct - len(samples),
                 seed=seed + len(samples),
                 max_tokens=limit,
-                temperature=temperature,
+                temperature=request.temperature,
                 logprobs=0,
-                stop_token_ids=[stop_id],
-                ignore_eos=True,  # which need not be the stop token
+                stop_token_ids=[request.stop_id],
+                ignore_eos=True,  # the tokenizer's end of sequence need not be the stop token
                 **held,
             )
             samples += map(_sample, answer.choices)
-        return samples * count if temperature == 0 else samples[:count]
+        return samples * request.count if greedy else samples[:distinct]
 
     def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int]) -> list[float]:
         answer = self._complete(
@@ -266,55 +228,59 @@ class RemoteGenerator(_Server):
         names = [f"token_id:{token}" for token in token_ids]
         if missing := set(names) - told.keys():
             raise UserError(
-                f"the server at {self.config.url} leaves out {min(missing)}, whose log-probability it is asked for: "
-                "use one that knows vLLM's logprob_token_ids, or set search.critic_weight to 0"
+                f"the server at {self.config.url} does not return the log-probability of {min(missing)}: use a server "
+                "with vLLM's logprob_token_ids, or set search.critic_weight to 0"
             )
         return [told[name] for name in names]
 
-    def _most_together(self, temperature: float) -> int:
-        """Samples that one request may ask for: SGLang's deterministic inference gives all of them the same seed."""
+    def _probe(self, temperature: float) -> Completion:
+        """Two samples of a fixed prompt, with the five likeliest first tokens.
 
-        def drawn() -> set[tuple[int, ...]]:
-            ask = partial(self._complete, n=2, max_tokens=_PROBE_TOKENS, temperature=temperature, logprobs=0)
-            return {_sample(choice).token_ids for choice in ask(_PROBE, ignore_eos=True).choices}
+        Raises:
+            UserError: the server cannot answer this with token ids and log-probabilities.
+        """
 
-        return _ANY if len(_required(self._attempt(drawn))) > 1 else 1
+        def probe() -> Completion:
+            answer = self._complete(
+                _PROBE,
+                n=2,
+                max_tokens=_PROBE_TOKENS,
+                temperature=temperature,
+                logprobs=5,
+                ignore_eos=True,
+                return_tokens_as_token_ids=True,
+            )
+            _top_gap(answer)
+            for choice in answer.choices:
+                _sample(choice)
+            return answer
 
-    def _check_holds(self, temperature: float) -> None:
-        """A server that does not know how to hold to a form passes over the wish."""
-        form = " ".join(f"<[{token}]>" for token in _FORM)
+        answer = self._attempt(probe)
+        if isinstance(answer, Failure):
+            raise UserError(
+                f"the server at {self.config.url} gives no token ids with their log-probabilities ({answer.reason}): "
+                "use vLLM or SGLang, or set policy.text_only=true to play and measure by text alone"
+            )
+        return answer
 
-        def drawn() -> tuple[int, ...]:
-            ask = partial(self._complete, _PROBE, max_tokens=len(_FORM), temperature=temperature, logprobs=0)
-            answer = ask(ignore_eos=True, structured_outputs={"grammar": f"%llguidance {{}}\nstart: {form}"})
+    def _require_form(self, temperature: float) -> None:
+        """
+        Raises:
+            UserError: the server ignores grammars, which servers without them do silently, or cannot read ours.
+        """
+        grammar = f"%llguidance {{}}\nstart: {' '.join(f'<[{token}]>' for token in _FORM)}"
+
+        def probe() -> tuple[int, ...]:
+            held: dict[str, Any] = {"ignore_eos": True, "structured_outputs": {"grammar": grammar}}
+            answer = self._complete(_PROBE, max_tokens=len(_FORM), temperature=temperature, logprobs=0, **held)
             return _sample(answer.choices[0]).token_ids
 
-        if (found := self._attempt(drawn)) != _FORM:
-            told = found.reason if isinstance(found, Failure) else f"it drew the tokens {found} where {_FORM} were due"
+        if (found := self._attempt(probe)) != _FORM:
+            reason = found.reason if isinstance(found, Failure) else f"it drew the tokens {found} in place of {_FORM}"
             raise UserError(
-                f"the server at {self.config.url} does not hold turns to a form ({told}): use vLLM, "
-                "its --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
+                f"the server at {self.config.url} does not hold turns to a form ({reason}): use vLLM with "
+                "--structured-outputs-config.backend auto or guidance, or set policy.structured=false"
             )
-
-    def _top_gap(self, temperature: float) -> float:
-        """Between the log-probabilities of the likeliest token and the fifth after the probe."""
-        answer = _required(
-            self._attempt(
-                lambda: self._complete(
-                    _PROBE, max_tokens=1, temperature=temperature, logprobs=5, return_tokens_as_token_ids=True
-                )
-            )
-        )
-        try:
-            _sample(answer.choices[0])
-            best, *_, worst = sorted(_top_logprobs(answer).values(), reverse=True)[:5]
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            raise UserError(
-                f"the server at {self.config.url} gives no token ids with their log-probabilities: use one that knows "
-                "return_token_ids, as vLLM and SGLang do, or set policy.text_only=true to play and measure by "
-                "text alone"
-            ) from None
-        return best - worst
 
     def _complete(
         self,
@@ -336,8 +302,8 @@ class RemoteGenerator(_Server):
             n=n,
             seed=seed,
             top_p=1.0,
-            # The checkpoint's generation_config.json may ask for others, and then the learners' would not be the
-            # distribution drawn from.
+            # Without these, the checkpoint's generation_config.json may choose others, and the server would draw from
+            # another distribution than the learners compute.
             extra_body={"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True} | extensions,
         )
         if not answer.choices:
@@ -347,16 +313,16 @@ class RemoteGenerator(_Server):
 
 
 class RemoteChat(_Server):
-    """Conversations and replies as text, by the protocol's chat completions: no token ids, no log-probabilities.
+    """Conversations and replies as text, by the protocol's chat completions: no token ids and no log-probabilities.
 
-    Models that think want another name for the limit and no temperature; what a server refuses once it is not asked
-    for again.
+    Reasoning models of OpenAI refuse ``max_tokens`` (they want ``max_completion_tokens``) and every temperature but 1.
+    What a server has refused once, later requests leave out.
     """
 
     def __init__(self, config: RemoteConfig, checkpoint: str, section: str = "policy") -> None:
         super().__init__(config, checkpoint, section)
         self._limit = "max_tokens"
-        self._unasked: frozenset[float] = frozenset()
+        self._default_temperature = False
 
     def reply(
         self,
@@ -377,7 +343,7 @@ class RemoteChat(_Server):
         rows: list[Any] = [{"role": message.role, "content": message.content} for message in conversation]
         replies: list[str] = []
         generated_tokens = 0
-        while len(replies) < count:  # a server may give fewer at a time than it is asked for
+        while len(replies) < count:  # a server may return fewer replies than were asked for
             answer = self._answer(rows, count - len(replies), seed + len(replies), max_new_tokens, temperature)
             if not answer.choices:
                 raise ValueError("no choices")
@@ -389,23 +355,30 @@ class RemoteChat(_Server):
     def _answer(
         self, rows: list[Any], count: int, seed: int, max_new_tokens: int, temperature: float
     ) -> ChatCompletion:
-        """In the words that the server knows."""
+        """
+        Raises:
+            UserError: the server refuses a temperature other than 0 and 1. For these two its default is used: 1 is the
+                protocol's default, and a greedy reply is never learnt from.
+        """
         while True:
-            limit = self._limit
-            asked: dict[str, Any] = {limit: max_new_tokens}
-            if temperature not in self._unasked:
-                asked["temperature"] = temperature
+            limit, default = self._limit, self._default_temperature and temperature in (0.0, 1.0)
+            asked: dict[str, Any] = {limit: max_new_tokens} | ({} if default else {"temperature": temperature})
             try:
                 answer: ChatCompletion = self._client.chat.completions.create(
                     model=self.model, messages=rows, n=count, seed=seed, **asked
                 )
                 return answer
-            except openai.APIStatusError as error:
-                refused = _refused_parameter(error)
-                if refused == limit == "max_tokens":
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if limit == "max_tokens" and _refuses(error, limit):
                     self._limit = "max_completion_tokens"
-                elif refused == "temperature" and refused in asked and temperature in _LEFT_OUT:
-                    self._unasked |= {temperature}
+                elif not default and _refuses(error, "temperature"):
+                    if temperature not in (0.0, 1.0):
+                        raise UserError(
+                            f"the server at {self.config.url} does not take the temperature {temperature:g} "
+                            f"({_words(error)}): set {self._section.removesuffix('.remote')}.temperature to one that "
+                            "it takes, or use another model"
+                        ) from None
+                    self._default_temperature = True
                 else:
                     raise
 
@@ -417,37 +390,21 @@ def _required(answer: Answer | Failure) -> Answer:
 
 
 def _words(error: openai.APIStatusError) -> str:
-    """The server's own, on one line."""
+    """What the server said, on one line."""
     told = error.body.get("message") if isinstance(error.body, dict) else None
     said = told if isinstance(told, str) else error.body or error.message
     return " ".join(storable(str(said)).split())[:200]
 
 
-def _refused_parameter(error: openai.APIStatusError) -> str | None:
-    """The parameter of the request that the server does not know or not with this value; None where it refuses
-    something else."""
-    if error.status_code not in (400, 422):
-        return None
-    words, told = str(error.body), error.code in _UNKNOWN_CODES
-    if not told and not _UNKNOWN_WORDS.search(words):
-        return None
-    if told and error.param:
-        return error.param
-    shared = json.loads(error.request.content or b"{}").keys() - {"model", "messages", "prompt"}
-    named = [name for name in sorted(shared) if (name == error.param if error.param else _names(words, name))]
-    return named[0] if named else "" if told else None
-
-
-def _names(words: str, parameter: str) -> bool:
-    """``n`` stands in many words."""
-    quoted = "['\"`]" if len(parameter) < 3 else ""
-    return re.search(rf"{quoted}(?<!\w){parameter}(?!\w){quoted}", words) is not None
+def _refuses(error: openai.APIStatusError, parameter: str) -> bool:
+    """Whether the server refuses this parameter: OpenAI says so in ``param``, other servers in the sentence."""
+    return error.param == parameter if error.param else f"'{parameter}'" in str(error.body)
 
 
 def _sample(choice: Any) -> Sample:
     """
     Raises:
-        ValueError: it holds not one log-probability for each token id.
+        ValueError: there is not one log-probability for each token id.
     """
     ids, logprobs = tuple(map(int, choice.token_ids)), tuple(map(float, choice.logprobs.token_logprobs))
     if not ids or len(ids) != len(logprobs):
@@ -455,8 +412,18 @@ def _sample(choice: Any) -> Sample:
     return Sample(ids, logprobs)
 
 
+def _top_gap(answer: Completion) -> float:
+    """Between the log-probabilities of the likeliest and the fifth likeliest first token, in nats."""
+    best, *_, fifth = sorted(_top_logprobs(answer).values(), reverse=True)[:5]
+    return best - fifth
+
+
 def _top_logprobs(answer: Completion) -> dict[str, float]:
-    """Of the first token."""
+    """The likeliest first tokens, by name, and their log-probabilities.
+
+    Raises:
+        ValueError: the answer has none.
+    """
     logprobs = answer.choices[0].logprobs
     if logprobs is None or not logprobs.top_logprobs:
         raise ValueError("no top_logprobs")

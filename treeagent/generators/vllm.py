@@ -1,4 +1,4 @@
-"""A vLLM engine in this process: many GPUs, many prompts, shared prefixes kept by the engine itself."""
+"""A vLLM engine in this process, for many GPUs and many prompts. The engine itself caches shared prefixes."""
 
 import gc
 import json
@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from treeagent.generators.base import Pause, Sample, context_refusal, lark, token_limits
+from treeagent.generators.base import Failure, Sample, SampleRequest, context_refusal, require_fit
 from treeagent.generators.config import DType, VllmConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from treeagent.generators.structured import Form  # its package is an extra
 
 try:
     from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
@@ -25,29 +23,34 @@ except ImportError as error:
     raise UserError(f"vllm is missing ({error}): pip install 'treeagent[vllm]'") from error
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks of adapters for which vLLM makes room."""
+"""The values that vLLM accepts for ``max_lora_rank``."""
 
 
 class VllmGenerator:
-    """Runs a whole model, or an adapter on its base; can turn to another checkpoint of the same kind."""
+    """Runs a whole model, or an adapter on its base model; ``load`` switches it to another checkpoint."""
 
     def __init__(
         self, base: str, adapter: Path | None, config: VllmConfig, dtype: DType = "auto", *, structured: bool = False
     ) -> None:
-        """Takes a minute. ``base`` is a folder or hub name; ``adapter`` a folder in PEFT's format; ``structured`` lets
-        it hold turns to a form, for which it loads the tokenizer too."""
+        """Start the engine, which takes about a minute.
+
+        Args:
+            base: a folder or a name on the model hub.
+            adapter: a folder in PEFT's format.
+            structured: whether requests may have a ``form``, for which the engine also loads the tokenizer.
+        """
         self.base, self.adapter, self.structured = base, adapter, structured
         self.usage = Usage()
         rank = 0 if adapter is None else int(json.loads((adapter / "adapter_config.json").read_text())["r"])
         self._llm = LLM(
             model=base,
             skip_tokenizer_init=not structured,
-            structured_outputs_config={"backend": "guidance"},  # the one that reads our rules
+            structured_outputs_config={"backend": "guidance"},  # the backend that reads llguidance's Lark
             dtype=dtype,
             tensor_parallel_size=config.tensor_parallel_size,
             gpu_memory_utilization=config.gpu_memory_utilization,
             max_model_len=config.max_model_len,
-            logprobs_mode="processed_logprobs",  # those of the distribution drawn from, temperature applied
+            logprobs_mode="processed_logprobs",  # of the distribution drawn from, temperature applied
             enable_prefix_caching=True,
             enable_sleep_mode=current_platform.is_sleep_mode_available(),
             enable_lora=adapter is not None,
@@ -57,17 +60,17 @@ class VllmGenerator:
         self._tied = bool(self._llm.llm_engine.model_config.hf_text_config.tie_word_embeddings)
         self._asleep = False
         self._adapters = 1
-        """Loaded so far; vLLM tells them by a number."""
+        """Adapters loaded so far; vLLM identifies an adapter by its number."""
 
     def load(self, base: str, adapter: Path | None) -> bool:
-        """Turn to another checkpoint, which takes a second. False where that wants another engine: one with room for
-        adapters, on another base, or for a model whose output layer is its embedding."""
+        """Switch to another checkpoint, which takes about a second. False if that needs a new engine: one with room
+        for adapters, one on another base model, or one for a model whose output layer is its embedding."""
         if (base, adapter) == (self.base, self.adapter):
             return True
         if (adapter is None) != (self.adapter is None) or (adapter is not None and base != self.base):
             return False
         if adapter is None and self._tied:
-            return False  # vLLM 0.31 on a CPU goes on with the old output layer, without a word
+            return False  # vLLM 0.31 on a CPU silently keeps the old output layer
         self._wake()
         if adapter is None:
             self._llm.collective_rpc("reload_weights", kwargs={"weights_path": base})
@@ -76,50 +79,35 @@ class VllmGenerator:
         self.forget()
         return True
 
-    def sample(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        count: int,
-        seeds: Sequence[int],
-        *,
-        stop_id: int,
-        max_new_tokens: int | Sequence[int],
-        temperature: float = 1.0,
-        pauses: Sequence[Pause | None] = (),
-        form: "Form | None" = None,
-        begun: Sequence[tuple[int, ...]] = (),
-    ) -> list[list[Sample]]:
-        """As ``Generator.sample``. The engine knows no pauses: it draws the whole turn, which is then cut."""
-        limits = token_limits(prompts, max_new_tokens, self.context)
+    def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
+        """As ``Generator.sample``. The engine has no pauses: it draws the whole turn, which is cut afterwards."""
+        limits, grammar = request.limits(self.context), request.lark()
+        count, greedy = request.count, request.temperature == 0
         if not count:
-            return [[] for _ in prompts]
-        grammar = lark(form, begun)
+            return [[] for _ in request.prompts]
         settings = [
             SamplingParams(
-                n=count if temperature > 0 else 1,  # the likeliest continuation is the same each time
-                temperature=temperature,
+                n=1 if greedy else count,  # all greedy samples of a prompt are equal
+                temperature=request.temperature,
                 seed=seed,
                 max_tokens=limit,
-                stop_token_ids=[stop_id],
-                ignore_eos=True,  # which need not be the stop token
+                stop_token_ids=[request.stop_id],
+                ignore_eos=True,  # the tokenizer's end of sequence need not be the stop token
                 logprobs=0,
                 detokenize=False,
                 structured_outputs=StructuredOutputsParams(grammar=grammar) if grammar else None,
             )
-            for seed, limit in zip(seeds, limits, strict=True)
+            for seed, limit in zip(request.seeds, limits, strict=True)
         ]
-        drawn = [[_sample(each) for each in answer.outputs] for answer in self._generate(prompts, settings)]
+        drawn = [[_sample(each) for each in answer.outputs] for answer in self._generate(request.prompts, settings)]
         self.usage.generated_tokens += sum(len(sample.token_ids) for samples in drawn for sample in samples)
-        return [
-            (samples if pause is None else [pause.cut(sample) for sample in samples]) * (count // len(samples))
-            for samples, pause in zip(drawn, pauses or [None] * len(prompts), strict=True)
-        ]
+        return request.paused([samples * count for samples in drawn] if greedy else drawn)
 
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
         """As ``Generator.next_logprobs``."""
         import torch
 
-        token_limits(prompts, 1, self.context)
+        require_fit(prompts, self.context)
         asked = list(token_ids) or None
         settings = SamplingParams(max_tokens=1, temperature=1.0, logprob_token_ids=asked, detokenize=False)
         answers = self._generate(prompts, [settings] * len(prompts))
@@ -130,8 +118,7 @@ class VllmGenerator:
         return context_refusal(prompt, self.context)
 
     def forget(self) -> None:
-        """Also leave the GPUs to whatever trains next: until the engine is called again, its weights are in the CPU's
-        memory."""
+        """Also free the GPUs for training: the weights stay in the CPU's memory until the engine is called again."""
         if self._asleep:
             return
         self._llm.reset_prefix_cache()
@@ -169,9 +156,9 @@ def _sample(drawn: CompletionOutput) -> Sample:
 
 
 _running: VllmGenerator | None = None
-"""This process's engine: it takes nearly all of the GPUs' memory, so there is one."""
+"""This process's engine. It takes nearly all of the GPUs' memory, so a process has only one."""
 _user = ""
-"""Whose it is."""
+"""Which model the engine runs: the policy's or the world model's."""
 
 
 def engine(
@@ -183,10 +170,10 @@ def engine(
     *,
     structured: bool = False,
 ) -> VllmGenerator:
-    """This process's engine, turned to a checkpoint; started where there is none that could be.
+    """This process's engine, switched to a checkpoint; a new one is started if there is none or it cannot switch.
 
     Raises:
-        UserError: it is another user's, who would go on with weights not its own.
+        UserError: the engine already runs the other model (``user``), which would silently get these weights.
     """
     global _running, _user
     if _running is not None and user != _user:

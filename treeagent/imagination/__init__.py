@@ -1,5 +1,45 @@
-"""Search in a world model: the dynamics that imagines, and the replay that verifies what it promised."""
+"""Search in a world model, and replay in the environment of what the imagined trees promise.
+
+``Imagination`` is the dynamics of such a search: tasks open in the environment, and all later steps are imagined.
+``verify`` replays the best imagined paths, so that no imagined success is believed unchecked. ``world_model`` opens the
+world model of a run. ``WorldEnv`` offers it as the environment named "imagined".
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from treeagent.envs import BUILT_IN
 
-BUILT_IN["imagined"] = "treeagent.imagination.env:WorldEnv"  # registered from here: no environment may import this room
+if TYPE_CHECKING:
+    from treeagent.imagination.dynamics import Imagination
+    from treeagent.imagination.env import WorldEnv
+    from treeagent.imagination.load import world_model, world_of
+    from treeagent.imagination.verify import settle, verify
+
+__all__ = [
+    "Imagination",
+    "WorldEnv",
+    "settle",
+    "verify",
+    "world_model",
+    "world_of",
+]
+
+_HOMES = {
+    "dynamics": ("Imagination",),
+    "env": ("WorldEnv",),
+    "load": ("world_model", "world_of"),
+    "verify": ("settle", "verify"),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used: some of these modules load torch, others need an extra."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# Registered here, because no environment may import this room.
+BUILT_IN["imagined"] = "treeagent.imagination.env:WorldEnv"

@@ -1,17 +1,13 @@
-"""A dynamics that opens tasks in the environment and goes on in a world model."""
+"""A dynamics that opens tasks in the environment and continues them in a world model."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from treeagent.types import Action, Dynamics, State, Task, Transition
-
-if TYPE_CHECKING:
-    pass  # its package is an extra
 
 
 @dataclass(frozen=True, slots=True)
 class Imagination:
-    """A dynamics whose tasks open in the environment, which takes no step of it, and go on in a world model."""
+    """Tasks open in the environment, by a reset, which costs no step. All later steps are imagined."""
 
     environment: Dynamics
     model: Dynamics

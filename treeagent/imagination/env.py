@@ -19,23 +19,24 @@ class WorldEnvOptions:
     """Settings of ``WorldEnv``."""
 
     run: str
-    """The folder of a run that has a world model: of ``treeagent world fit``, else the last one of its rounds."""
+    """Folder of a run with a world model. That of ``treeagent world fit`` is taken, else the last round's."""
 
 
 class WorldEnv(ImaginedEnv):
-    """The world model of a run in its environment's place: tasks and tools are the environment's, all else is imagined.
+    """The world model of a run in place of its environment. Tasks and tools are the environment's own, all else is
+    imagined.
 
-    One step is imagined at a time; ``adapt.imagined`` does those of many trees together.
+    It imagines one step at a time; ``adapt.imagined`` batches the steps of many trees.
 
     Raises:
         RunError: the folder holds no run.
-        UserError: the run has no world model, or was imagined itself.
+        UserError: the run has no world model, or its environment was imagined itself.
     """
 
     options_type = WorldEnvOptions
 
     def __init__(self, options: WorldEnvOptions) -> None:
-        # Not with the module: these bring torch, which telling what environments there are does without.
+        # Imported late: these load torch, which listing the environments should not.
         from treeagent.imagination.load import world_model, world_of
         from treeagent.run.folder import Run
 

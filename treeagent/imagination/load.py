@@ -1,5 +1,4 @@
-"""Search in imagination: trees grow on a world model, and what they promise is replayed in the environment before it
-counts."""
+"""Open what belongs to a run's world model: its settings, its memory, its encoder, and the model itself."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -29,16 +28,16 @@ from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.wording import INSTRUCTIONS, Wording
 
 if TYPE_CHECKING:
-    from treeagent.world_model.remote import RemoteWriter  # its package is an extra
+    from treeagent.world_model.remote import RemoteWriter  # needs the extra "remote"
 
 
 def memory_path(world: Path) -> Path:
-    """Where the memory of the world model in the folder ``world`` is."""
+    """The database that holds the memory of the world model in the folder ``world``."""
     return world.with_suffix(".sqlite")
 
 
 def open_memory(config: RunConfig, world: Path) -> ReplayBuffer:
-    """That memory, which is to be closed.
+    """The memory of the world model in the folder ``world``. The caller closes it.
 
     Raises:
         UserError: as ``make_encoder`` and ``ReplayBuffer``.
@@ -47,10 +46,10 @@ def open_memory(config: RunConfig, world: Path) -> ReplayBuffer:
 
 
 def make_encoder(config: RunConfig, world: Path) -> Encoder:
-    """What embeds the steps in the memory of the world model in the folder ``world``.
+    """The encoder that embeds the steps in the memory of the world model in the folder ``world``.
 
     Raises:
-        UserError: its model or its package cannot be had.
+        UserError: its model cannot be loaded, or its package is not installed.
     """
     settings = config.world.encoder
     if settings.kind == "lexical":
@@ -58,7 +57,7 @@ def make_encoder(config: RunConfig, world: Path) -> Encoder:
     own = world.with_name("warm")
     if settings.model is None and not own.is_dir():
         raise UserError(
-            f"world.encoder.kind is 'hidden-states', but {own}, whose they are where no model is named, is not there: "
+            f"world.encoder.kind is 'hidden-states' and no model is named, but the default one, {own}, does not exist: "
             "set world.encoder.model to a policy's folder"
         )
     return load_encoder(settings, settings.model or str(own), config.world.device_map)
@@ -69,10 +68,10 @@ def load_encoder(settings: EncoderConfig, name: str, device_map: str | None = No
     """An encoder with a model, which runs where the world model does.
 
     Raises:
-        UserError: the model or its package cannot be had.
+        UserError: the model cannot be loaded, or its package is not installed.
     """
     if settings.kind == "sentence-transformers":
-        from treeagent.world_model.sentences import SentenceEncoder  # its package is an extra
+        from treeagent.world_model.sentences import SentenceEncoder  # needs the extra "sentences"
 
         return SentenceEncoder(name, device_map or "cpu")
     checkpoint = load_checkpoint(name, device_map=device_map or "cpu")
@@ -80,7 +79,7 @@ def load_encoder(settings: EncoderConfig, name: str, device_map: str | None = No
 
 
 def settings_path(run: Run) -> Path:
-    """Where the settings are kept of the world model that ``treeagent world fit`` made for a run."""
+    """The file with the settings of the world model that ``treeagent world fit`` made for a run."""
     return run.path / "world.toml"
 
 
@@ -88,7 +87,7 @@ def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
     """The settings and the folder of a run's world model: that of ``treeagent world fit``, else the last round's.
 
     Raises:
-        UserError: there is none.
+        UserError: the run has no world model.
     """
     if run.is_done("world"):
         return load_config(settings_path(run), overrides), run.checkpoints / "world"
@@ -99,16 +98,18 @@ def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
 
 
 def wording(config: RunConfig) -> Wording:
-    """A model that is trained on answers needs no instructions."""
+    """The prompts and answers of these settings. A model trained from scratch gets no instructions: it learns the form
+    of an answer from its training."""
     settings = config.world
     return Wording(INSTRUCTIONS if settings.model else "", settings.reasoning, settings.observations)
 
 
 def require_world(config: RunConfig) -> None:
-    """Ask for what the world model of these settings needs, before anything is done for it.
+    """Check early that everything a world model of these settings needs is there.
 
     Raises:
-        UserError: a server or its model, a model, an encoder or a package cannot be had.
+        UserError: a server cannot be reached or does not serve the model, a model or an encoder cannot be loaded, or a
+            package is not installed.
     """
     settings = config.world
     if settings.encoder.model is not None:
@@ -127,8 +128,12 @@ def require_world(config: RunConfig) -> None:
 def world_model(
     config: RunConfig, world: Path, env: Env | None = None, *, calls_alone: bool = False
 ) -> Iterator[ExperienceModel]:
-    """The world model in the folder ``world`` as a dynamics, its memory open; for an agent whose turns are of
-    ``policy.format``, or come as their calls alone. The shield of ``env`` holds in it too."""
+    """The world model in the folder ``world`` as a dynamics, with its memory open.
+
+    Args:
+        env: its shield, if it has one, also forbids calls in imagination.
+        calls_alone: the agent's turns are bare calls; else they are written in ``policy.format``.
+    """
 
     def forbids(call: str | ToolCall) -> str | None:
         reason = env.forbidden(call) if isinstance(env, ShieldedEnv) else None
@@ -138,7 +143,7 @@ def world_model(
     memory = open_memory(config, world)
     try:
         if settings.examples:
-            len(memory)  # one that is lost is told here, not by every tree that would ask it
+            len(memory)  # a missing file raises here once, not in every tree
         yield ExperienceModel(
             writer,
             wording(config),
@@ -153,12 +158,12 @@ def world_model(
     finally:
         memory.close()
         if isinstance(writer, LocalWriter):
-            writer.generator.forget()  # an engine leaves the GPUs to what comes next
+            writer.generator.forget()  # an engine frees the GPUs
 
 
 def planner(config: RunConfig, env: Env | None = None) -> AbstractContextManager[ExperienceModel]:
-    """The world model of the run ``evaluate.world``, for the agent that ``config`` describes to plan in; the shield of
-    ``env`` holds in it too.
+    """The world model of the run ``evaluate.world``, in which the agent of ``config`` plans. The shield of ``env``
+    forbids calls there too.
 
     Raises:
         UserError: as ``planned_in``.
@@ -167,10 +172,12 @@ def planner(config: RunConfig, env: Env | None = None) -> AbstractContextManager
 
 
 def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
-    """The agent's settings, with those of that world model, and its folder.
+    """The settings of ``config`` with the [world] section of the run ``evaluate.world``, and the folder of its world
+    model.
 
     Raises:
-        UserError: it is of another environment or other options of it, or does not go with the agent, or there is none.
+        UserError: the run has no world model, is of another environment or of other options of it, or its settings
+            contradict those of ``config``.
     """
     run = Run.open(Path(config.evaluate.world))
     settings, world = world_of(run)
@@ -191,7 +198,7 @@ def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
             + ": set environment.options as that run has them, or name a run of these"
         )
     try:
-        # Demonstrations are for fitting it, and bound to a warm start that this agent need not have had.
+        # Demonstrations are used only to fit the model, and need a warm start that this agent may not have.
         return replace(config, world=replace(settings.world, demonstrations=0)), world
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
@@ -221,10 +228,10 @@ def _remote_world(config: RunConfig) -> "RemoteWriter":
 
 
 def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
-    """The model on a server that explains real steps; it samples greedily.
+    """The model on a server that explains real steps (R* of DreamGym's equation 5); it samples greedily.
 
     Raises:
-        UserError: the server cannot be reached, or does not serve it.
+        UserError: the server cannot be reached, or does not serve the model.
     """
     return _served(config, "world.teacher", settings.model, settings, 0.0)
 

@@ -1,30 +1,25 @@
-"""Replay in the environment what imagined trees promise, before it counts."""
+"""Replay the promises of imagined trees in the environment before anything learns from them."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from treeagent.search.growth import Growth, take_step
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_logprob, path_return, succeeds
 from treeagent.types import Dynamics
 from treeagent.world_model.transition import answered
 
-if TYPE_CHECKING:
-    pass  # its package is an extra
-
-
 _ROUNDING = 0.0015
-"""Returns that differ by no more are equal: a world model writes its rewards in three decimals."""
+"""Returns that differ by no more than this are equal: a world model writes rewards with three decimals."""
 
 
 async def settle(trees: Sequence[Tree], environment: Dynamics, steps: int, seconds: float | None = None) -> None:
-    """Say of freshly grown trees that they are imagined, and verify them; ``steps`` of 0 take them at their word.
+    """Mark freshly grown trees as imagined and verify them.
 
     Args:
-        environment: the one that opened their tasks.
-        steps: of the environment, most for each tree; a replay under way is finished.
-        seconds: wall time after which a step is given up.
+        environment: the environment that opened their tasks.
+        steps: most environment steps per tree; a replay that has begun is finished. 0 verifies nothing.
+        seconds: most wall time of one step.
     """
     call_imagined(trees)
     for tree in trees if steps else ():
@@ -32,24 +27,24 @@ async def settle(trees: Sequence[Tree], environment: Dynamics, steps: int, secon
 
 
 def call_imagined(trees: Iterable[Tree]) -> None:
-    """Say so of every node, the root as well."""
+    """Mark every node as imagined, including the root."""
     for tree in trees:
         for node in tree.nodes():
             node.origin = "imagined"
 
 
 async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float | None = None) -> None:
-    """Replay what the tree promises, the best first, and keep what can be believed after that.
+    """Replay the tree's finished paths in the environment, best first, and remove what cannot be believed.
 
-    Finished paths are replayed until none promises more than a replay has returned. Where the environment answers as
-    imagined, a node becomes real. Where it first answers otherwise, its answer takes the node's place, what was
-    imagined below goes, and the rest of the plan is played to its end for the return alone: its actions were drawn
-    behind prompts that never came about. A replayed action is worth the best return of its replays.
+    Paths are replayed until none promises more than the best replay has returned. While the environment answers as
+    imagined, nodes of the path become real. Its first different answer replaces the imagined node and all below it. The
+    rest of the path is then played only for its return: these actions were drawn behind prompts that never occurred.
+    The value of a replayed action is the best return of its replays.
 
-    Of its siblings, those that promise as much or more were not replayed: they are dropped. The others stay, without
-    what is below them, as what to prefer the replayed action to. So the best action of a state and the best path of the
-    tree were replayed, and a winner that failed is left as the failure that it is. Where the environment breaks down,
-    the tree keeps the reason and nothing else.
+    A sibling that promises as much as a replayed action, or more, is dropped, because it was not checked. The other
+    siblings stay, without their subtrees, as worse alternatives. So the best action of each state and the best path of
+    the tree have been replayed, and an imagined success that failed is stored as a failure. If the environment raises
+    an error, the tree keeps the error and no edges.
     """
     growth, before, best = Growth(tree), tree.budget.environment_steps, -math.inf
     tree.root.origin = "real"
@@ -59,7 +54,7 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
             break
         claimed = succeeds(plan)
         played = await _replay(growth, plan, environment, seconds)
-        if played is None:  # nobody knows what the replayed steps are worth
+        if played is None:  # the values of the replayed steps are unknown
             tree.root.edges = []
             return
         if claimed:
@@ -70,8 +65,8 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
 
 
 def _best_promise(tree: Tree) -> Sequence[Edge]:
-    """The finished path of highest return whose end is imagined, of equals the likeliest and then the shortest; empty
-    where there is none."""
+    """The finished path with an imagined end and the highest return; among equals the likeliest, then the shortest.
+    Empty if there is none."""
 
     def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
         return path_return(path, tree.discount), path_logprob(path), -len(path)
@@ -82,7 +77,7 @@ def _best_promise(tree: Tree) -> Sequence[Edge]:
 async def _replay(
     growth: Growth, plan: Sequence[Edge], environment: Dynamics, seconds: float | None
 ) -> Sequence[Edge] | None:
-    """The plan as the environment answers it; None where that failed, of which the tree keeps the reason."""
+    """The path as the environment plays it; None after an error of the environment, which the tree keeps."""
     discount = growth.tree.discount
     known = next(place for place, edge in enumerate(plan) if _end([edge]).origin == "imagined")
     path = list(plan[:known])
@@ -109,22 +104,23 @@ async def _replay(
 
 
 async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, seconds: float | None) -> bool:
-    """Take the last edge of ``path``, so far imagined, in the environment, whose answer takes the place of the imagined
-    one; whether they are the same. An environment that fails leaves the edge as it is."""
+    """Play the last edge of ``path``, which is imagined, in the environment, and replace the imagined node by the real
+    one. Returns whether the two are the same. After an error of the environment the edge stays as it was."""
     imagined, reward = _end(path), path[-1].reward
     await take_step(environment, growth, path, seconds)
     real = _end(path)
     if real is imagined or not _same(imagined, real) or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING:
         return False
-    real.state = replace(real.state, messages=imagined.state.messages)  # what the actions below were drawn behind
+    # The actions below were drawn behind exactly these messages and ids.
+    real.state = replace(real.state, messages=imagined.state.messages)
     real.value, real.edges = imagined.value, imagined.edges
     real.context_ids, real.left_out = imagined.context_ids, imagined.left_out
     return True
 
 
 def _same(imagined: Node, real: Node) -> bool:
-    """Whether the agent reads the same, but for white space at the end, which a served model's answers lack, and the
-    same is possible from there on."""
+    """Whether the agent reads the same text, up to white space at its end (a served model's answers lack it), and the
+    episode is in the same state."""
     told, heard = answered(imagined.state.messages), answered(real.state.messages)
     flags = ("terminated", "truncated", "invalid")
     return told.rstrip() == heard.rstrip() and all(getattr(imagined, flag) == getattr(real, flag) for flag in flags)
@@ -140,7 +136,7 @@ def _keep_believable(node: Node, discount: float) -> None:
         if edge in replayed:
             _keep_believable(_end([edge]), discount)
         elif edge.child is not None and edge.child.edges:
-            # What its visits found stands for what is cut off below.
+            # The subtree goes, and its value is kept: what the visits found.
             edge.child.value = (edge.value - (edge.reward or 0.0)) / (1.0 if edge.thought else discount)
             edge.child.edges = []
 

@@ -13,7 +13,8 @@ The settings are light; the learners load torch and TRL on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from treeagent.learners.config import DPOConfig, GRPOConfig, LoraConfig, SFTConfig, ValueConfig
+from treeagent.generators.config import LoraConfig
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 
 if TYPE_CHECKING:
     from treeagent.learners.dpo import train_dpo

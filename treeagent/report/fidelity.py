@@ -33,9 +33,9 @@ def fidelity_table(found: Fidelity) -> Group:
     if found.bound is not None:
         lines.append(
             Text(
-                "an update is sure to be none for the worse where imagination credits it with a return higher by "
+                f"worst case of an update made in imagination: the model's errors cost it a return of "
                 f"{found.bound.reward + found.bound.transition:.2f} (rewards {found.bound.reward:.2f}, transitions "
-                f"{found.bound.transition:.2f}) and more by how far it moves the policy"
+                f"{found.bound.transition:.2f}; DreamGym's theorem 1)"
             )
         )
     return Group(table, Text(""), *lines)

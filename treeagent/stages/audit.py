@@ -1,4 +1,4 @@
-"""Audit a world model on steps of held-out tasks: how far can it be trusted?"""
+"""Test a world model on steps of held-out tasks: how far can it be trusted?"""
 
 import asyncio
 import re
@@ -10,14 +10,12 @@ from pathlib import Path
 import orjson
 
 from treeagent.config import RunConfig
-from treeagent.imagination.load import (
-    world_model,
-)
+from treeagent.imagination.load import world_model
 from treeagent.run.folder import Run, RunError
 from treeagent.stages.demonstrate import demonstrations
 from treeagent.stages.world import (
+    claims_kept,
     experiences,
-    imagined_trees,
     is_held_out,
     remembered,
     require_environment,
@@ -33,18 +31,19 @@ AUDIT_STEPS = 1000
 """Most steps of an audit, which bounds the error of a measured share to about 1.6 percentage points."""
 
 _COMMON = 0.01
-"""Share of the actions from which a call is a kind of its own."""
+"""A call that makes up at least this share of all actions is a kind of its own."""
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEPS) -> Fidelity:
-    """Measure a run's world model in the folder ``world`` on the steps of the tasks held out from it, but for those
-    that it learnt as another task's: of whole trees, the newest first, since it is to answer the policy of today, and
-    where these hold fewer than ``most``, of demonstrations such as it learnt from; written to
-    RUN/fidelity.json. Successes that it imagined in its own round, or the last model in the round before, count as far
-    as they were replayed.
+    """Test the world model in the folder ``world`` and write the findings to RUN/fidelity.json.
+
+    It is asked for up to ``most`` steps of held-out tasks, without those that it learnt from another task.
+    Whole trees are taken, newest first, because the model has to answer the present policy. If they hold too few steps,
+    demonstrations of held-out tasks are added. CR is that of the trees imagined in the model's own round, or in the
+    round before it if there are none yet.
 
     Raises:
-        RunError: there is nothing held out, the model learnt from what is, or ``config`` is of another environment.
+        RunError: nothing is held out, the model learnt from what is held out, or ``config`` is of another environment.
     """
     require_environment(config, run)
     own, known = list(_newest_first(run)), list(remembered(config, world))
@@ -56,7 +55,8 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
         )
     missing = most - sum(not one.opens for one in split(config, own, known)[1])
     learnt, held_out = split(config, chain(own, _held_out_demonstrations(config, missing)), known)
-    claims, claims_kept = _claims(run, world)
+    number = round_of(world.name)
+    ratios = (claims_kept(run, each) for each in (number, number - 1))
     low, high = config.environment.returns
     steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
     if not steps:
@@ -73,24 +73,16 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
                 reward_span=high - low,
                 horizon=config.environment.max_steps,
                 kind=kinds([*learnt, *kept], config.world.free),
-                replayed=[place < claims_kept for place in range(claims)],
-                real=[True] * claims,
+                cr=next((ratio for ratio in ratios if ratio is not None), None),
             )
         )
     write_atomic(run.path / "fidelity.json", orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2))
     return fidelity
 
 
-def _claims(run: Run, world: Path) -> tuple[int, int]:
-    """Successes that were found in imagination and replayed in the environment, and those that succeeded there too."""
-    number = round_of(world.name)
-    stages = (run.stages().get(imagined_trees(each), {}) for each in (number, number - 1))
-    return next(((facts["claims"], facts["claims_kept"]) for facts in stages if facts.get("claims")), (0, 0))
-
-
 def _whole_trees(steps: Iterable[Experience], most: int) -> list[Experience]:
-    """The steps of the first trees, as many as fit ``most`` steps together, and of one in any case: an episode that is
-    cut short has no return to compare."""
+    """The steps of the first trees that hold at most ``most`` steps together, but at least of one tree. Trees are never
+    cut short: an episode without its end has no return to compare."""
     kept: list[Experience] = []
     for _, tree in groupby(steps, key=lambda one: one.task_id):
         found = list(tree)
@@ -101,7 +93,7 @@ def _whole_trees(steps: Iterable[Experience], most: int) -> list[Experience]:
 
 
 def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experience]:
-    """Whole episodes of held-out tasks, of ``steps`` steps or a few more as long as there are any."""
+    """Whole demonstrations of held-out tasks, until they hold ``steps`` steps."""
     played = islice(demonstrations(config), config.world.demonstrations) if config.world.demonstrations else ()
     for tree in played:
         if steps <= 0:
@@ -113,13 +105,16 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
 
 
 def _newest_first(run: Run) -> Iterator[Experience]:
-    """Those of the last round's trees first; each tree in one piece."""
+    """The steps of the last round's trees first; the steps of a tree stay together."""
     return experiences(run, sorted(run.collections(), key=round_of, reverse=True))
 
 
 def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:
-    """Types of action: a call that is common in itself, numbers in it as one, else its first word; the first word too
-    where that is ``free``."""
+    """A function from a step to the kind of its action, by which the audit groups its figures.
+
+    A common call is a kind of its own, with all numbers in it read as one; other calls are grouped by their first word,
+    as are all calls whose first word is in ``free``.
+    """
     counts = Counter(_numberless(one.action) for one in found)
 
     def kind(one: Experience) -> str:

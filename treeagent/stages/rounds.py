@@ -1,18 +1,17 @@
-"""A round of search-and-adapt: which tasks to search, what to learn from, and the figures and alarms of its course.
+"""One round of search-and-adapt: choose tasks, search them, learn from the trees, log figures and raise alarms.
 
-A share of the trees may grow in a world model, refitted every round, as far as its audit allows; a share of the tasks
-may be harder variations of earlier ones.
+A world model, refitted every round, may grow a share of the trees, no larger than its audit allows. A share of the
+tasks may be harder variations of solved ones.
 """
 
 import math
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.config import RunConfig
 from treeagent.envs.base import Env
 from treeagent.imagination.load import make_encoder
@@ -25,75 +24,74 @@ from treeagent.search.node import accuracy, return_spread
 from treeagent.search.record import from_record, to_record
 from treeagent.stages.audit import audit_world
 from treeagent.stages.build import environment, variations
-from treeagent.stages.improvement import change, scorer
 from treeagent.stages.search import BatchJob, batches, search_batches
 from treeagent.stages.update import learn
 from treeagent.stages.warm_start import warm_start
-from treeagent.stages.world import fit, imagined_trees
+from treeagent.stages.world import claims_kept, fit, imagined_trees
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import tree_figures
-from treeagent.world_model.fidelity import improvement_bound
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What the last search of a task has shown."""
+    """What the last search of a task found."""
 
     spread: float
     """Standard deviation of its returns."""
     accuracy: float
-    """Share of finished paths that returned 1."""
+    """Share of its finished paths that returned 1."""
 
 
 @dataclass(slots=True)
 class Course:
-    """What the rounds so far have come to, one entry a round."""
+    """The rounds so far, one entry per round."""
 
     figures: list[dict[str, float]] = field(default_factory=list)
-    """``tree_figures`` of each round, with ``validation`` where its update was validated."""
+    """``tree_figures`` of each round, and ``validation`` if its update was validated."""
     policies: list[Path] = field(default_factory=list)
-    """The checkpoint after each round; the same twice where a round learnt nothing."""
+    """The checkpoint after each round. A round that learnt nothing repeats the one before."""
 
     @property
     def scores(self) -> list[float]:
-        """Validation of each round, 0 where there was none."""
+        """Validation success of each round; 0 if the round was not validated."""
         return [figures.get("validation", 0.0) for figures in self.figures]
 
     @property
     def best(self) -> Path:
-        """The checkpoint of highest validation; of equal ones the last policy, then the first."""
+        """The checkpoint with the highest validation success; among equals the last round's, else the earliest."""
         last = dict(zip(self.policies, self.scores, strict=True))
         return max(last, key=lambda policy: (last[policy], policy == self.policies[-1]))
 
     @property
     def stale(self) -> int:
-        """Rounds since the best validation."""
+        """Rounds since the best validation success."""
         return len(self.scores) - 1 - self.scores.index(max(self.scores))
 
 
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
-    """Check what the rounds will need, and make the policy that they begin with. Where the first round imagines, also
-    search the tasks that the first world model learns from.
+    """Check the settings of all rounds and make the first policy. If the first round imagines trees, also search the
+    tasks that the first world model learns from.
 
     Raises:
         UserError, ValueError: as ``loop.train``.
     """
     settings = config.adapt
-    _check_tasks(config)  # fails now rather than in the last round
+    _check_tasks(config)  # fails here and not in the last round
     checkpoint = checkpoint or run.taken("start")
     if checkpoint:
         run.take("start", checkpoint)
     start = checkpoint or warm_start(config, run, progress)
     if settings.imagines:
-        make_encoder(config, _world_folder(run, 1))  # fails now rather than after a search
+        make_encoder(config, _world_folder(run, 1))  # better now than after a search
     if settings.imagined_in(1):
         search_batches(config, run, progress, batches(config, run, start, _round_name(0), range(settings.seed_tasks)))
     return start
 
 
 def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
-    """Names of the shards of a round and of the ``adapt.replay`` rounds before it, the newest first."""
+    """The names under which the trees of a round and of the ``adapt.replay`` rounds before it are stored, newest
+    first."""
     first = max(number - config.adapt.replay, 0)
     return [name for earlier in range(number, first - 1, -1) for name in _round_parts(run, earlier)]
 
@@ -107,11 +105,11 @@ def finish_round(
     audit: Mapping[str, float],
     course: Course,
 ) -> None:
-    """Log the figures of a round, add them to the course, and raise the alarms that it gives."""
+    """Log the figures of a round, add them to ``course``, and raise the alarms that follow from it."""
     figures = tree_figures(read_trees(run.trees, [_round_name(number)])) | _validation(run, updated)
     believed = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
     imagined = {f"imagined/{name}": figure for name, figure in believed.items()}
-    imagined |= _kept(run, number) | _guarantee(config, run, updated, number, audit)
+    imagined |= _kept(run, number)
     course.figures.append(figures)
     course.policies.append(updated)
     run.log("adapt", {"step": number, **figures, **_spent(run, number), **audit, **imagined})
@@ -119,10 +117,11 @@ def finish_round(
 
 
 def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tuple[list[int], list[int], list[int]]:
-    """Tasks of the next round: new ones, those to search again, and of these apart the ones that no search solved.
+    """Tasks of the next round, by their place in the training split: (new, again, hard). ``again`` were solved before,
+    ``hard`` were not; both are searched once more.
 
-    A task is worth another search in proportion to how much its returns differ (the variance of a group of rollouts is
-    DreamGym's measure of a task's value): at most ``share`` of ``count`` are searched again, those of widest spread.
+    The more the returns of a task differ, the more another search can teach (DreamGym measures a task's value by the
+    variance of its rollouts). So at most ``share`` of ``count`` tasks are repeated, those of the largest spread.
     """
     promising = [place for place in sorted(searched, key=lambda each: -searched[each].spread) if searched[place].spread]
     again = promising[: part(share, count)]
@@ -138,21 +137,25 @@ def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tup
 def choose_variants(
     searched: Mapping[int, Searched], variants: Mapping[int, Sequence[int]], count: int, turn: int
 ) -> list[tuple[int, int]]:
-    """At most ``count`` variations to search, each as the place of its task and its number, one of the task's
-    ``variants``: of solved tasks, those of widest spread first. Every ``turn`` takes the next variation of a task."""
+    """At most ``count`` harder variations to search, as (place of the task, number of the variation).
+
+    They belong to solved tasks, those of the largest spread first. Each ``turn`` takes the next of a task's
+    ``variants``.
+    """
     solved = [place for place in variants if variants[place] and searched[place].spread and searched[place].accuracy]
     solved.sort(key=lambda place: (-searched[place].spread, place))
     return [(place, variants[place][turn % len(variants[place])]) for place in solved[:count]]
 
 
 def is_worth_learning(before: float, after: float) -> bool:
-    """Whether a variation is to be learned from, given the accuracy on its task and its own: harder, yet solvable
-    (DreamGym's curriculum)."""
+    """Whether to learn from a variation: it is harder than its task, yet solvable (DreamGym's curriculum). ``before``
+    is the accuracy on the task, ``after`` that on the variation."""
     return 0 < after < before
 
 
 def part(share: float, count: int) -> int:
-    """``share`` of ``count``, rounded down as in decimals: 0.29 of 100 are 29, though the product of floats is less."""
+    """``share`` of ``count``, rounded down. First rounded to six decimals: 0.29 * 100 is less than 29 in floating
+    point."""
     return math.floor(round(share * count, 6))
 
 
@@ -179,23 +182,23 @@ def _check_tasks(config: RunConfig) -> None:
 
 
 def _round_name(number: int) -> str:
-    """Of a round's shards, and of the stage that searches them; number 0 is of what the first world model learns."""
+    """The name of a round's trees and of the stage that searches them. Round 0 is what the first world model learns."""
     return f"{COLLECTED}-{number}"
 
 
 def _varied_name(number: int) -> str:
-    """Of variations that are learned from; all that were searched are under another name."""
+    """The name of the variations that are learned from; ``_all_varied_name`` has all that were searched."""
     return f"{_round_name(number)}-varied"
 
 
 def _round_parts(run: Run, number: int) -> list[str]:
-    """The names of a round's trees."""
+    """All names under which a round's trees are stored."""
     return [name for name in (_round_name(number), imagined_trees(number), _varied_name(number)) if run.is_done(name)]
 
 
 def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
-    """Refit and audit the world model on the real steps so far: the share of trees to imagine, and why. Empty where
-    none is wanted."""
+    """Refit and audit the world model on the real steps so far. Returns the share of trees to imagine (``imagined``)
+    and the figures behind it; empty if the settings want no imagined trees."""
     wanted = config.adapt.imagined_in(number)
     if not wanted:
         return {}
@@ -206,9 +209,9 @@ def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) 
         )
         world = fit(config, run, progress, _world_folder(run, number), last)
         found = audit_world(config, run, world)
-        told = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
+        figures = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
         errors = {name: getattr(found.overall, name) for name in ("reward_error", "transition_error")}
-        run.finish(stage, {"imagined": min(wanted, found.lambda_cap), **told, **errors})
+        run.finish(stage, {"imagined": min(wanted, found.lambda_cap), **figures, **errors})
     return run.facts(stage)
 
 
@@ -226,7 +229,7 @@ def search_round(
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, part(trust.get("imagined", 0.0), len(places))))
     real = set(places) - imagined
-    # Trees of one path are what verification leaves of many, and no reason to search further tasks.
+    # Verification leaves many imagined trees with a single path, which is no reason to search further tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
     jobs = _jobs(config, run, checkpoint, _round_name(number), [*again, *new], hard, real)
     _search(config, run, progress, jobs, free=1 + max([*places, *told]))
@@ -244,7 +247,7 @@ def _jobs(
     hard: Sequence[int],
     of: Collection[int],
 ) -> list[BatchJob]:
-    """Batches over those tasks that are ``of`` this collection, the ``hard`` ones with more effort."""
+    """Batches over the tasks that are in ``of``; the ``hard`` ones get ``adapt.effort`` times the limits."""
     patient = replace(config, search=replace(config.search, limits=scaled(config.search.limits, config.adapt.effort)))
     jobs: list[BatchJob] = []
     for settings, places in ((config, tasks), (patient, hard)):
@@ -258,8 +261,8 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
 
 
 def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
-    """By place in the training split, what the trees before a round show of each task: those that were searched for
-    real, and all, where imagination has the word on the others alone."""
+    """What the trees before a round show of each task, by its place in the training split: (tasks searched in the
+    environment, all tasks). A search in the environment counts before one in the world model."""
     real: dict[int, Searched] = {}
     imagined: dict[int, Searched] = {}
     for earlier in range(number):
@@ -275,7 +278,7 @@ def _shown(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
 
 
 def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:
-    """The round's harder variations, none of them a task that is held out."""
+    """The round's harder variations, without those that equal a validation or test task."""
     count = part(config.adapt.variations, config.collect.tasks)
     if not count:
         return []
@@ -290,7 +293,7 @@ def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) 
 
 
 def _held_out(config: RunConfig, env: Env) -> set[str]:
-    """Prompts of the tasks that a run validates and evaluates on."""
+    """Prompts of the run's validation and test tasks."""
     kept = chain(env.tasks("validation", config.update.validation_tasks), env.tasks("test", config.evaluate.tasks))
     return {task.prompt for task in kept}
 
@@ -304,7 +307,7 @@ def _vary(
     varied: Sequence[tuple[int, int]],
     searched: Mapping[int, Searched],
 ) -> None:
-    """Search harder variations, and keep as trees to learn from those that turn out harder yet solvable."""
+    """Search harder variations, and keep the trees of those that turn out harder yet solvable."""
     if not varied or (run.is_done(_varied_name(number)) and shards(run.trees, _varied_name(number))):
         return
     name, size = _all_varied_name(number), config.collect.batch
@@ -317,7 +320,7 @@ def _vary(
         )
     ]
     _search(config, run, progress, jobs)
-    # A limit of the collection may have left some of them out.
+    # A limit of the collection may have ended it before the last of them.
     found = zip(varied, read_trees(run.trees, [name]), strict=False)
     kept = [(place, tree) for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))]
     write_shard(run.trees, _varied_name(number), 0, (to_record(tree) for _, tree in kept))
@@ -333,10 +336,11 @@ def _all_varied_name(number: int) -> str:
 def update_round(
     config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, names: Sequence[str]
 ) -> Path:
-    """The round's updates, one on the other's weights. One that finds nothing to learn leaves the policy as it is.
+    """Run the round's updates, each on the weights of the one before. An update that finds nothing to learn leaves the
+    policy as it is.
 
     Raises:
-        UserError: the settings are wrong; the update is not done, and is made once they are mended.
+        UserError: a setting is wrong. The run can be resumed once it is corrected.
     """
     for method in config.adapt.methods:
         out = run.checkpoints / f"round-{number}-{method}"
@@ -352,14 +356,14 @@ def update_round(
 
 
 def _validation(run: Run, checkpoint: Path) -> dict[str, float]:
-    """Greedy success on the validation tasks of the weights that the round's last update kept."""
+    """Greedy success on the validation tasks, of the weights that the round's last update kept."""
     update: dict[str, Any] = run.stages().get(checkpoint.name, {}).get("update", {})
     validation = update.get("best_validation")
     return {} if validation is None else {"validation": validation}
 
 
 def _spent(run: Run, number: int) -> dict[str, float]:
-    """What searching has cost so far, the first world model's steps included."""
+    """What searching has cost so far, including the trees for the first world model."""
     names = [
         name for each in range(number + 1) for name in (_round_name(each), imagined_trees(each), _all_varied_name(each))
     ]
@@ -369,33 +373,10 @@ def _spent(run: Run, number: int) -> dict[str, float]:
 
 
 def _kept(run: Run, number: int) -> dict[str, float]:
-    """CR, the share of a round's imagined successes that kept their word, and the share of variations learned from."""
-    imagined, varied = (run.stages().get(name, {}) for name in (imagined_trees(number), _varied_name(number)))
-    figures = {"cr": imagined["claims_kept"] / imagined["claims"]} if imagined.get("claims") else {}
+    """CR (see ``claims_kept``), and the share of the harder variations that were learned from."""
+    varied, cr = run.stages().get(_varied_name(number), {}), claims_kept(run, number)
+    figures = {} if cr is None else {"cr": cr}
     return figures | ({"variations_kept": varied["kept"] / varied["variations"]} if varied else {})
-
-
-def _guarantee(config: RunConfig, run: Run, updated: Path, number: int, trust: Mapping[str, float]) -> dict[str, float]:
-    """What the round's imagined trees guarantee of its update: DreamGym's lower bound and its terms. Empty where none
-    grew."""
-    stage = f"bound-{number}"
-    if run.is_done(imagined_trees(number)) and not run.is_done(stage):
-        checkpoint = load_checkpoint(updated, config.policy.dtype, config.policy.device_map)
-        score = scorer(checkpoint.model, config.policy.temperature or 1.0)
-        low, high = config.environment.returns
-        moved, told = change(read_trees(run.trees, [imagined_trees(number)]), score), dict[str, float]()
-        if moved is not None:
-            found = improvement_bound(
-                gain=moved.gain,
-                drift=moved.drift,
-                reward_error=trust["reward_error"],
-                transition_error=trust["transition_error"],
-                discount=1 - 1 / config.environment.max_steps,
-                reward_max=high - low,
-            )
-            told = {"bound": found.total} | {f"bound_{name}": term for name, term in asdict(found).items()}
-        run.finish(stage, told)
-    return run.stages().get(stage, {})
 
 
 def _warn(

@@ -1,4 +1,5 @@
-"""A world model of a run's environment: fitted to the steps that its trees took, audited on tasks held out from it."""
+"""Fit a world model of a run's environment to the steps of its trees; ``stages/audit.py`` tests it on held-out
+tasks."""
 
 import hashlib
 import random
@@ -45,12 +46,13 @@ from treeagent.world_model.transition import Experience
 
 
 def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
-    """The world model of a run that is not fitted round by round. The settings are kept in RUN/world.toml, by which it
-    is used.
+    """Fit the world model of ``treeagent world fit`` and return its folder. RUN/world.toml keeps the settings, which
+    every later use of the model reads.
 
     Raises:
-        RunError: the trees hold no step to learn from or are of another environment than ``config``, or a world model
-            was fitted with other settings; UserError, as ``require_world``.
+        RunError: the trees hold no step to learn from, they are of another environment than ``config``, or a world
+            model was begun with other settings.
+        UserError: as ``require_world``.
     """
     require_environment(config, run)
     out, kept = run.checkpoints / "world", settings_path(run)
@@ -60,7 +62,7 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
                 f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
                 f"them, or remove {kept} to fit it anew"
             )
-    else:  # of what was begun nobody knows by which settings
+    else:  # left by a fit whose settings are lost
         for folder in _scratch(out):
             shutil.rmtree(folder, ignore_errors=True)
     made = (memory_path(out), *([] if config.world.generator == "remote" else [out]))
@@ -75,28 +77,31 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 
 def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path | None = None) -> Path:
-    """Train a world model, written to ``out``, on the real steps of a run's trees and of demonstrations but for the
-    tasks held out, and fill its memory with them; from ``world.model`` or from scratch, or from the ``last`` one on.
-    One on a server has memory only.
+    """Train a world model on the real steps of a run's trees and of demonstrations, without the held-out tasks, and
+    store these steps in its memory. A world model on a server is not trained; it only gets the memory.
+
+    Args:
+        out: the folder of the model; its memory stands beside it.
+        last: the folder of an earlier model to continue from; None starts from ``world.model`` or from scratch.
 
     Raises:
-        RunError: there is no step to learn from, or no demonstrator where demonstrations are wanted.
+        RunError: there is no step to learn from, or the settings want demonstrations and there is no demonstrator.
     """
     if run.is_done(out.name):
         return out
     if last is None:
         played, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
-    else:  # the last one has them in its memory
+    else:  # the last model has the demonstrations in its memory
         played, known = [], list(remembered(config, last))
     others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
-    # Where a round is done again, later ones may lie on disk.
+    # When a round is repeated, trees of later rounds may already be on disk.
     own = [name for name in run.collections() if out.name == "world" or round_of(name) < round_of(out.name)]
     learnt, held_out = split(config, chain(experiences(run, own), others), known)
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
     path = memory_path(out)
     for left in path.parent.glob(f"{path.name}*"):
-        left.unlink()  # an earlier fit may have learnt what is held out now
+        left.unlink()  # an earlier fit may hold tasks that are held out now
     memory = open_memory(config, out)
     memory.add(learnt)
     demonstrated = sum(tree.budget.environment_steps for tree in played)
@@ -133,7 +138,7 @@ def _train(
     learnt: Sequence[Experience],
     memory: ReplayBuffer,
 ) -> dict[str, Any]:
-    """Write the weights; returns what is worth remembering."""
+    """Train and write the weights. Returns facts for RUN/stages.json."""
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
     reasons, taught = _taught(config, run, progress, learnt)
     if last is None:
@@ -176,18 +181,18 @@ def _train(
 
 
 def _scratch(out: Path) -> tuple[Path, Path]:
-    """Where a fit that goes on is kept: of the rows as they come, and of the hard ones."""
+    """Folders of unfinished trainings: on all rows, and on the hard ones."""
     return out.with_name(f".{out.name}"), out.with_name(f".{out.name}-hard")
 
 
 def _taught(
     config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
 ) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """What the teacher says of the steps, if there is one, and what is worth remembering of that; RUN/teacher.sqlite
-    keeps every line for later fits.
+    """The teacher's reasoning by a step's digest, and facts for RUN/stages.json; both empty without a teacher.
+    RUN/teacher.sqlite keeps every line for later fits.
 
     Raises:
-        RunError: it explains none.
+        RunError: the teacher explained no step.
     """
     settings = config.world.teacher
     if settings is None:
@@ -213,13 +218,25 @@ def _taught(
 
 
 def imagined_trees(number: int) -> str:
-    """Of a round's imagined trees: the name of their shards, and of the stage that searches them."""
+    """The name of a round's imagined trees and of the stage that searches them."""
     return f"{COLLECTED}-{number}-imagined"
 
 
+def claims_kept(run: Run, number: int) -> float | None:
+    """CR of a round's imagined trees: of the successes that they promised and that were replayed in the environment,
+    the share that succeeded there too (Word2World). None if none was replayed."""
+    facts = run.stages().get(imagined_trees(number), {})
+    return facts["claims_kept"] / facts["claims"] if facts.get("claims") else None
+
+
 def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experience]:
-    """How the tasks of the run's searched trees, or of those in shards of these names, began, and every step that the
-    trees took for real. Those of a harder variation go by its task's name: where that is held out, so are they."""
+    """The openings of the tasks of the run's trees, and every step that the trees took in the environment.
+
+    Args:
+        names: names of stored trees; None reads all that were searched.
+
+    A harder variation goes by the name of its task, so that it is held out together with that task.
+    """
     for name in run.collections() if names is None else names:
         bases = run.stages().get(name, {}).get("bases", ())
         for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
@@ -229,7 +246,7 @@ def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experi
 
 
 def round_of(name: str) -> int:
-    """The number in the name of trees or of a world model; 0 where there is none."""
+    """The number in the name of stored trees or of a world model; 0 if the name has none."""
     found = re.search(r"\d+", name)
     return int(found[0]) if found else 0
 
@@ -237,8 +254,11 @@ def round_of(name: str) -> int:
 def split(
     config: RunConfig, found: Iterable[Experience], known: Iterable[Experience] = ()
 ) -> tuple[list[Experience], list[Experience]]:
-    """What is learnt and what is held out, whole tasks apart; which are, their names decide. Each step once; one that
-    tasks of both sides share is held out, but for what is ``known``, which an earlier fit has learnt for good."""
+    """Split steps into (learnt, held out), by whole tasks; a hash of a task's name decides on which side it is.
+
+    Equal steps count once. A step that tasks of both sides share is held out, unless it is ``known``: an earlier fit
+    has learnt it already.
+    """
     before = {one.digest(): one for one in known}
     learnt: dict[str, Experience] = {}
     held_out: dict[str, Experience] = {}

@@ -1,4 +1,4 @@
-"""Texts as vectors whose cosine tells how alike they are: the default needs no model and no download."""
+"""Texts as vectors whose cosine measures their similarity. The default encoder needs no model and no download."""
 
 import math
 import re
@@ -42,10 +42,10 @@ class EncoderConfig:
 
 
 class Encoder(Protocol):
-    """Embeds texts. Any model that does will do."""
+    """Embeds texts."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """One row a text, [texts, dimension], equal texts to equal rows whatever the batch."""
+        """One row per text, [texts, dimension]. Equal texts give equal rows, whatever else is in the batch."""
         ...
 
 
@@ -53,7 +53,7 @@ class Encoder(Protocol):
 class LexicalEncoder:
     """Words, pairs of words and the beginnings of words, hashed with a sign (Weinberger et al. 2009).
 
-    Counts enter by 1 + log, so that a page full of one word does not drown the others.
+    A feature that occurs n times counts 1 + log n, so that one frequent word does not outweigh the others.
     """
 
     dimension: int = 128
@@ -76,6 +76,6 @@ def _features(text: str) -> Iterator[str]:
 
 
 def unit(rows: Vectors) -> Vectors:
-    """Rows of length 1; zeros stay zeros."""
+    """Scale each row to length 1; rows of zeros stay."""
     lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
     return np.asarray(rows / np.where(lengths > 0, lengths, 1), np.float32)

@@ -1,5 +1,4 @@
-"""A world model as an environment: what takes an ``Env`` takes it, by shape, for a world model knows no
-environments."""
+"""A world model in the form of an environment. It has the shape of ``envs.base.Env`` without importing it."""
 
 import asyncio
 import random
@@ -13,15 +12,15 @@ from treeagent.world_model.transition import answered, call_text
 
 
 class ImaginedEnv:
-    """``envs.base.Env`` played by a dynamics, such as an ``ExperienceModel`` of ``format=None``.
+    """An environment played by a dynamics, such as an ``ExperienceModel`` with ``format=None``.
 
-    The model runs in a thread and an event loop of this object's own, so that it can be stepped from within another
-    loop. There is no verifier: the reward is the model's word.
+    The model runs in its own thread and event loop, so that it can be stepped from within another loop. There is no
+    verifier: the reward is the model's own guess.
     """
 
     snapshot_kind: Literal["exact", "replay", "none"] = "exact"
     stochastic: bool = False
-    """A step depends on state and action alone, whatever the temperature."""
+    """A step depends on state and action alone, at every temperature."""
     snapshot_portable: bool = True
     origin: Origin = "imagined"
 
@@ -49,7 +48,7 @@ class ImaginedEnv:
         """(observation, reward, terminated, truncated, info).
 
         Raises:
-            Unanswered: the model gave no readable answer.
+            Unanswered: the model's answer was not readable.
             ValueError: no episode has begun, or it is over.
         """
         state = self._here()
@@ -62,11 +61,11 @@ class ImaginedEnv:
         return observation, transition.reward, transition.terminated, transition.truncated, info
 
     async def _step(self, state: State, action: str | ToolCall) -> Transition:
-        # Not in a turn of some format, where a call of several lines, or one that looks like a turn, reads otherwise.
+        # A bare call: in a turn of some format, a call of several lines could be read differently.
         return await self._dynamics.step(state, Action(call_text(action), action))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Those of a split among the tasks given."""
+        """The given tasks that are of this split."""
         found = [task for task in self._tasks if task.split == split][start : start + count]
         if len(found) < count:
             raise UserError(
@@ -103,7 +102,7 @@ class ImaginedEnv:
         return ()
 
     def close(self) -> None:
-        """Free the thread; once is enough, and more does no harm."""
+        """Stop the thread. Calling it again does nothing."""
         if not self._closed:
             self._closed = True
             self._thread.submit(self._runner.close).result()

@@ -1,6 +1,6 @@
-"""A language model as the environment (DreamGym, section 4.1): it reads task, history, action and similar steps,
-reasons, and says what comes next. Search steps through it as through any dynamics; every transition says that it was
-imagined."""
+"""A language model in place of the environment (DreamGym, section 4.1): it reads the task, the history, the action and
+similar steps, reasons, and writes what comes next. Search uses it like any dynamics; its transitions have the origin
+``imagined``."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,37 +13,37 @@ from treeagent.world_model.transition import Experience, Place, call_text, playe
 from treeagent.world_model.wording import RESET, Answer, Wording
 
 _ROUNDING = 0.01
-"""Of an episode's rewards, each of which is told in three decimals."""
+"""Tolerance of an episode's return: rewards are written with three decimals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a model wrote."""
+    """A text that a model wrote."""
 
     text: str
     error: str = ""
-    """Why there is no whole text: the prompt is too long, or the answer was cut off."""
+    """Why the text is incomplete: the prompt was too long, or the answer was cut off. Empty if it is complete."""
 
 
 class Writer(Protocol):
-    """A model that answers prompts; a small local one and a large remote one alike."""
+    """A model that answers prompts, such as a small local or a large remote one."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
-        """One text a prompt; the draw for ``prompts[i]`` depends on ``seeds[i]`` alone."""
+        """One text per prompt. The text for ``prompts[i]`` depends on ``seeds[i]`` alone."""
         ...
 
 
 class Retriever(Protocol):
-    """Memory of earlier steps."""
+    """A memory of earlier steps."""
 
     def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]:
-        """Up to ``count`` experiences for each place, the most similar first."""
+        """Up to ``count`` experiences per place, most similar first."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What follows an action at a place."""
+    """Asks what follows an action at a place."""
 
     place: Place
     seed: int
@@ -52,31 +52,31 @@ class _Question:
 
 
 class ExperienceModel:
-    """Plays ``types.Dynamics`` in imagination.
+    """Imagines transitions; implements ``types.Dynamics``.
 
-    Steps and openings asked for in the same turn of the event loop, such as a batch's, are answered by one call of the
-    writer. A step depends on its state, its action and ``seed`` alone, whatever else is asked. Any state can be
-    stepped, also one that a real environment made.
+    Steps that are asked for in the same turn of the event loop, such as those of a batch, are answered by one call of
+    the writer. A step depends only on its state, its action and ``seed``, not on what else is asked. It may start from
+    any state, also from one of a real environment.
 
-    An answer of another form, or whose reward takes the return of what was imagined so far out of range, is no
-    transition: after ``attempts`` the state is a dead end (truncated, invalid, with the reason as its ``error``)
-    whose reward is unknown (None), not 0; a search counts it and takes it for no visit. So is an end that
-    the model is not sure enough of: like the halt state of MOReL (Kidambi et al. 2020), it keeps search
-    from where the model knows too little, without a word on what it is worth. Malformed actions are refused by rule, in
-    the words of ``EnvDynamics``.
+    An answer may be malformed, or its reward may take the imagined return out of range. It is then asked for again, up
+    to ``attempts`` times. After that the state is a dead end: truncated and invalid, with the reason as its ``error``
+    and an unknown reward (None, not 0); search counts it, but not as a visit. The same holds for an end of the episode
+    with too little confidence. Like the halt state of MOReL (Kidambi et al. 2020), it keeps search away from where the
+    model knows too little, without putting a value on it. Malformed actions are refused by rule, in the words of
+    ``EnvDynamics``.
 
     Args:
         writer: the model.
-        wording: its prompts and answers; must be those that it was trained on.
-        max_steps: actions per episode, malformed ones included.
-        memory: where similar steps come from.
-        examples: k, how many of them a prompt shows.
-        attempts: times that a step is asked for; more than one helps where the writer samples.
-        return_range: the least and the greatest return of an episode that can be true.
-        reveal_reward: False withholds every reward, as at evaluation.
-        format: of the agent's turns; None where a turn is its call alone, as an ``ImaginedEnv``'s is.
-        forbids: what the environment would say of a call that it forbids, None of another: the model is not asked.
-        seed: of the model's draws.
+        wording: form of its prompts and answers; must be the form that it was trained on.
+        max_steps: most actions of an episode, including malformed ones.
+        memory: the source of similar steps.
+        examples: number of similar steps in a prompt, DreamGym's k.
+        attempts: how often a step is asked for at most; more than 1 helps only if the writer samples.
+        return_range: the least and the greatest possible return of an episode.
+        reveal_reward: False hides every reward, as at evaluation.
+        format: form of the agent's turns; None if a turn is a bare call, as with ``ImaginedEnv``.
+        forbids: the environment's answer to a call that it forbids, without asking the model; None for other calls.
+        seed: seed of the model's draws.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ExperienceModel:
         """The imagined opening of a task.
 
         Raises:
-            Unanswered: the model gave no readable answer.
+            Unanswered: the model's answer was not readable.
         """
         seed = derive_seed(self._seed, task.id, task.seed, RESET)
         answer = await self._answer(_Question(((Message("user", task.prompt),), RESET), seed, 0.0))
@@ -144,14 +144,14 @@ class ExperienceModel:
         return self._transition(state, action, await self._answer(question))
 
     async def _answer(self, question: _Question) -> Answer | str:
-        """What the model says, or why it cannot be read; all asked in one turn of the loop are asked together."""
+        """The model's answer, or why it is not readable. All questions of one turn of the event loop form one batch."""
         if self._batch is None or self._batch[1].done():
             asked: list[_Question] = []
             self._batch = asked, asyncio.create_task(self._answer_batch(asked))
         asked, answered = self._batch
         asked.append(question)
         place = len(asked) - 1
-        # Shielded: a step that runs out of time must not take the others' answers along.
+        # Shielded: cancelling one step, which ran out of time, must not cancel the batch.
         return (await asyncio.shield(answered))[place]
 
     async def _answer_batch(self, asked: Sequence[_Question]) -> list[Answer | str]:
@@ -168,7 +168,7 @@ class ExperienceModel:
         return derive_seed(self._seed, state.task.id, state.task.seed, *said, place[1])
 
     async def _answers(self, asked: Sequence[_Question]) -> list[Answer | str]:
-        """What the model says of each place, or why it cannot be read."""
+        """The model's answer to each question, or why it is not readable."""
         places = [question.place for question in asked]
         near: Sequence[Sequence[Experience]] = [()] * len(places)
         if self.memory is not None and self._examples:
@@ -226,10 +226,10 @@ class ExperienceModel:
 
 @dataclass(frozen=True, slots=True)
 class _Earned:
-    """What a state remembers of the way to it."""
+    """Snapshot of an imagined state."""
 
     reward: float
-    """Sum of the imagined steps'."""
+    """Sum of the rewards of the imagined steps so far."""
 
 
 def _earned(state: State) -> float:
@@ -237,7 +237,7 @@ def _earned(state: State) -> float:
 
 
 def _refusal(action: Action) -> Answer:
-    """The rule's word on a malformed action."""
+    """The answer to a malformed action."""
     return Answer(f"Invalid action: {action.error}", invalid=True)
 
 

@@ -1,5 +1,5 @@
-"""How far a world model can be trusted, measured on real transitions that it has not learnt from, and what share of
-imagined experience that allows. Pure functions of (real, predicted) pairs, and one audit that asks a dynamics."""
+"""How far a world model can be trusted, measured on real transitions that it has not learnt from, and which share of
+imagined experience that allows: pure functions of (real, predicted) pairs, and ``audit``, which asks a model."""
 
 import asyncio
 import math
@@ -15,27 +15,27 @@ from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, answered
 
 Kind = Callable[[Experience], str]
-"""The type of an action."""
+"""Gives the kind of a step's action, by which figures are grouped."""
 _PLAIN = ("doubted", "optimism", "wrong_episodes", "episodes", "cr", "lambda_cap")
-"""Findings that are numbers."""
+"""Fields of ``Fidelity`` that are single numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a world model said of one real transition."""
+    """A world model's answer to one real transition."""
 
     observation: str
     reward: float | None
-    """None where the answer was unreadable."""
+    """None if the answer was unreadable."""
     terminated: bool = False
     invalid: bool = False
     doubted: bool = False
-    """The model is not sure enough to say."""
+    """The model's confidence was below ``world.confidence``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A real transition, and what was predicted of it."""
+    """A real transition and the prediction of it."""
 
     real: Experience
     said: Prediction
@@ -43,20 +43,20 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over pairs, all in [0, 1] but ``reward_error``."""
+    """Means over pairs. All are in [0, 1] except ``reward_error``."""
 
     steps: int
     observation_agreement: float
     """See ``agreement``."""
     observation_exact: float
-    """Share of observations predicted to the letter, white space at the ends aside."""
+    """Share of observations predicted exactly, up to white space at the ends."""
     reward_accuracy: float
     """Share of rewards within the tolerance."""
     reward_error: float
-    """ε_R = E |r̂ - r|, in reward units; an unreadable answer is off by the whole range."""
+    """ε_R = E |r̂ - r|, in reward units. An unreadable answer counts as wrong by the whole range of rewards."""
     transition_error: float
-    """ε_P: 1 where the end or the refusal is predicted wrong, else 1 - agreement: what of s' is not consistent with the
-    domain, which is what DreamGym's bound asks for, not the reconstruction of every token."""
+    """ε_P, the mean of 1 - agreement, or of 1 if the end or the refusal is predicted wrong. DreamGym's bound asks how
+    far s' is inconsistent with the domain, not whether every token is reconstructed."""
     termination_accuracy: float
     unreadable: float
     """Share of answers of no readable form."""
@@ -68,28 +68,23 @@ class Episode:
 
     real_return: float
     imagined_return: float | None
-    """None where an answer was unreadable."""
+    """None if an answer was unreadable."""
     same_end: bool = True
-    """Both end with the same step: terminated, or cut off."""
+    """Both end at the same step and in the same way: terminated or cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """DreamGym's lower bound on J(π') - J(π) in the real environment (theorem 1), by its terms, in reward units."""
+    """What the model's errors can cost an update that is made in imagination, in units of return.
 
-    gain: float
-    """E[A] / (1-γ), A being the mean advantage of π' over π in imagination."""
-    drift: float
-    """4 γ V_max δ / (1-γ)², δ being the total variation between π' and π."""
+    DreamGym's theorem 1 bounds the real improvement J(π') - J(π) from below by the imagined gain, less these two terms,
+    less a term for how far π' has moved from π. Both terms are worst cases and grow with the length of an episode.
+    """
+
     reward: float
-    """2 ε_R / (1-γ)."""
+    """2 ε_R / (1-γ), from wrong rewards."""
     transition: float
-    """4 γ R_max ε_P / (1-γ)²."""
-
-    @property
-    def total(self) -> float:
-        """What improvement is guaranteed; below 0 nothing is."""
-        return self.gain - self.drift - self.reward - self.transition
+    """4 γ R_max ε_P / (1-γ)², from wrong transitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,35 +93,35 @@ class Fidelity:
 
     overall: Figures
     doubted: float
-    """Share of the steps that the model is not sure enough of to say what comes; no other figure counts them, or an
-    episode that comes to one."""
+    """Share of the steps for which the model was not confident enough. No other figure counts these steps or the
+    episodes that contain one."""
     determined: Figures | None
-    """Of the actions that are not free, whose answers can be told; None where there are none."""
+    """Figures of the actions whose answers the history determines (those not ``free``); None if there are none."""
     openings: Figures | None
-    """Of how tasks begin, judged by consistency; no part of what is above, since a search begins where the environment
-    does. None where none is held out."""
+    """Figures of how tasks open, judged by consistency; None if none is held out. The figures above leave openings out,
+    because a search starts from the environment's own."""
     by_kind: Mapping[str, Figures]
     by_depth: Mapping[int, Figures]
     """One-step figures by how many steps came before in the episode."""
     compounding: Mapping[int, Figures]
-    """Figures of the k-th imagined step in a row, k from 1, the actions being the real ones."""
+    """Figures of the k-th imagined step in a row, k from 1, when the real actions are played."""
     calibration: Mapping[float, tuple[float, int]]
-    """By predicted return of an episode in tenths: mean real return, episodes."""
+    """Predicted return of an episode, rounded to tenths, to (mean real return, number of episodes)."""
     optimism: float
-    """Mean imagined minus real return of the same actions; above 0 the model flatters the agent."""
+    """Mean of imagined minus real return of the same actions. Above 0 the model promises too much."""
     wrong_episodes: float
     """See ``wrong_episodes``."""
     episodes: int
     cr: float | None
-    """Success of imagined plans replayed for real, over real success (Word2World); None where nothing was replayed."""
+    """Share of the imagined successes that succeeded when replayed in the environment (Word2World); None if none was
+    replayed."""
     lambda_cap: float
     """See ``lambda_cap``."""
     bound: Bound | None
-    """What an update is set against: the bound of a policy that neither gains nor drifts; None where no horizon was
-    given."""
+    """What these errors can cost an update made in imagination; None if no horizon was given."""
 
     def to_json(self) -> dict[str, Any]:
-        """The issue's figures at the top level, tables below."""
+        """As JSON values: overall figures at the top level, tables below them."""
         tables = {name: _by(getattr(self, name)) for name in ("by_kind", "by_depth", "compounding")}
         calibration = {f"{said:g}": list(found) for said, found in self.calibration.items()}
         plain = {name: getattr(self, name) for name in _PLAIN}
@@ -142,10 +137,10 @@ def _by(table: Mapping[Any, Figures]) -> dict[str, Any]:
 def agreement(real: Experience, said: str, *, free: bool = False) -> float:
     """How well a predicted observation agrees with the real one, in [0, 1].
 
-    F1 over words and numbers, each under the word that begins its line. Where the history cannot tell the answer
-    (``free``, such as a search's results) what counts is consistency: the mean of format (share of lines of a form that
-    the real answer has), relevance (of the action's words that the real answer shows, the share that is shown) and
-    history (share of lines that do not contradict what was shown before).
+    Usually F1 over words and numbers, each paired with the first word of its line. If the history does not determine
+    the answer (``free``, such as the results of a query), consistency is judged instead, by the mean of three shares:
+    format (lines whose form occurs in the real answer), relevance (of the action's words that the real answer shows,
+    those that the prediction shows too) and history (lines that do not contradict what was shown before).
     """
     if said.strip() == real.observation.strip():
         return 1.0
@@ -155,7 +150,7 @@ def agreement(real: Experience, said: str, *, free: bool = False) -> float:
 
 
 def _marked(text: str) -> list[tuple[str, str]]:
-    """Words, with what begins their line: a value under another heading is another value."""
+    """Each word with the first word of its line: a value under another heading is another value."""
     found: list[tuple[str, str]] = []
     for line in text.splitlines():
         spelled = re.findall(r"\w+|[^\w\s]", line.lower())
@@ -185,7 +180,8 @@ def _relevance(real: Experience, said: str) -> float:
 
 
 def _history(real: Experience, said: str) -> float:
-    """A line contradicts an earlier one of equal words with other numbers, the number that it begins with aside."""
+    """Share of lines without a contradiction. A line contradicts an earlier one that has the same words and other
+    numbers; a number that begins the line is left out."""
     shown: dict[str, set[str]] = defaultdict(set)
     for message in real.history:
         for line in message.content.splitlines():
@@ -214,9 +210,9 @@ def figures(
     """Means over pairs.
 
     Args:
-        free: kinds of action whose answers the history cannot tell.
-        tolerance: rewards that differ by no more are equal.
-        reward_span: R_max, what an unreadable answer's reward counts as being off.
+        free: kinds of action whose answers the history does not determine.
+        tolerance: rewards that differ by no more than this are equal.
+        reward_span: R_max, the reward error of an unreadable answer.
 
     Raises:
         UserError: there are no pairs.
@@ -239,14 +235,14 @@ def figures(
 
 
 def optimism(episodes: Sequence[Episode]) -> float:
-    """Mean of imagined minus real return, over episodes whose answers were readable; 0 if there are none."""
+    """Mean of imagined minus real return over the episodes with readable answers; 0 if there are none."""
     off = [one.imagined_return - one.real_return for one in episodes if one.imagined_return is not None]
     return sum(off) / len(off) if off else 0.0
 
 
 def wrong_episodes(episodes: Sequence[Episode], tolerance: float = 0.01) -> float:
-    """Share of episodes whose imagined return is off by more than ``tolerance`` or unreadable, or that end elsewhere:
-    one that goes on where the real one was lost promises what a search will look for."""
+    """Share of episodes whose imagined return is wrong by more than ``tolerance`` or unreadable, or which end at
+    another step: an episode that goes on where the real one was lost is what a search will look for."""
     wrong = [
         one.imagined_return is None or abs(one.imagined_return - one.real_return) > tolerance or not one.same_end
         for one in episodes
@@ -255,7 +251,7 @@ def wrong_episodes(episodes: Sequence[Episode], tolerance: float = 0.01) -> floa
 
 
 def calibration(episodes: Sequence[Episode]) -> dict[float, tuple[float, int]]:
-    """By imagined return in tenths: mean real return and number of episodes."""
+    """Imagined return, rounded to tenths, to (mean real return, number of episodes)."""
     found: dict[float, list[float]] = defaultdict(list)
     for one in episodes:
         if one.imagined_return is not None:
@@ -263,24 +259,16 @@ def calibration(episodes: Sequence[Episode]) -> dict[float, tuple[float, int]]:
     return {said: (sum(real) / len(real), len(real)) for said, real in sorted(found.items())}
 
 
-def cr(replayed: Sequence[bool], real: Sequence[bool]) -> float | None:
-    """Success of imagined plans replayed in the real environment, over success of plans made there (Word2World).
-
-    None where either is missing or nothing succeeds for real.
-    """
-    if not replayed or not any(real):
-        return None
-    return (sum(replayed) / len(replayed)) / (sum(real) / len(real))
-
-
 def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise: float = 0.05) -> float:
-    """λ, the largest share of imagined experience that may be trained on: min(1, noise / q), and 0 where q ≥ 1/2.
+    """λ, the largest share of imagined experience that may be trained on: min(1, noise / q), and 0 if q ≥ 1/2.
 
-    A share λ of imagined episodes of which a share q is wrong makes a share λ q of all training labels wrong, real ones
-    being right; λ is the largest for which that stays within ``noise``. Beyond q = 1/2 labels mislead more often than
-    they tell. q is the upper end of the 95 % interval of ``wrong`` over ``episodes`` (Wilson), so that a small audit
-    earns little trust; and at least 1 - CR where plans were replayed (``ratio``), for search seeks out just those
-    states of which the model is wrong in the agent's favour, which no audit on other trajectories can see.
+    If a share λ of the episodes is imagined, and a share q of these is wrong, then a share λ q of all training labels
+    is wrong. λ is the largest value that keeps this within ``noise``. From q = 1/2 on labels mislead more often than
+    they inform.
+
+    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``episodes``, so that a small audit allows little.
+    If imagined plans were replayed, q is at least 1 - CR (``ratio``): search seeks out the states where the model errs
+    in the agent's favour, and an audit on other trajectories does not see these.
     """
     q = max(_wilson_high(wrong, episodes), 1 - ratio if ratio is not None else 0.0)
     return 0.0 if q >= 0.5 else min(1.0, noise / q)
@@ -294,26 +282,14 @@ def _wilson_high(share: float, count: int, z: float = 1.96) -> float:
     return min(1.0, (centre + spread) / (1 + z * z / count))
 
 
-def improvement_bound(
-    *,
-    gain: float,
-    drift: float,
-    reward_error: float,
-    transition_error: float,
-    discount: float,
-    reward_max: float = 1.0,
-    value_max: float | None = None,
-) -> Bound:
-    """What an update in imagination guarantees in the real environment.
+def error_bound(*, reward_error: float, transition_error: float, discount: float, reward_max: float = 1.0) -> Bound:
+    """What the model's errors can cost an update.
 
     Args:
-        gain: E[A], mean advantage of the new policy over the old one in imagination, per step.
-        drift: δ, total variation between the two, mean over states.
         reward_error: ε_R.
         transition_error: ε_P.
-        discount: γ < 1. Episodes of at most H steps without discount: 1 - 1/H, so that 1/(1-γ) = H.
+        discount: γ < 1. Episodes of at most H steps without discount have 1 - 1/H, so that 1/(1-γ) = H.
         reward_max: R_max.
-        value_max: V_max; R_max where only the outcome is rewarded, which is the default.
 
     Raises:
         UserError: γ is not within [0, 1).
@@ -321,13 +297,7 @@ def improvement_bound(
     if not 0 <= discount < 1:
         raise UserError(f"discount is {discount}, at which the bound is infinite: give 1 - 1/H for episodes of H steps")
     horizon = 1 / (1 - discount)
-    value_max = reward_max if value_max is None else value_max
-    return Bound(
-        gain=gain * horizon,
-        drift=4 * discount * value_max * drift * horizon**2,
-        reward=2 * reward_error * horizon,
-        transition=4 * discount * reward_max * transition_error * horizon**2,
-    )
+    return Bound(2 * reward_error * horizon, 4 * discount * reward_max * transition_error * horizon**2)
 
 
 async def audit(
@@ -341,19 +311,16 @@ async def audit(
     reward_span: float = 1.0,
     noise: float = 0.05,
     horizon: int | None = None,
-    replayed: Sequence[bool] = (),
-    real: Sequence[bool] = (),
+    cr: float | None = None,
 ) -> Fidelity:
     """Ask a world model for every held-out transition, and for every held-out episode step by step on its own answers.
 
     Args:
-        model: shows its rewards; steps asked for at once are best answered together.
-        held_out: real transitions, episodes whole where compounding errors and returns are wanted; openings of tasks
-            are told apart.
+        model: must reveal its rewards. All steps are asked for at once, so it can answer them as one batch.
+        held_out: real transitions and openings. Compounding errors and returns need whole episodes.
         trained: what the model has learnt from.
         horizon: most steps of an episode, for the bound.
-        replayed: of plans made in imagination, whether they succeeded in the real environment.
-        real: of plans made in the real environment on the same tasks, whether they did.
+        cr: share of imagined successes that succeeded in the environment too; None if none was replayed.
 
     Raises:
         UserError: nothing is held out, a held-out transition or task was trained on, or the model is sure of none.
@@ -375,7 +342,7 @@ async def audit(
         return {name: judge(group) for name, group in sorted(groups.items())}
 
     begun = [Pair(one, said) for one, said in zip(opened, await _open(model, opened), strict=True)]
-    # What follows a malformed turn, which is no step, begins in the midst of an episode.
+    # A malformed turn is no step, so the chain that follows it begins within an episode and is left out.
     played = [chain for chain in chains(kept) if not chain[0].depth]
     rolled = await _roll(model, played)
     episodes = [
@@ -383,7 +350,6 @@ async def audit(
         for chain, imagined in zip(played, rolled, strict=True)
         if (chain[-1].terminated or chain[-1].truncated) and not imagined[-1].said.doubted
     ]
-    ratio = cr(replayed, real)
     wrong = wrong_episodes(episodes, tolerance)
     return Fidelity(
         overall=overall,
@@ -397,13 +363,11 @@ async def audit(
         optimism=optimism(episodes),
         wrong_episodes=wrong,
         episodes=len(episodes),
-        cr=ratio,
-        lambda_cap=lambda_cap(wrong, len(episodes), ratio, noise=noise),
+        cr=cr,
+        lambda_cap=lambda_cap(wrong, len(episodes), cr, noise=noise),
         bound=None
         if horizon is None
-        else improvement_bound(
-            gain=0.0,
-            drift=0.0,
+        else error_bound(
             reward_error=overall.reward_error,
             transition_error=overall.transition_error,
             discount=1 - 1 / horizon,
@@ -424,7 +388,7 @@ def _check_apart(held_out: Sequence[Experience], trained: Iterable[Experience]) 
 
 
 def chains(experiences: Sequence[Experience]) -> list[list[Experience]]:
-    """Episodes, first step first: every way from a step that nothing here leads to, to one that leads nowhere here."""
+    """All episodes that the steps form: every path from a step without a predecessor to one without a successor."""
     following: dict[object, list[Experience]] = defaultdict(list)
     reached = {_after(one) for one in experiences}
     for one in experiences:
@@ -487,7 +451,7 @@ async def _open(model: Dynamics, openings: Sequence[Experience]) -> list[Predict
 
 
 async def _roll(model: Dynamics, episodes: Sequence[Sequence[Experience]]) -> list[list[Pair]]:
-    """Each episode's actions from its first state on, every state after that imagined; ends where imagination does."""
+    """Play each episode's actions from its first state; all later states are imagined. Ends when the model ends it."""
     rolled: list[list[Pair]] = [[] for _ in episodes]
     states = {number: _state(episode[0]) for number, episode in enumerate(episodes)}
     while states:

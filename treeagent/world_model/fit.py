@@ -1,7 +1,7 @@
-"""A world model's training rows: experiences to token ids, with a loss on the reasoning and on the next state.
+"""Training rows of a world model: steps as token ids, with a loss on the reasoning and on the next state.
 
-L = -log P(R* | s, a, d) - log P(s', r | s, a, d, R*), DreamGym's equation 5: one answer holds both terms, so that the
-mask of ordinary supervised fine-tuning is true on all of its tokens and nowhere else.
+DreamGym's equation 5 is L = -log P(R* | s, a, d) - log P(s', r | s, a, d, R*). One answer holds both: first the
+reasoning R*, then the outcome. So ordinary supervised fine-tuning does it, with the loss on all tokens of the answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from treeagent.world_model.wording import Wording
 
 
 class AnswerRow(NamedTuple):
-    """The first three fields of a ``TokenRow`` of ``treeagent.targets``, which the layers above make of it."""
+    """The fields of a ``treeagent.views.tokens.TokenRow``, which this room may not import."""
 
     task_id: str
     token_ids: tuple[int, ...]
@@ -33,10 +33,13 @@ def answer_rows(
     end_rows: int = 1,
     reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[AnswerRow]:
-    """One row an experience, ``end_rows`` of one that ends its episode, with the prompt as ``ExperienceModel`` will
-    write it; ``reasons`` are a teacher's, by digest.
+    """One row per experience, with the prompt that ``ExperienceModel`` would write.
 
-    The same state and action are never among the examples of a row, or the model would learn to copy the answer.
+    Args:
+        retriever: the source of the ``examples`` similar steps in a prompt. The same state and action are never among
+            them, or the model would learn to copy the answer.
+        end_rows: rows of a step that ends its episode: such steps are few, and the ones that matter.
+        reasons: a teacher's reasoning by the digest of a step; without one the rule of ``trace`` writes it.
     """
     near = _examples(experiences, retriever, examples)
     for one, similar in zip(experiences, near, strict=True):
@@ -51,7 +54,7 @@ def _examples(
 ) -> Sequence[Sequence[Experience]]:
     if retriever is None or not count:
         return [()] * len(experiences)
-    # A few more than wanted: the experience itself is in the buffer, and so may be its repetitions.
+    # Two more than wanted, because the experience itself is in the buffer, perhaps with another observation.
     found = retriever.nearest([(one.history, one.action) for one in experiences], count + 2)
     return [
         [other for other in similar if (other.history, other.action) != (one.history, one.action)][:count]

@@ -1,11 +1,11 @@
-"""A model in this process as a world model's writer, and its hidden states as an encoder."""
+"""A language model in this process: as the writer of a world model, and as an encoder of texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from treeagent.generators.base import Failure, Generator, Sample
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.types import Message
@@ -15,20 +15,20 @@ from treeagent.world_model.experience import Draft
 
 @dataclass(frozen=True, slots=True)
 class LocalWriter:
-    """Samples answers, in transformers or by an engine."""
+    """Samples answers from a model in this process: in transformers or in a vLLM engine."""
 
     generator: Generator
     chat: ChatFormat
     temperature: float = 0.0
-    """0 is greedy."""
+    """Sampling temperature of the answers; 0 samples greedily."""
     max_new_tokens: int = 256
-    """Per answer; one cut off there is no answer."""
+    """Most tokens of an answer. An answer that is cut off is not used."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
         ids = [self.chat.prompt_ids(prompt) for prompt in prompts]
         errors = [self.generator.refusal(prompt) for prompt in ids]
         readable = [place for place, error in enumerate(errors) if not error]
-        samples = self.generator.sample(
+        request = SampleRequest(
             [ids[place] for place in readable],
             1,
             [seeds[place] for place in readable],
@@ -36,6 +36,7 @@ class LocalWriter:
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
         )
+        samples = self.generator.sample(request)
         drafts = {place: self._draft(drawn) for place, drawn in zip(readable, samples, strict=True)}
         return [drafts.get(place, Draft("", error)) for place, error in enumerate(errors)]
 
@@ -51,13 +52,13 @@ class LocalWriter:
 
 @dataclass(frozen=True, slots=True)
 class HiddenStateEncoder:
-    """The policy's own hidden state at a text's last token, as its embedding."""
+    """Embeds a text by the hidden state of a language model, such as the policy, at the text's last token."""
 
     generator: LocalGenerator
     chat: ChatFormat
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Rows of length 1, [texts, width]. A text longer than the model's context counts by its end."""
+        """Rows of length 1, [texts, width]. Of a text longer than the model's context only the end is read."""
         limit = self.generator.context - 1
         ids = [(*self.chat.encode(text)[-limit + 1 :], self.chat.stop_id) for text in texts]
         return unit(np.asarray(self.generator.hidden(ids).cpu().numpy(), np.float32))

@@ -1,4 +1,4 @@
-"""A server's model as a world model's writer: prompted with instructions, never trained."""
+"""A model on a server as the writer of a world model. It is prompted with instructions and never trained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from treeagent.world_model.experience import Draft
 
 @dataclass(frozen=True, slots=True)
 class RemoteWriter:
-    """Asks for answers by chat completions, so that any server that speaks the OpenAI protocol will do. White space at
-    an answer's end, which chat models are free with, is dropped."""
+    """Asks for answers by chat completions, which every server of the OpenAI protocol has. White space at the end of an
+    answer is dropped: chat models add it freely."""
 
     chat: RemoteChat
     temperature: float = 0.0
     max_new_tokens: int = 256
-    """Per answer."""
+    """Most tokens of an answer."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
         replies = self.chat.reply(prompts, 1, seeds, max_new_tokens=self.max_new_tokens, temperature=self.temperature)

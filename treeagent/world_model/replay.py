@@ -1,7 +1,8 @@
-"""Memory of a world model: experiences on disk with embeddings of (state, action), the nearest found by cosine.
+"""The memory of a world model: experiences on disk with embeddings of (state, action), found again by cosine
+similarity.
 
-SQLite keeps rows and vectors (crash-safe, shared by processes, larger than memory), one matrix product compares;
-``benchmarks/retrieval.py`` sets it beside embedded vector stores.
+SQLite stores rows and vectors: it survives crashes, several processes can share it, and it may exceed the main memory.
+One matrix product compares all vectors; ``benchmarks/retrieval.py`` measures it against embedded vector stores.
 """
 
 import os
@@ -23,12 +24,12 @@ from treeagent.world_model.transition import Experience, Place, from_record
 
 Ids = NDArray[np.int64]
 _BATCH = 1024
-"""Rows embedded together, and made durable by one transaction."""
+"""Rows that are embedded together and written in one transaction."""
 _BLOCK = 8192
-"""Rows compared by one matrix product, with up to ``_QUERIES`` places."""
+"""Rows that one matrix product compares with up to ``_QUERIES`` places."""
 _QUERIES = 256
 _ROUNDING = 0.3
-"""Distance of two embeddings, of length 1, of one place, which half precision and another device may leave."""
+"""Largest distance of two embeddings (of length 1) of the same place: half precision and devices differ."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS experience (
     id INTEGER PRIMARY KEY,
@@ -41,18 +42,18 @@ CREATE TABLE IF NOT EXISTS experience (
 
 
 class ReplayBuffer:
-    """Experiences, each once (by the hash of state, action and observation), whoever adds them and however often.
+    """A set of experiences: adding an equal one (same state, action and observation) again does nothing.
 
-    Several processes may read and add at once; what ``add`` has returned survives any crash. Not for use by two threads
-    at a time.
+    Several processes may read and add at once. Once ``add`` has returned, its experiences survive a crash. Two threads
+    must not use one object at the same time.
 
     Args:
-        path: the database's file, made by the first ``add``: what only reads never takes an empty one for what is lost.
-        encoder: embeds texts; always the same one for the same file.
-        memory_bytes: vectors kept in memory; what exceeds them is read from disk at each call of ``nearest``.
+        path: the database file. The first ``add`` creates it; reading never does, so that a lost file is noticed.
+        encoder: embeds texts; must be the one that the file was written with.
+        memory_bytes: most bytes of vectors in memory. Further vectors are read from disk in each call of ``nearest``.
 
     Raises:
-        UserError: the file is damaged, or its vectors are not the encoder's; to read, later: it is not there.
+        UserError: the file is damaged, or its vectors are not the encoder's. Reading raises it if there is no file.
     """
 
     def __init__(self, path: Path, encoder: Encoder, *, memory_bytes: int = 2**29) -> None:
@@ -148,7 +149,7 @@ class ReplayBuffer:
         return self._database.execute("SELECT 1 FROM experience WHERE digest = ?", (digest,)).fetchone() is not None
 
     def experiences(self, origin: Origin | None = None) -> Iterator[Experience]:
-        """All, or those of one origin, in the order in which they came."""
+        """All experiences, or those of one origin, in the order in which they were added."""
         wanted = (origin, origin)
         found = self._database.execute(
             "SELECT record FROM experience WHERE ? IS NULL OR origin = ? ORDER BY id", wanted
@@ -156,7 +157,7 @@ class ReplayBuffer:
         return (_unpacked(record) for (record,) in found)
 
     def nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
-        """Top-k of cosine over embeddings of (state, action), the most similar first; fewer where there are no more.
+        """The ``count`` most similar experiences of each place by cosine, most similar first; all if there are fewer.
 
         Raises:
             UserError: the buffer is empty.
@@ -178,7 +179,8 @@ class ReplayBuffer:
         return [[known[place] for place in row] for row in ids.tolist()]
 
     def _blocks(self) -> Iterator[tuple[Ids, Vectors]]:
-        """Ids and vectors of all rows. Those added since the last call are read, and kept as far as memory allows."""
+        """Ids and vectors of all rows, in blocks. Rows added since the last call are read, and kept while memory
+        allows."""
         for start in range(0, self._held, _BLOCK):
             end = min(start + _BLOCK, self._held)
             yield self._ids[start:end], self._vectors[start:end]
@@ -197,7 +199,7 @@ class ReplayBuffer:
     def _hold(self, ids: Ids, vectors: Vectors) -> None:
         end = self._held + len(ids)
         if end > len(self._ids):
-            more = max(end, 2 * len(self._ids)) - len(self._ids)  # doubled, so that many small additions stay cheap
+            more = max(end, 2 * len(self._ids)) - len(self._ids)  # doubled, so that many small additions are cheap
             self._ids = np.concatenate([self._ids, np.zeros(more, np.int64)])
             self._vectors = np.concatenate([self._vectors, np.zeros((more, self._dimension), np.float32)])
         self._ids[self._held : end], self._vectors[self._held : end] = ids, vectors
@@ -214,10 +216,11 @@ class ReplayBuffer:
 
 
 def embed(encoder: Encoder, places: Sequence[Place]) -> Vectors:
-    """(state, action) as one vector of length 1, [places, 2 * dimension]: the mean of two cosines compares them.
+    """(state, action) as one vector of length 1, [places, 2 * dimension]. The product of two such vectors is the mean
+    of the cosines of states and of actions.
 
-    The state is its last observation. In the action, what it names there stands for a label: ``click[2]`` says nothing
-    of what it opens.
+    The state is its last observation. A label in the action is replaced by the line of the page that it names, because
+    ``click[2]`` says nothing of what it opens.
     """
     pages = [history[-1].content if history else "" for history, _ in places]
     actions = [_resolved(page, action) for page, (_, action) in zip(pages, places, strict=True)]
@@ -233,8 +236,8 @@ def _resolved(page: str, action: str) -> str:
 
 
 def _top(scores: Vectors, count: int) -> tuple[Vectors, Ids]:
-    """The ``count`` highest of each row, highest first, and their places; ``scores`` is spoilt. For the few that are
-    wanted, a pass for each is much faster than to partition the row."""
+    """The ``count`` highest scores of each row, highest first, and their places. Overwrites ``scores``. For a small
+    count, one pass each is much faster than partitioning the row."""
     rows, taken = np.arange(len(scores)), min(count, scores.shape[1])
     best, places = np.zeros((len(scores), taken), np.float32), np.zeros((len(scores), taken), np.int64)
     for rank in range(taken):

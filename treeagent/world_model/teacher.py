@@ -1,5 +1,5 @@
-"""Reasoning by a teacher: a model that is shown what the environment answered says why (R* of DreamGym's equation 5).
-Every line is paid for once: it is on disk before the next ones are asked for."""
+"""Reasoning by a teacher: a model that is shown the environment's answer explains it (R* of DreamGym's equation 5).
+No line is paid for twice: each batch is stored on disk before the next one is asked for."""
 
 import asyncio
 import sqlite3
@@ -26,13 +26,13 @@ _SCHEMA = "CREATE TABLE IF NOT EXISTS reason (teacher TEXT, digest TEXT, line TE
 
 @dataclass(slots=True)
 class Lessons:
-    """What a teacher said of some steps."""
+    """A teacher's reasoning on some steps."""
 
     reasons: dict[str, str] = field(default_factory=dict[str, str])
-    """The line of reasoning by the step's digest, of the steps that it explained."""
+    """The line of reasoning of each explained step, by the step's digest."""
     unexplained: int = 0
     error: str = ""
-    """Why the first of these is without."""
+    """Why the first unexplained step has no line."""
 
 
 def explain(
@@ -44,14 +44,14 @@ def explain(
     seed: int = 0,
     on_done: Callable[[int], None] | None = None,
 ) -> Lessons:
-    """A line of reasoning for every step; of how a task begins there is nothing to say.
+    """Ask for a line of reasoning on every step, except on openings of tasks.
 
     Args:
-        wording: how much of an episode the world model is shown, and so the teacher.
-        path: a database that keeps the lines, made where it is not there; a step that it holds is not asked for again.
-        teacher: whose they are.
-        seed: of the draws, with the step's digest.
-        on_done: receives how many more steps are dealt with.
+        wording: decides how much of an episode the world model sees; the teacher sees the same.
+        path: the database of lines, created if it does not exist. A step that it holds is not asked for again.
+        teacher: name of the teacher, under which lines are stored.
+        seed: seed of the draws, together with a step's digest.
+        on_done: called with the number of steps done since the last call.
 
     Raises:
         UserError: the database is damaged or cannot be written.
@@ -92,13 +92,13 @@ def explain(
 
 
 def question(wording: Wording, one: Experience) -> tuple[Message, ...]:
-    """What the world model will be asked, with the answer."""
+    """The world model's prompt for this step, followed by the environment's answer."""
     *before, asked = wording.prompt(one.history, one.action)
     told = f"{asked.content}\n\nThe environment answered.\n{wording.write(answer_of(one))}"
     return (*before, Message("user", told))
 
 
 def _line(text: str) -> str:
-    """What a teacher wrote, in one line, without its thoughts; empty where it was cut off among these."""
+    """A teacher's text as one line, without its thinking; empty if it was cut off while thinking."""
     said = text.rpartition("</think>")[2]
     return "" if "<think>" in said else " ".join(said.split()).removeprefix("Why:").strip()

@@ -1,5 +1,5 @@
-"""Reasoning traces written by rule, for want of a teacher: what an action names, what it changes, what the task still
-lacks. They stand where a model's own reasoning will stand (R* of DreamGym's equation 5)."""
+"""Lines of reasoning written by rule, used without a teacher: what an action names, what it changes, and what the task
+still lacks. They stand where a model's own reasoning will stand (R* in DreamGym's equation 5)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,34 +10,39 @@ from treeagent.types import Message
 from treeagent.world_model.transition import Experience
 
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
-_AMOUNT = re.compile(r"[$€£¥](\d+(?:\.\d+)?)")
+_AMOUNT = re.compile(r"([$¢£¤¥\u20a0-\u20cf])(\d+(?:\.\d+)?)")
+"""An amount of money in any currency: its sign and its number."""
 _ITEM = re.compile(rf"\d+(?:[.,]\d+)* [^\W\d]\w*|{_WORD.pattern}")
-"""A word, or a number with what it counts: of "2 meter" neither part says that 1 meter is not meant."""
+"""A word, or a number with what it counts: "2 meter" is one item, which "1 meter" does not satisfy."""
 
 
 def trace(one: Experience) -> str:
-    """One line of short statements, a pure function of the experience.
+    """One line of short statements about a step, a pure function of the experience. In this order it says:
 
-    Says in turn which line of the page the action names; whether the answer is an earlier page again, an addition or a
-    new page, and what it shows of an action that names nothing on this one; and, where the agent acts on a page of
-    several lines or the step is worth something or ends the task, of each word of the task whether the agent's actions
-    on this page have named it, the page shows it or neither, and how the page's first amount of money compares with the
-    task's. Only at ends does anything follow from that; before them it is there to be practised. Of how a task begins
-    there is nothing to say.
+    1. which line of the page the action names;
+    2. whether the answer is an earlier page again, an addition to this page, or a new page, and which words of the
+    action
+       a new page shows if the action names nothing on this one;
+    3. for each word of the task, whether the agent's actions on this page have named it ("done"), the page shows it
+       ("shown"), or neither ("missing"); and how the page's first amount of money compares with the task's.
+
+    The third part is written if the page has several lines, or the step has a reward, or it ends the task. It decides
+    the outcome only at the end of a task; before that the model practises it. An opening is just "begins".
     """
     return "begins" if one.opens else _told(one, account=_counts(one) or "\n" in one.seen)
 
 
 def reflection(better: Experience, found: str, other: Experience, lost: str) -> str:
-    """One line on why an action is better than another that was tried in its place: what each did, and what it came to
-    in the end (``found`` and ``lost``). The better action itself is what follows."""
+    """One line on why an action is better than another one tried in the same state: what each did, and what it led to
+    (``found`` and ``lost``). The text goes before the better action."""
     tried, chosen = (_told(one, account=_counts(one)) for one in (other, better))
     return f"not {other.action} : {tried} , {lost} . better : {chosen} , {found}"
 
 
 def named(page: str, action: str) -> str:
-    """The line of a page that an action names: the first that begins with its argument, else the first that holds it;
-    empty where there is none. A number names what it begins: elsewhere it is a price."""
+    """The line of a page that an action names: the first that begins with the action's argument, else the first that
+    contains it, else "". A number names only a line that begins with it: within a line it is a quantity, not a
+    label."""
     wanted = words(argument(action))
     lines = [line for line in page.splitlines() if wanted]
     begins = [line for line in lines if words(line)[: len(wanted)] == wanted]
@@ -46,7 +51,7 @@ def named(page: str, action: str) -> str:
 
 
 def argument(action: str) -> str:
-    """What follows an action's first word, brackets aside; of a tool call the arguments' values."""
+    """What follows an action's first word, without brackets; for a tool call, the values of its arguments."""
     _, _, rest = action.strip().partition(" ")
     if rest.startswith("{"):
         try:
@@ -94,9 +99,9 @@ def _change(one: Experience) -> str:
 
 
 def _account(one: Experience) -> str:
-    """What the task names, in turn, each with what became of it since the last page, which is the last observation of
-    several lines: one look at the page a word, which a small model learns sooner than three lists. Amounts of money are
-    compared instead."""
+    """Each item of the task, with its state since the last page (the last observation of several lines), then the
+    comparison of amounts. One item at a time needs one look at the page, which a small model learns sooner than
+    lists."""
     page, calls = _since_last_page(one.history)
     task = one.history[0].content
     done, shown = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
@@ -112,15 +117,15 @@ def _account(one: Experience) -> str:
 
 
 def _comparison(page: str, task: str) -> Iterator[str]:
-    """The first amount of the page beside the first one of the task, where both name one."""
+    """How the page's first amount compares with the task's first, if both have one in the same currency."""
     shown, asked = _AMOUNT.search(page), _AMOUNT.search(task)
-    if shown and asked:
-        less, more = float(shown[1]) < float(asked[1]), float(shown[1]) > float(asked[1])
+    if shown and asked and shown[1] == asked[1]:
+        less, more = float(shown[2]) < float(asked[2]), float(shown[2]) > float(asked[2])
         yield f"{shown[0]} {'below' if less else 'above' if more else 'equals'} {asked[0]}"
 
 
 def _since_last_page(history: Sequence[Message]) -> tuple[str, list[str]]:
-    """The last page, and the calls made on it."""
+    """The last page, and the calls made on it, latest first."""
     calls: list[str] = []
     for message in reversed(history[1:]):
         if message.role == "assistant":

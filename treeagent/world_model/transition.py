@@ -1,4 +1,4 @@
-"""Experience: one transition of an environment apart from any tree, as a world model learns and retrieves it."""
+"""Experience: one transition of an environment, without its tree, as a world model learns and retrieves it."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from treeagent.types import Message, Origin, Task, ToolCall, UserError
 
 Record = dict[str, Any]
 Place = tuple[tuple[Message, ...], str]
-"""A history, as ``played`` shows it, and an action: what is asked about."""
+"""A history, as ``played`` writes it, and an action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Experience:
 
     task_id: str
     history: tuple[Message, ...]
-    """s: the conversation before the action, as ``played`` shows it."""
+    """s: the conversation before the action, as ``played`` writes it."""
     action: str
     """a: the call alone, as text."""
     observation: str
-    """What the environment answered: all that s' adds to s and a."""
+    """The environment's answer: what s' adds to s and a."""
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -46,7 +46,7 @@ class Experience:
 
     @property
     def opens(self) -> bool:
-        """It is how the task begins: the answer to a reset."""
+        """Whether this is the opening of a task: the answer to a reset."""
         return len(self.history) == 1
 
     @property
@@ -55,7 +55,7 @@ class Experience:
         return self.history[-1].content
 
     def digest(self) -> str:
-        """Hash of s, a and the observation: equal for what teaches the same, whoever played it."""
+        """Hash of s, a and the observation. Steps with equal digests teach the same."""
         return _hash([[message.role, message.content] for message in self.history], self.action, self.observation)
 
     def to_record(self) -> Record:
@@ -85,11 +85,11 @@ def _hash(*parts: object) -> str:
 
 
 def played(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> tuple[Message, ...]:
-    """A conversation as the world takes part in it: the task by itself, then observations, and of each turn the call
-    alone, without token ids.
+    """A conversation as the environment sees it: the task, then observations, and of each turn only the call, without
+    token ids.
 
-    What the agent thinks does not touch the world, so it must not talk a world model into success either. A malformed
-    turn stays as it is, and so does every one where there is no grammar.
+    The agent's thoughts do not act on the environment, so they must not persuade a world model either. A malformed turn
+    stays as it is, and without a grammar every turn does.
     """
     first, *others = messages
     opening = Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))
@@ -115,7 +115,7 @@ def call_text(call: str | ToolCall) -> str:
 
 
 def answered(messages: Iterable[Message]) -> str:
-    """What the environment said after the last turn of the agent."""
+    """The environment's answer to the agent's last turn."""
     told: list[str] = []
     for message in messages:
         told = [] if message.role == "assistant" else [*told, message.content]

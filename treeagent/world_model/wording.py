@@ -1,12 +1,12 @@
-"""What a world model reads and writes. An answer has one form, the same for a model of a million parameters trained on
-it and for one of seventy billion that is told it:
+"""What a world model reads and writes. An answer has one form, for a small model that is trained on it as for a large
+one that is given instructions:
 
     Why: names 2 red lamp $9 . new
     Outcome: continues, reward 0
     Observation: red lamp $9
     color: Red/Blue
 
-The observation comes last and goes on to the end, so that it may hold any text.
+The observation comes last and extends to the end of the answer, so that it may contain any text.
 """
 
 import re
@@ -37,33 +37,34 @@ _ANSWER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a world model says of one step."""
+    """A world model's answer for one step."""
 
     observation: str
     reward: float = 0.0
     terminated: bool = False
     invalid: bool = False
     why: str = ""
-    """The reasoning that came first."""
+    """The line of reasoning at the start of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Prompts and answers as text."""
+    """Writes prompts and answers as text, and reads answers."""
 
     instructions: str = INSTRUCTIONS
-    """The system message; none if empty. A model that is trained on answers learns the form from them."""
+    """The system message; empty for none. A model that is trained on answers needs none."""
     reasoning: bool = True
     """The answer begins with a line of reasoning."""
     observations: int | None = None
-    """How many of them are shown, the last ones; all if None."""
+    """How many of the last observations a prompt shows; None shows all."""
 
     def prompt(
         self, history: Sequence[Message], action: str, examples: Sequence[Experience] = ()
     ) -> tuple[Message, ...]:
-        """A conversation that ends where the answer is to begin; similar steps first, the most similar one last. The
-        task comes after what happened, next to the reasoning that goes through it: a small model copies best from
-        close by.
+        """A conversation that ends where the answer begins. Similar steps come first, the most similar one last.
+
+        The task comes after the history, next to the reasoning that goes through it, because a small model copies best
+        from close by.
         """
         parts = [f"Before: {one.seen}\nAction: {one.action}\n{self.write(answer_of(one))}" for one in examples[::-1]]
         parts = ["A similar step.\n" + part for part in parts]
@@ -73,7 +74,8 @@ class Wording:
         return (*system, Message("user", "\n\n".join(parts)))
 
     def target(self, one: Experience, why: str = "") -> str:
-        """The answer to be learnt, with a teacher's ``why`` or, without one, the rule's from what the prompt shows."""
+        """The answer to be learnt. Without a teacher's ``why``, the rule of ``trace`` reasons from what the prompt
+        shows."""
         seen = replace(one, history=self._shown(one.history))
         return self.write(answer_of(one, (why or trace(seen)) if self.reasoning else ""))
 
@@ -84,13 +86,13 @@ class Wording:
         return (task, *happened[left_out:])
 
     def write(self, answer: Answer) -> str:
-        """An answer as text; without ``why`` there is no line for it."""
+        """An answer as text. The line of reasoning is left out if there is none."""
         why = f"Why: {answer.why}\n" if answer.why else ""
         outcome = f"{'invalid, ' if answer.invalid else ''}{'terminated' if answer.terminated else 'continues'}"
         return f"{why}Outcome: {outcome}, reward {number(answer.reward)}\nObservation: {answer.observation}"
 
     def read(self, text: str) -> Answer | str:
-        """The answer that a text spells to the letter, or the reason why it spells none."""
+        """The answer that a text spells exactly, or the reason why it is not an answer."""
         match = _ANSWER.fullmatch(text.lstrip())
         if match is None:
             return f"the answer {text[:80]!r} is not of the form Why, Outcome, Observation"
@@ -110,7 +112,7 @@ def answer_of(one: Experience, why: str = "") -> Answer:
 
 
 def number(value: float) -> str:
-    """Three decimals at most, none if whole."""
+    """A number with at most three decimals, without trailing zeros."""
     return f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip(".")  # + 0.0: no minus before a zero
 
 
