@@ -95,7 +95,7 @@ def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:
     for text in ("", "distributed_type: [", "distributed_type: FDSP", "distributed_type: FSDP\nfsdp: {}"):
         (tmp_path / "accelerate.yaml").write_text(text)
         said = refusal(tmp_path, tmp_path / "accelerate.yaml")
-        assert "is no configuration of accelerate: " in said and said.endswith("make it by accelerate config")
+        assert str(tmp_path / "accelerate.yaml") in said and "accelerate config" in said
 
 
 def test_what_cannot_train_an_update_is_refused_with_what_can(tmp_path: Path) -> None:
