@@ -2,26 +2,19 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from command import CONFIG, PROGRAM, treeagent
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treeagent.run.folder import Run
 from treeagent.store import digest, read_records, shards
-
-CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
-TREEAGENT = Path(sys.executable).parent / "treeagent"
-
-
-def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
 def collected(run: Path) -> str:
@@ -29,12 +22,9 @@ def collected(run: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("quickstart") / "run"
-    done = treeagent("quickstart", "--config", CONFIG, "--out", out, "workers=1")
-    assert done.returncode == 0, done.stderr
-    assert "grpo" in done.stdout
-    return out
+def run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, since one of the tests below trains in it."""
+    return shutil.copytree(finished_run, tmp_path_factory.mktemp("quickstart") / "run")
 
 
 def test_every_policy_is_measured_in_every_mode(run: Path) -> None:
@@ -84,7 +74,7 @@ def test_a_killed_collection_resumes_to_the_same_trees(run: Path, tmp_path: Path
         "--resume",
         "workers=1",
     ]
-    process = subprocess.Popen([TREEAGENT, *arguments], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([PROGRAM, *arguments], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not shards(out / "trees") and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -99,7 +89,7 @@ def test_a_killed_collection_resumes_to_the_same_trees(run: Path, tmp_path: Path
 def test_ctrl_c_says_how_to_go_on(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
     command: list[str | Path] = ["collect", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=2"]
-    process = subprocess.Popen([TREEAGENT, *command], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen([PROGRAM, *command], stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
     while not (out / "trees").is_dir() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -147,7 +137,7 @@ def test_bad_input_is_one_sentence(run: Path, tmp_path: Path, command: Sequence[
 
 def test_a_corrupt_shard_is_named(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", run, copy], check=True)
+    shutil.copytree(run, copy)
     shard = shards(copy / "trees", "collect")[0]
     shard.write_bytes(shard.read_bytes()[:-20])
     done = treeagent("export", copy, "--view", "pairs", "--out", tmp_path / "out")

@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import CONFIG, treeagent
 from toy_doors import BothDoors, Doors
 
 from treeagent.config import load_config
@@ -33,14 +31,7 @@ from treeagent.stages.search import batches, search_batches
 from treeagent.store import digest, read_records, shard_names, shards, write_shard
 from treeagent.types import UserError
 
-CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
-TREEAGENT = Path(sys.executable).parent / "treeagent"
 SMALL = ["warm_start.episodes=300", "warm_start.sft.max_steps=40", "collect.tasks=8", "evaluate.tasks=4"]
-
-
-def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
 def test_the_first_round_takes_the_first_tasks() -> None:
