@@ -96,7 +96,7 @@ def first_refused(held: Form, chat: ChatFormat, ids: Sequence[int]) -> int | Non
 
 
 @pytest.mark.parametrize(("format", "name"), CASES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(thought=words, call=calls)
 def test_what_is_well_formed_can_be_drawn(format: Format, name: str, thought: str, call: ToolCall) -> None:
     chat, grammar = talk(format, name)
@@ -106,7 +106,7 @@ def test_what_is_well_formed_can_be_drawn(format: Format, name: str, thought: st
 
 
 @pytest.mark.parametrize(("format", "name"), CASES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(thought=words, said=words.filter(bool))
 def test_without_tools_a_text_is_said(format: Format, name: str, thought: str, said: str) -> None:
     chat, grammar = talk(format, name)
