@@ -219,23 +219,23 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "named"),
     [
-        (["adapt.methods=[]"], "adapt: methods is empty"),
-        (["adapt.rounds=0"], "adapt.rounds is 0"),
-        (["adapt.imagined=[0.5, 0.5]"], "adapt: imagined names 2 shares for 3 rounds"),
-        (["adapt.imagined=1.5"], "adapt.imagined is 1.5"),
-        (["world.generator=remote"], "world: generator is 'remote', but no model is named"),
+        (["adapt.methods=[]"], ["adapt", "methods"]),
+        (["adapt.rounds=0"], ["adapt.rounds", "0"]),
+        (["adapt.imagined=[0.5, 0.5]"], ["adapt", "imagined", "2", "3"]),
+        (["adapt.imagined=1.5"], ["adapt.imagined", "1.5"]),
+        (["world.generator=remote"], ["world", "generator", "remote", "model"]),
         (
             ["environment.name=sql", "environment.options={}", "adapt.variations=0.5", "adapt.rounds=1"],
-            "offers no harder variations of its tasks",
+            ["sql", "variations"],
         ),
-        (["adapt.rounds=100", "collect.tasks=2000"], "this store has about"),
+        (["adapt.rounds=100", "collect.tasks=2000"], ["2000", "task"]),
         (
             ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],
-            "world.encoder.model '/nowhere' cannot be loaded",
+            ["world.encoder.model", "/nowhere"],
         ),
-        (["adapt.imagined=0.5", "world.device_map=here"], "world.device_map is 'here', which torch cannot use here: "),
+        (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),
         (
             [
                 "adapt.imagined=0.5",
@@ -243,14 +243,14 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
                 "world.teacher.remote.url=http://127.0.0.1:9/v1",
                 "world.teacher.remote.retries=0",
             ],
-            "correct world.teacher.remote.url",
+            ["world.teacher.remote.url"],
         ),
-        (["world.encoder.kind=sentence-transformers"], "world.encoder: kind is 'sentence-transformers', but no model"),
-        (["world.encoder.model=m"], "world.encoder: model is 'm', but kind is 'lexical', which has none"),
+        (["world.encoder.kind=sentence-transformers"], ["world.encoder", "sentence-transformers", "model"]),
+        (["world.encoder.model=m"], ["world.encoder", "lexical", "model"]),
     ],
 )
-def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], says: str) -> None:
+def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], named: list[str]) -> None:
     done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings)
     assert done.returncode == 2
-    assert says in done.stderr.replace("\n", " ")
-    assert "Traceback" not in done.stderr
+    assert all(name in done.stderr for name in named), done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()
