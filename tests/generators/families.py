@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     BloomConfig,
@@ -161,3 +162,9 @@ def made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     torch.manual_seed(0)
     model: PreTrainedModel = make().eval()
     return model
+
+
+SOME_WINDOWED = [
+    name if name in ("mistral", "gemma3") else pytest.param(name, marks=pytest.mark.slow) for name in WINDOWED
+]
+"""One with a window in every layer and one that mixes; the others are tested with the slow suite."""

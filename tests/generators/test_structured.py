@@ -53,8 +53,12 @@ GO = Tool(
 )
 SAY = Tool("say", {"type": "object", "properties": {"words": {"type": "string"}}, "required": ["words"]})
 TOOLS = [GO, SAY]
-CASES: list[tuple[Format, str]] = [
-    (format, name) for format in ("react", "json", "tools") for name in ("plain", *FAMILIES)
+FORMATS: tuple[Format, ...] = ("react", "json", "tools")
+USUAL = ("plain", "qwen", "mistral", "llama3")  # the others are tested with the slow suite
+CASES = [
+    pytest.param(format, name, marks=[] if name in USUAL else pytest.mark.slow)
+    for format in FORMATS
+    for name in ("plain", *FAMILIES)
 ]
 moves = st.builds(
     lambda where, steps: ToolCall("go", {"where": where, "steps": steps}),
