@@ -21,11 +21,12 @@ $(VENV)/.installed: pyproject.toml
 quickstart: install
 	$(BIN)/treeagent quickstart --config configs/quickstart.toml --out $(RUN) --seed $(SEED) --resume
 
+# A worker for each core. A file stays with one worker, so that its fixtures are made once.
 test: install
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 test-slow: install
-	$(BIN)/pytest -m slow
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -m "not vllm and not ray and not index"
 
 check: install
 	$(BIN)/ruff check .

@@ -6,17 +6,15 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from command import CONFIG, PROGRAM
 
 from treeagent.run.folder import Run
 from treeagent.store import digest, read_records
 
-CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
-TREEAGENT = Path(sys.executable).parent / "treeagent"
 KILLS = 20
 # Checkpoints every few steps, so that a kill in the middle of training has something to resume from.
 SETTINGS = ["training.save_every=1", "workers=2"]
@@ -25,7 +23,7 @@ ROUNDS = ["adapt.rounds=3", "adapt.replay=1", "adapt.effort=2.0", "collect.resam
 
 def command(name: str, out: Path) -> list[str | Path]:
     more = ROUNDS if name == "train" else []
-    return [TREEAGENT, name, "--config", CONFIG, "--out", out, "--resume", *SETTINGS, *more]
+    return [PROGRAM, name, "--config", CONFIG, "--out", out, "--resume", *SETTINGS, *more]
 
 
 def outcome(run: Path) -> dict[str, object]:

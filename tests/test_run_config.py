@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.config import (
@@ -220,7 +220,6 @@ configs = st.builds(
 )
 
 
-@settings(deadline=None)  # the disk has its own pace
 @given(config=configs)
 def test_a_dumped_config_loads_as_the_same_config(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("config") / "config.toml"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.record import FORMAT, check_format, from_record
@@ -39,7 +39,6 @@ values = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None)  # the disk has its own pace
 @given(records=st.lists(st.dictionaries(st.text(), values), max_size=20))
 def test_records_come_back_equal(records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("trees")
@@ -294,7 +293,6 @@ def tree(task: str, seed: int = 0) -> dict[str, Any]:
     return {"task": {"id": task}, "seed": seed, "nodes": [node], "budget": {"seconds": 1.0}}
 
 
-@settings(max_examples=25, deadline=None)
 @given(order=st.permutations([("a", 0), ("a", 1), ("b", 0), ("b", 0)]))
 def test_the_digest_knows_no_order(order: list[tuple[str, int]]) -> None:
     trees = [tree("a", 0), tree("a", 1), tree("b", 0), tree("b", 0)]

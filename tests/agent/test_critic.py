@@ -170,7 +170,7 @@ def test_scores_are_the_letters_probabilities() -> None:
     assert max(scores) - min(scores) > 0.05
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     st.lists(st.sampled_from(THINGS), min_size=1, max_size=6).flatmap(
         lambda things: st.tuples(st.just(things), st.permutations(range(len(things))))

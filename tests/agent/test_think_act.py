@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from toy_llama import plain_hidden, plain_logprobs
@@ -298,7 +298,6 @@ def test_thoughts_and_actions_are_drawn_in_one_batch() -> None:
             assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_the_joined_turn_is_read_as_if_it_had_come_whole(thought: str, call: str) -> None:
     inner = Memory()

@@ -1,6 +1,6 @@
+import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,9 +65,10 @@ def test_help_comes_fast_and_loads_nothing_heavy() -> None:
         "try: main()\n"
         "except SystemExit: print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
     )
-    started = time.monotonic()
+    before = os.times()
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert time.monotonic() - started < 5  # generous: other tests share the machine
+    after = os.times()  # of the processor: other tests share the machine
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 3
     assert result.stdout.splitlines()[-1] == "[]"
     assert all(command in result.stdout for command in COMMANDS)
 
@@ -87,8 +88,9 @@ def test_help_loses_no_word_to_markup() -> None:
 def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "run"
     said = sentence("quickstart", "--out", out, "search.limits.simulations=none")
-    assert said == 'search.limits.simulations is "none", but must be a valid integer: correct it'
-    assert sentence("quickstart", "--out", out, "--config", tmp_path / "no.toml").endswith("given to --config")
+    assert "search.limits.simulations" in said and '"none"' in said
+    said = sentence("quickstart", "--out", out, "--config", tmp_path / "no.toml")
+    assert "no.toml" in said and "--config" in said
     assert not out.exists()
 
 
@@ -97,58 +99,60 @@ FEW = ("warm_start.tasks=33", "collect.tasks=33", "update.validation_tasks=33", 
 
 
 @pytest.mark.parametrize(
-    ("command", "too_many", "said"),
+    ("command", "too_many", "named"),
     [
-        ("quickstart", "warm_start.tasks=34", "warm_start.tasks: 34 tasks of the train split"),
-        ("quickstart", "collect.tasks=34", "collect.tasks: 34 tasks of the train split"),
-        ("quickstart", "update.validation_tasks=34", "update.validation_tasks: 34 tasks of the validation split"),
-        ("quickstart", "evaluate.tasks=34", "evaluate.tasks: 34 tasks of the test split"),
-        ("train", "adapt.rounds=2", "adapt.rounds of collect.tasks and adapt.seed_tasks: 66 tasks of the train split"),
-        ("train", "evaluate.tasks=34", "evaluate.tasks: 34 tasks of the test split"),
+        ("quickstart", "warm_start.tasks=34", ("warm_start.tasks", "34", "train")),
+        ("quickstart", "collect.tasks=34", ("collect.tasks", "34", "train")),
+        ("quickstart", "update.validation_tasks=34", ("update.validation_tasks", "34", "validation")),
+        ("quickstart", "evaluate.tasks=34", ("evaluate.tasks", "34", "test")),
+        ("train", "adapt.rounds=2", ("adapt.rounds", "collect.tasks", "66", "train")),
+        ("train", "evaluate.tasks=34", ("evaluate.tasks", "34", "test")),
     ],
 )
-def test_too_few_tasks_are_told_before_anything_is_done(tmp_path: Path, command: str, too_many: str, said: str) -> None:
+def test_too_few_tasks_are_told_before_anything_is_done(
+    tmp_path: Path, command: str, too_many: str, named: tuple[str, ...]
+) -> None:
     settings = ("environment.name=treeagent.envs.example:Example", *FEW, "adapt.rounds=1", too_many)
     told = sentence(command, "--out", tmp_path / "run", *settings)
-    assert told.startswith(f"{said} are wanted, but environment") and "has fewer: split " in told
+    assert all(name in told for name in named), told
     assert not (tmp_path / "run").exists()
 
 
 def test_a_tracker_that_is_not_installed_leaves_no_folder(tmp_path: Path) -> None:
     said = sentence("quickstart", "--out", tmp_path / "run", 'trackers=["wandb"]')
-    assert said.startswith("trackers names 'wandb', which is not installed") and not (tmp_path / "run").exists()
+    assert "trackers" in said and "wandb" in said and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "named"),
     [
-        (["engine=ray"], "ray is missing ("),
-        (["policy.generator=vllm", "workers=1"], "vllm is missing ("),
-        (["policy.generator=vllm"], "the config: workers is 2, and each would start a vLLM engine of its own: set"),
-        (["policy.device_map=here"], "policy.device_map is 'here', which torch cannot use here: "),
-        (["policy.device_map=cuda:63"], "policy.device_map is 'cuda:63', which torch cannot use here: "),
-        (["policy.model=gone/model"], "gone/model cannot be loaded: "),
+        (["engine=ray"], ["ray"]),
+        (["policy.generator=vllm", "workers=1"], ["vllm"]),
+        (["policy.generator=vllm"], ["workers", "2", "vLLM"]),
+        (["policy.device_map=here"], ["device_map", "here"]),
+        (["policy.device_map=cuda:63"], ["device_map", "cuda:63"]),
+        (["policy.model=gone/model"], ["gone/model"]),
         (
             ["update.processes=2", "update.accelerate_config=gone.yaml"],
-            "update.accelerate_config gone.yaml is no file: make it by accelerate config",
+            ["accelerate_config", "gone.yaml"],
         ),
         (
             ["policy.structured=true", "policy.generator=remote"],
-            "dpo compares the policy with the log-probabilities of what was drawn",
+            ["dpo"],
         ),
     ],
 )
 @pytest.mark.parametrize("command", ["quickstart", "train"])
 def test_what_cannot_be_had_is_told_before_the_folder_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, settings: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, settings: list[str], named: list[str]
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for package in ("ray", "vllm"):
         monkeypatch.setitem(sys.modules, package, None)
-        monkeypatch.delitem(sys.modules, f"treeagent.generators.{package}", raising=False)
-    monkeypatch.delitem(sys.modules, "treeagent.ray_engine", raising=False)
+    for module in ("treeagent.generators.vllm", "treeagent.workers.ray"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     told = sentence(command, "--out", tmp_path / "run", 'adapt.methods=["dpo"]', *settings)
-    assert told.startswith(said)
+    assert all(name in told for name in named), told
     assert not (tmp_path / "run").exists()
 
 
@@ -157,8 +161,8 @@ def test_a_hosted_models_name_is_none_of_the_hub(tmp_path: Path, monkeypatch: py
     hosted = ("policy.generator=remote", "policy.text_only=true", "evaluate.tasks=34")
     settings = ("environment.name=treeagent.envs.example:Example", *hosted)
     said = sentence("eval", "openai/model", "--out", tmp_path / "run", *settings)
-    assert said.startswith("evaluate.tasks: 34 tasks of the test split")  # asked for last
-    assert "openai/model cannot be loaded" in sentence("eval", "openai/model", "--out", tmp_path / "run")
+    assert "evaluate.tasks" in said and "34" in said  # asked for last
+    assert "openai/model" in sentence("eval", "openai/model", "--out", tmp_path / "run")
 
 
 def test_a_checkpoint_is_used_as_its_run_was_unless_a_config_is_given(tmp_path: Path) -> None:
@@ -168,15 +172,17 @@ def test_a_checkpoint_is_used_as_its_run_was_unless_a_config_is_given(tmp_path: 
     checkpoint = run / "checkpoints" / "base"
     train_tokenizer([TASK.prompt] * 9, ScratchConfig()).save_pretrained(checkpoint)
     (checkpoint / "config.json").write_text("{}")
-    assert sentence("eval", checkpoint, "--out", out).startswith("evaluate.tasks: 34 tasks of the test split")
+    said = sentence("eval", checkpoint, "--out", out)
+    assert "evaluate.tasks" in said and "34" in said
     file.write_text('evaluate.modes = ["greedy", "mcts"]\nenvironment.name = "gone:Env"\n')
     assert "gone:Env" in sentence("eval", checkpoint, "--out", out, "--config", file)
     assert not out.exists()
 
 
 def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
-    assert sentence("quickstart", "--out", run).startswith(f"{run} is not empty: pass --resume")
-    assert "(seed changed)" in sentence("quickstart", "--out", run, "--resume", "--seed", "5")
+    said = sentence("quickstart", "--out", run)
+    assert str(run) in said and "--resume" in said
+    assert "seed" in sentence("quickstart", "--out", run, "--resume", "--seed", "5")
 
 
 def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
@@ -184,25 +190,26 @@ def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
     with Run.create(out, load_config(None, ["search.limits.simulations=3"]), resume=False) as run:
         run.finish("warm_start", {})
     said = sentence("quickstart", "--out", out, "--resume", "collect.tasks=5")
-    assert "(collect.tasks changed)" in said
+    assert "collect.tasks" in said
 
 
 def test_a_world_model_that_cannot_be_had_is_told_before_anything_is_kept(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "world.toml"
     file.write_text('[world]\ngenerator = "remote"\nmodel = "m"\nremote = { url = "http://localhost:1/v1" }\n')
     served = sentence("world", "fit", run, "--config", file, "world.generator=remote", "remote.retries=0")
-    assert "cannot be reached" in served and served.rstrip().endswith("or correct world.url")
-    assert sentence("world", "fit", run, "world.model=./nowhere").startswith("./nowhere")
-    assert sentence("world", "fit", run, "world.device_map=here").startswith("world.device_map is 'here', which torch")
+    assert "world.url" in served and "http://localhost:1/v1" in served
+    assert "./nowhere" in sentence("world", "fit", run, "world.model=./nowhere")
+    said = sentence("world", "fit", run, "world.device_map=here")
+    assert "device_map" in said and "here" in said
     assert not (run / "world.toml").exists() and not list((run / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize("command", ["collect", "eval"])
 def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: str) -> None:
     said = sentence(command, tmp_path, "--out", tmp_path / "run")
-    assert said.startswith(f"{tmp_path} holds no checkpoint: there is no config.json in it")
+    assert str(tmp_path) in said and "config.json" in said
     for name in (tmp_path / "nowhere", "nowhere", "../x/y", "search.limits.simulations=3", "./nowhere"):
-        assert sentence(command, name, "--out", tmp_path / "run").startswith(f"{name} is no checkpoint: give a folder")
+        assert str(name) in sentence(command, name, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -211,7 +218,8 @@ def test_a_path_of_two_parts_is_no_name_on_the_hub_where_the_first_is_a_folder(
 ) -> None:
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert sentence("eval", "runs/typo", "--out", "run").startswith("runs/typo is no checkpoint: give a folder")
+    said = sentence("eval", "runs/typo", "--out", "run")
+    assert "runs/typo" in said and "hub" not in said.lower()
     assert not (tmp_path / "run").exists()
 
 
@@ -220,8 +228,8 @@ def test_a_world_that_does_not_go_with_its_run_is_one_sentence(tmp_path: Path) -
     Run.create(out, load_config(None, ["warm_start.episodes=40"]), resume=False).close()
     file.write_text("world.demonstrations = 10000\n")
     said = sentence("world", "fit", out, "--config", file)
-    assert said.startswith(f"[world] of {file} does not go with the other settings of {out / 'config.toml'}: ")
-    assert said.endswith("warm_start.episodes is only 40: lower the first, or raise the second")
+    assert str(file) in said and str(out / "config.toml") in said
+    assert "warm_start.episodes" in said and "40" in said and "10000" in said
 
 
 def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:
@@ -229,31 +237,30 @@ def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:
     result = treeagent("eval", tmp_path, "--out", tmp_path / "run", "workers=1", "evaluate.tasks=1")
     said = result.stderr.splitlines()[-1]
     assert result.exit_code == 2
-    assert said.startswith(f"{tmp_path} cannot be loaded: ") and "give the folder of a checkpoint" in said, said
+    assert str(tmp_path) in said and "Traceback" not in said, said
 
 
 def test_weights_that_are_cut_short_leave_no_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"\x08" * 20)
     said = sentence("collect", tmp_path, "--out", tmp_path / "run")
-    assert said.startswith(f"{tmp_path / 'model.safetensors'} is damaged or cut short (")
-    assert said.endswith("): restore it, or make it again") and not (tmp_path / "run").exists()
+    assert str(tmp_path / "model.safetensors") in said and not (tmp_path / "run").exists()
 
 
 def test_a_world_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     said = sentence("eval", tmp_path, "--out", tmp_path / "run", "evaluate.world=nowhere")
-    assert said.startswith("nowhere holds no run") and not (tmp_path / "run").exists()
+    assert "nowhere" in said and not (tmp_path / "run").exists()
 
 
 def test_training_without_trees_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run")
-    assert said.startswith(f"{tmp_path / 'run'} holds no trees: make some with treeagent collect")
+    assert str(tmp_path / "run") in said and "treeagent collect" in said
     with Run.create(tmp_path / "played", RunConfig(), resume=False) as played:
         write_shard(played.trees, "evaluate-base-mcts", 0, [to_record(sample_tree())])
     said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run", "--trees", played.path)
-    assert said.startswith(f"{played.path} holds no trees") and not (tmp_path / "run").exists()
+    assert str(played.path) in said and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("arguments", [("update", "ppo", "x", "--out", "y"), ("export", "r"), ("fly",)])
@@ -300,26 +307,24 @@ def test_show_counts_as_success_what_learning_does(tmp_path: Path, rewards: Sequ
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--depth", "2"], "--depth and --graph are of one tree: name its task too"),
-        (["--graph", "tree.dot"], "--depth and --graph are of one tree: name its task too"),
-        ([TASK.id, "--digest"], "--digest is of all trees: leave the task out"),
+        (["--depth", "2"], "--depth"),
+        (["--graph", "tree.dot"], "--graph"),
+        ([TASK.id, "--digest"], "--digest"),
     ],
 )
 def test_what_show_could_not_heed_is_refused(run: Path, arguments: list[str], said: str) -> None:
-    assert sentence("show", run, *arguments).startswith(said)
+    assert said in sentence("show", run, *arguments)
 
 
 def test_showing_what_is_not_there_is_one_sentence(tmp_path: Path, run: Path) -> None:
-    assert sentence("show", tmp_path).startswith(f"{tmp_path} holds no run: ")
-    assert (
-        sentence("show", run, "shop-2")
-        == f"{run} has no tree of task shop-2: its 1 trees are of others, such as {TASK.id}"
-    )
+    assert str(tmp_path) in sentence("show", tmp_path)
+    said = sentence("show", run, "shop-2")
+    assert all(name in said for name in (str(run), "shop-2", TASK.id))
     shard = run / "trees" / "collect-00000.jsonl.zst"
     shard.write_bytes(shard.read_bytes()[:-1])
-    assert sentence("show", run, "--digest").startswith(f"{shard}, line ")
+    assert str(shard) in sentence("show", run, "--digest")
     shard.unlink()
-    assert sentence("show", run, "--digest").startswith(f"{run} holds no trees")
+    assert str(run) in sentence("show", run, "--digest")
 
 
 def failing(error: BaseException) -> typer.Typer:
@@ -340,27 +345,27 @@ def failing(error: BaseException) -> typer.Typer:
 
 
 def test_an_interrupt_tells_how_to_go_on() -> None:
-    for command, how in (("fail-and-resume", "continue with --resume"), ("fail", "give the same command to go on")):
+    for command, how in (("fail-and-resume", "--resume"), ("fail", "same command")):
         result = CliRunner().invoke(failing(KeyboardInterrupt()), [command])
-        assert (result.exit_code, result.stderr) == (130, f"interrupted; {how}\n")
+        assert result.exit_code == 130 and how in result.stderr
 
 
 def test_a_missing_file_is_one_sentence() -> None:
     result = CliRunner().invoke(failing(FileNotFoundError(2, "No such file or directory", "a.toml")), ["fail"])
-    assert (result.exit_code, result.stderr) == (2, "a.toml does not exist: check the path\n")
+    assert result.exit_code == 2 and "a.toml" in result.stderr and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (PermissionError(13, "Permission denied", "a.json"), "cannot read or write a.json: Permission denied"),
-        (IsADirectoryError(21, "Is a directory", "a.json"), "cannot read or write a.json: Is a directory"),
-        (OSError(28, "No space left on device", "a.json"), "cannot read or write a.json: No space left on device"),
+        (PermissionError(13, "Permission denied", "a.json"), "Permission denied"),
+        (IsADirectoryError(21, "Is a directory", "a.json"), "Is a directory"),
+        (OSError(28, "No space left on device", "a.json"), "No space left on device"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_sentence(error: OSError, said: str) -> None:
     result = CliRunner().invoke(failing(error), ["fail"])
-    assert (result.exit_code, result.stderr) == (2, f"{said}: check the path and its permissions\n")
+    assert result.exit_code == 2 and "a.json" in result.stderr and said in result.stderr
 
 
 def test_an_interrupt_while_the_command_line_is_imported_prints_nothing() -> None:
@@ -379,7 +384,7 @@ def test_an_interrupt_while_the_command_line_is_imported_prints_nothing() -> Non
 def test_the_package_is_a_command_too() -> None:
     command = [sys.executable, "-m", "treeagent", "show", "nowhere"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 2 and result.stderr.startswith("nowhere holds no run: ")
+    assert result.returncode == 2 and result.stderr.startswith("nowhere ")
 
 
 @pytest.mark.parametrize("error", [ValueError("foreign"), RuntimeError("a bug"), KeyError("x")])

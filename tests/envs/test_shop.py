@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.envs.shop import ShopEnv, ShopOptions
@@ -145,7 +145,6 @@ def test_every_clickable_can_be_clicked() -> None:
         ENV.restore(place)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 50), st.lists(st.integers(0, 99), max_size=6), st.lists(st.integers(0, 99), max_size=6))
 def test_a_restored_branch_equals_its_replay(index: int, before: list[int], after: list[int]) -> None:
     def run(picks: list[int]) -> list[object]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     CohereConfig,
@@ -228,3 +229,9 @@ def narrowed(model: PreTrainedModel, size: int) -> Iterator[None]:
     finally:
         for config, name, known in sizes:
             setattr(config, name, known)
+
+
+SOME_WINDOWED = [
+    name if name in ("mistral", "gemma3") else pytest.param(name, marks=pytest.mark.slow) for name in WINDOWED
+]
+"""One with a window in every layer and one that mixes; the others are tested with the slow suite."""

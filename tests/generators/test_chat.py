@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_llama import tokenizer
 from transformers import PreTrainedTokenizerFast
@@ -36,7 +36,6 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-@settings(deadline=None, max_examples=200)
 @given(conversations())
 def test_a_longer_conversation_starts_with_the_shorter_one_and_what_was_sampled(messages: tuple[Message, ...]) -> None:
     for place, message in enumerate(messages):
@@ -48,7 +47,6 @@ def test_a_longer_conversation_starts_with_the_shorter_one_and_what_was_sampled(
             assert after == before + message.token_ids + CHAT.context_ids(messages[: place + 2])
 
 
-@settings(deadline=None, max_examples=200)
 @given(conversations())
 def test_prompt_ids_spell_the_template(messages: tuple[Message, ...]) -> None:
     """Decoded, the prompt is what the template renders, whatever was sampled and wherever it was cut."""
@@ -60,7 +58,6 @@ def test_prompt_ids_spell_the_template(messages: tuple[Message, ...]) -> None:
     assert CHAT.prompt_ids(messages).count(STOP) == len(messages)
 
 
-@settings(deadline=None, max_examples=200)
 @given(conversations())
 def test_only_the_template_speaks_in_special_tokens(messages: tuple[Message, ...]) -> None:
     """What is read holds none, whatever it spells."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_llama import CONFIG, plain_hidden, plain_logprobs, shared_model, tokenizer
 
@@ -113,7 +113,6 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-@settings(deadline=None, max_examples=150)
 @given(conversations(), st.integers(30, 300))
 def test_no_prompt_exceeds_the_budget_and_each_goes_on_or_starts_anew(messages: tuple[Message, ...], most: int) -> None:
     chat = ChatFormat(tokenizer(), context_tokens=most)

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from template_families import FAMILIES, family
 
@@ -54,7 +54,6 @@ def read_call(grammar: Grammar, text: str) -> str | ToolCall:
 
 
 @pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
-@settings(max_examples=30, deadline=None)
 @given(thought=thoughts, call=tool_calls | spoken)
 def test_what_is_written_is_read(grammar: Grammar, thought: str, call: str | ToolCall) -> None:
     action = grammar.read(grammar.write(thought, call), (1, 2), (-0.5, -0.25))
@@ -68,7 +67,6 @@ pieces = st.sampled_from([*marks, *signs, '{"when": true, "which": "a", "how": {
 
 
 @pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
-@settings(max_examples=30, deadline=None)
 @given(text=st.lists(pieces | plain, max_size=8).map("".join))
 def test_any_text_is_an_action(grammar: Grammar, text: str) -> None:
     action = grammar.read(text)
@@ -77,7 +75,6 @@ def test_any_text_is_an_action(grammar: Grammar, text: str) -> None:
 
 
 @pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
-@settings(max_examples=30, deadline=None)
 @given(thought=thoughts, call=tool_calls, data=st.data())
 def test_a_turn_begins_its_call_once_and_its_thought_is_known_there(
     grammar: Grammar, thought: str, call: ToolCall, data: st.DataObject

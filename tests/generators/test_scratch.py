@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from toy_llama import CONFIG, TEXTS, make_model, tokenizer
@@ -21,7 +21,6 @@ SPECIAL = set(tokenizer().all_special_tokens)
 CONVERSATION = (Message("system", "Be brief."), Message("user", "a lamp ✂️\n under $9"))
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.text(st.characters(exclude_categories=["Cs"])).filter(lambda words: not any(s in words for s in SPECIAL)))
 def test_any_text_survives(words: str) -> None:
     ids = tokenizer()(words, add_special_tokens=False)["input_ids"]

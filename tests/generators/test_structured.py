@@ -54,8 +54,12 @@ GO = Tool(
 )
 SAY = Tool("say", {"type": "object", "properties": {"words": {"type": "string"}}, "required": ["words"]})
 TOOLS = [GO, SAY]
-CASES: list[tuple[Format, str]] = [
-    (format, name) for format in ("react", "json", "tools") for name in ("plain", *FAMILIES)
+FORMATS: tuple[Format, ...] = ("react", "json", "tools")
+USUAL = ("plain", "qwen", "mistral", "llama3")  # the others are tested with the slow suite
+CASES = [
+    pytest.param(format, name, marks=[] if name in USUAL else pytest.mark.slow)
+    for format in FORMATS
+    for name in ("plain", *FAMILIES)
 ]
 moves = st.builds(
     lambda where, steps: ToolCall("go", {"where": where, "steps": steps}),
@@ -97,7 +101,7 @@ def first_refused(held: Form, chat: ChatFormat, ids: Sequence[int]) -> int | Non
 
 
 @pytest.mark.parametrize(("format", "name"), CASES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(thought=words, call=calls)
 def test_what_is_well_formed_can_be_drawn(format: Format, name: str, thought: str, call: ToolCall) -> None:
     chat, grammar = talk(format, name)
@@ -107,7 +111,7 @@ def test_what_is_well_formed_can_be_drawn(format: Format, name: str, thought: st
 
 
 @pytest.mark.parametrize(("format", "name"), CASES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(thought=words, said=words.filter(bool))
 def test_without_tools_a_text_is_said(format: Format, name: str, thought: str, said: str) -> None:
     chat, grammar = talk(format, name)

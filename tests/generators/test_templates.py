@@ -73,7 +73,6 @@ def conversations(draw: st.DrawFn, name: str, tools: bool) -> tuple[ChatFormat, 
     return format, tuple(messages)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data(), names, st.booleans())
 def test_a_prompt_is_the_earlier_prompt_then_what_was_sampled_then_what_is_new(
     data: st.DataObject, name: str, tools: bool
@@ -85,7 +84,6 @@ def test_a_prompt_is_the_earlier_prompt_then_what_was_sampled_then_what_is_new(
             assert after == before + message.token_ids + format.context_ids(messages[: place + 2])
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data(), names, st.booleans())
 def test_only_the_template_ends_turns(data: st.DataObject, name: str, tools: bool) -> None:
     """Every turn of the agent ends once, whoever wrote its end and whatever is spelt in what is read."""
@@ -284,7 +282,7 @@ def trained(ids: Sequence[int], mask: Sequence[bool]) -> Iterator[tuple[tuple[in
         start = end
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(names, st.lists(text, min_size=3, max_size=3), st.integers(0, 99))
 def test_what_is_trained_is_what_was_sampled_after_what_was_read(name: str, texts: list[str], seed: int) -> None:
     """From sampling to the rows and pairs of the learners no token changes, whatever bytes are said and read."""

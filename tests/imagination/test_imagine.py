@@ -2,12 +2,9 @@
 
 import asyncio
 import json
-import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from command import CONFIG, treeagent
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_model
@@ -55,16 +53,6 @@ from treeagent.world_model.wording import Answer
 ENDS = ["".join(doors) for doors in product("lr", repeat=2)]
 SEARCH = SearchConfig(limits=Limits(simulations=20), candidates=2)
 PAIRS = PairConfig(min_margin=0.1, rule="all")
-CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
-TREEAGENT = Path(sys.executable).parent / "treeagent"
-
-
-def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """From the folder of ``toy_doors``."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=Path(__file__).parent
-    )
 
 
 def settings(url: str) -> list[str]:

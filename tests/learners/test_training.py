@@ -6,9 +6,10 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
+import peft
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel, get_peft_model
 from tiny import HIDDEN, advantage_rows, make_model, pairs, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -304,7 +305,7 @@ def test_adapters_resume_with_their_head(tokenizer: PreTrainedTokenizerFast, tmp
     def adapted() -> PeftModel:
         model = make_model()
         torch.manual_seed(2)
-        wrapped = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+        wrapped = get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
         assert isinstance(wrapped, PeftModel)
         return wrapped
 

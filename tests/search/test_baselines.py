@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from toy_search import AllPolicy, ConstantValue, Corridor, HashValue, Maze, TablePolicy, Treasure, digest, plain, task
@@ -66,7 +66,6 @@ def visited(node: Node) -> list[Edge]:
     return [edge for edge in node.edges if edge.visits]
 
 
-@settings(deadline=None, max_examples=100)
 @given(configs, mazes, seeds)
 def test_statistics_add_up(config: SearchConfig, maze: Maze, seed: int) -> None:
     """N counts the simulations through an edge; W sums their returns, each closed where it ended."""
@@ -88,7 +87,6 @@ def test_statistics_add_up(config: SearchConfig, maze: Maze, seed: int) -> None:
         assert edge.value_sum == pytest.approx(edge.visits * (edge.reward or 0.0) + config.discount * beyond)
 
 
-@settings(deadline=None, max_examples=100)
 @given(configs, mazes, seeds)
 def test_the_budget_tells_what_was_spent(config: SearchConfig, maze: Maze, seed: int) -> None:
     value = HashValue()
@@ -112,7 +110,6 @@ def test_the_budget_tells_what_was_spent(config: SearchConfig, maze: Maze, seed:
         assert node.context_ids == (len(node.state.messages), 7)
 
 
-@settings(deadline=None, max_examples=60)
 @given(configs, mazes, st.lists(seeds, min_size=6, max_size=6), st.integers(0, 5))
 def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, drawn: list[int], place: int) -> None:
     together = searched(config, TablePolicy(WORDS), maze, HashValue(), TASKS, drawn)
@@ -145,7 +142,6 @@ def one_simulation(config: SearchConfig, longest: int) -> tuple[int, int]:
     return 1, 1
 
 
-@settings(deadline=None, max_examples=100)
 @given(configs, st.sampled_from(["environment_steps", "generated_tokens"]), st.integers(1, 60), seeds)
 def test_no_limit_is_exceeded_by_more_than_the_simulations_in_flight(
     config: SearchConfig, kind: str, most: int, seed: int

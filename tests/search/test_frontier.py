@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import begin, task
 from written_world import InOrder, Written, said, statistics
@@ -156,7 +156,6 @@ def test_what_lies_deeper_is_discounted_more() -> None:
     assert order(best_first(world, 6, discount=0.5)) == ["", "a", "b"]
 
 
-@settings(deadline=None)
 @given(st.floats(0.1, 1), st.floats(0, 1), st.integers(0, 2**32))
 def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, weight: float, seed: int) -> None:
     """Thoughts, which take no step, are not discounted by either."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 from games import KnownTree
-from hypothesis import given, settings
+from hypothesis import given
 from tangle import PlaceValue, Tangle, configs, search, seeds, worlds
 from toy_search import AllPolicy, HashValue, Maze, TablePolicy, digest, grow, task
 
@@ -20,7 +20,6 @@ ENDLESS = Maze(end_share=0.0, limit_share=0.0)
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 
 
-@settings(deadline=None, max_examples=50)
 @given(configs, worlds, seeds)
 def test_the_same_seed_grows_the_same_tree(config: SearchConfig, world: Tangle, seed: int) -> None:
     first, second = search(config, world, [task()], [seed]), search(config, world, [task()], [seed])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tangle import HashCritic, PlaceValue, Tangle, configs, seeds, worlds
@@ -30,7 +30,6 @@ some_limits = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(configs, some_limits, worlds, seeds)
 def test_no_batch_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Tangle, seed: int) -> None:
     """Each tree stops by itself: what it has spent at the end, it had not before its last batch."""

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import HashValue, Maze, TablePolicy, task
 from written_world import InOrder, Written, said, statistics, where
@@ -126,7 +126,6 @@ def test_looks_side_by_side_lead_to_the_same_actions() -> None:
     assert statistics(one) == statistics(two)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 3),
     st.integers(1, 4),

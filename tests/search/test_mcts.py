@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tangle import DEPTH, PlaceValue, Tangle, configs, search, seeds, worlds
@@ -52,7 +52,6 @@ def child(tree: Tree, *words: str) -> Node:
     return node
 
 
-@settings(deadline=None)
 @given(configs, worlds, seeds)
 def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int) -> None:
     """Root visits are simulations; the visits of an edge are those of what follows and those that ended there; its W is
@@ -95,7 +94,6 @@ def returns(edge: Edge, leaf_visits: int, discount: float) -> tuple[float, float
     return outcome, edge.visits * edge.process + discount * sum(each[1] for each in below)
 
 
-@settings(deadline=None, max_examples=50)
 @given(configs, worlds, seeds)
 def test_values_are_within_the_range_of_returns(config: SearchConfig, world: Tangle, seed: int) -> None:
     """Outcomes and estimates are in [0, 1), and so are the process rewards of each of six steps."""
@@ -104,7 +102,6 @@ def test_values_are_within_the_range_of_returns(config: SearchConfig, world: Tan
     assert all(0.0 <= edge.value <= most for node in tree.nodes() for edge in node.edges)
 
 
-@settings(deadline=None, max_examples=50)
 @given(configs, worlds, seeds)
 def test_every_node_has_its_own_value_and_context(config: SearchConfig, world: Tangle, seed: int) -> None:
     """Also where siblings or neighbours in the batch have ended, failed, or been evaluated before."""
@@ -116,7 +113,6 @@ def test_every_node_has_its_own_value_and_context(config: SearchConfig, world: T
             assert node.state.task is tree.task
 
 
-@settings(deadline=None, max_examples=50)
 @given(configs, worlds, st.lists(seeds, min_size=8, max_size=8), st.integers(0, 7))
 def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, drawn: list[int], place: int) -> None:
     """Whatever is searched beside it, under every combination of settings."""
@@ -125,7 +121,6 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, d
     assert digest(batch[place]) == digest(alone)
 
 
-@settings(deadline=None, max_examples=50)
 @given(configs, worlds, seeds)
 def test_a_decided_search_chooses_the_same(config: SearchConfig, world: Tangle, seed: int) -> None:
     """By visits alone; the tree is that of the whole search as it stood when nothing could change its choice."""
@@ -145,7 +140,6 @@ def test_a_decided_search_stops_early() -> None:
     assert most - second > 40 - tree.budget.simulations
 
 
-@settings(deadline=None, max_examples=50)
 @given(configs, worlds, seeds, st.floats(0, 1))
 def test_a_search_stops_at_the_return_it_seeks(config: SearchConfig, world: Tangle, seed: int, enough: float) -> None:
     """At the end of the batch that finds it, and not before."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import HashValue, Maze, TablePolicy, act, begin, grow, task
 
@@ -73,7 +73,6 @@ def test_every_field_has_its_place_in_a_record() -> None:
         assert {each.name for each in fields(kind)} == {*kept, *apart}, kind
 
 
-@settings(deadline=None)
 @given(
     st.builds(SearchConfig, limits=st.builds(Limits, simulations=st.integers(1, 20)), candidates=st.integers(1, 4)),
     st.builds(Maze, end_share=st.floats(0, 0.6), limit_share=st.floats(0, 0.4), withheld=st.booleans()),

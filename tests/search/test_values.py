@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import (
     AllPolicy,
@@ -103,7 +103,6 @@ def test_many_rollouts_come_to_the_value_of_the_policy() -> None:
     assert told.generated_tokens == 2 * told.environment_steps
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.builds(Maze, end_share=st.floats(0, 0.6)), st.integers(1, 4), st.permutations(range(5)))
 def test_equal_states_give_equal_rollouts_in_any_company(maze: Maze, count: int, order: list[int]) -> None:
     value = RolloutValue(TablePolicy(WORDS), maze, max_steps=5, count=count, value=HashValue())

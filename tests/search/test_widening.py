@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from toy_search import AllPolicy, HashValue, Maze, TablePolicy, act, calls, digest, grow, task
@@ -71,7 +71,6 @@ def test_candidates_by_hand(simulations: int, expected: int) -> None:
     assert policy.drawn[("toy",)] == expected
 
 
-@settings(deadline=None, max_examples=40)
 @example(1, 3.0, 0.3, 5, 60, 0.1, 24)  # two simulations are led from a widened state on to the same new one
 @example(1, 1.75, 0.5, 5, 13, 0.0, 1)  # one draws for a widened state, and then finds all below it being tried
 @given(

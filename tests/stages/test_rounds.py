@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import CONFIG, treeagent
 from toy_doors import BothDoors, Doors
 
 from treeagent.config import load_config
@@ -33,14 +31,7 @@ from treeagent.stages.search import batches, search_batches
 from treeagent.store import digest, read_records, shard_names, shards, write_shard
 from treeagent.types import UserError
 
-CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
-TREEAGENT = Path(sys.executable).parent / "treeagent"
 SMALL = ["warm_start.episodes=300", "warm_start.training.max_steps=40", "collect.tasks=8", "evaluate.tasks=4"]
-
-
-def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
 def test_the_first_round_takes_the_first_tasks() -> None:
@@ -208,23 +199,23 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "named"),
     [
-        (["adapt.methods=[]"], "adapt: methods is empty"),
-        (["adapt.rounds=0"], "adapt.rounds is 0"),
-        (["adapt.imagined=[0.5, 0.5]"], "adapt: imagined names 2 shares for 3 rounds"),
-        (["adapt.imagined=1.5"], "adapt.imagined is 1.5"),
-        (["world.generator=remote"], "world: generator is 'remote', but no model is named"),
+        (["adapt.methods=[]"], ["adapt", "methods"]),
+        (["adapt.rounds=0"], ["adapt.rounds", "0"]),
+        (["adapt.imagined=[0.5, 0.5]"], ["adapt", "imagined", "2", "3"]),
+        (["adapt.imagined=1.5"], ["adapt.imagined", "1.5"]),
+        (["world.generator=remote"], ["world", "generator", "remote", "model"]),
         (
             ["environment.name=sql", "environment.options={}", "adapt.variations=0.5", "adapt.rounds=1"],
-            "offers no harder variations of its tasks",
+            ["sql", "variations"],
         ),
-        (["adapt.rounds=100", "collect.tasks=2000"], "this store has about"),
+        (["adapt.rounds=100", "collect.tasks=2000"], ["2000", "task"]),
         (
             ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],
-            "world.encoder.model '/nowhere' cannot be loaded",
+            ["world.encoder.model", "/nowhere"],
         ),
-        (["adapt.imagined=0.5", "world.device_map=here"], "world.device_map is 'here', which torch cannot use here: "),
+        (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),
         (
             [
                 "adapt.imagined=0.5",
@@ -232,14 +223,14 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
                 "world.teacher.url=http://127.0.0.1:9/v1",
                 "remote.retries=0",
             ],
-            "correct world.teacher.url",
+            ["world.teacher.url"],
         ),
-        (["world.encoder.kind=sentence-transformers"], "world.encoder: kind is 'sentence-transformers', but no model"),
-        (["world.encoder.model=m"], "world.encoder: model is 'm', but kind is 'lexical', which has none"),
+        (["world.encoder.kind=sentence-transformers"], ["world.encoder", "sentence-transformers", "model"]),
+        (["world.encoder.model=m"], ["world.encoder", "lexical", "model"]),
     ],
 )
-def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], says: str) -> None:
+def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], named: list[str]) -> None:
     done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings)
     assert done.returncode == 2
-    assert says in done.stderr.replace("\n", " ")
-    assert "Traceback" not in done.stderr
+    assert all(name in done.stderr for name in named), done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()

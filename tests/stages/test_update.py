@@ -1,8 +1,5 @@
 """An update from stored trees: which trees it refuses, and by how many processes it is done."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command import CONFIG, treeagent
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.agent.checkpoint import Checkpoint
@@ -22,7 +20,6 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.update import TrainJob, refuse_foreign, train
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
 
-CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
 SCRATCH = ScratchConfig(vocabulary=300, width=16, heads=2, layers=1)
 TASK = Task("shop-train-0", "Buy a red kettle.")
 
@@ -95,7 +92,7 @@ def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:
     for text in ("", "distributed_type: [", "distributed_type: FDSP", "distributed_type: FSDP\nfsdp: {}"):
         (tmp_path / "accelerate.yaml").write_text(text)
         said = refusal(tmp_path, tmp_path / "accelerate.yaml")
-        assert "is no configuration of accelerate: " in said and said.endswith("make it by accelerate config")
+        assert str(tmp_path / "accelerate.yaml") in said and "accelerate config" in said
 
 
 def test_what_cannot_train_an_update_is_refused_with_what_can(tmp_path: Path) -> None:
@@ -129,31 +126,16 @@ def test_a_file_that_contradicts_the_settings_is_refused(tmp_path: Path) -> None
     assert "has use_cpu: True, but the policy trains on a GPU: set use_cpu: false" in said
 
 
-def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [Path(sys.executable).parent / "treeagent", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Searched by a warm start; next to nothing is learned from the trees yet."""
-    out = tmp_path_factory.mktemp("train_job") / "run"
-    small = ["warm_start.episodes=200", "warm_start.training.max_steps=20", "collect.tasks=8", "evaluate.tasks=2"]
-    small += ['update.methods=["rft"]', "update.rft.max_steps=1"]
-    done = treeagent("quickstart", "--config", CONFIG, "--out", out, "workers=1", *small)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
-def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(run: Path, tmp_path: Path, shared: bool) -> None:
+def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(
+    finished_run: Path, tmp_path: Path, shared: bool
+) -> None:
     out = tmp_path / "run"
     out.mkdir()
-    (out / "trees").symlink_to(run / "trees")
-    base = run / "checkpoints" / "base"
-    settings = ["policy.lora.rank=4", "update.processes=2", "collect.tasks=8"]
+    (out / "trees").symlink_to(finished_run / "trees")
+    base = finished_run / "checkpoints" / "base"
+    settings = ["policy.lora.rank=4", "update.processes=2"]
     if shared:
         settings.append(f"update.accelerate_config={accelerate(tmp_path, use_cpu=True)}")
     done = treeagent("update", "grpo", base, "--config", CONFIG, "--out", out, *settings)
@@ -169,8 +151,8 @@ def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(run: Path, 
 
 
 @pytest.mark.slow
-def test_what_several_processes_refuse_is_one_sentence(run: Path, tmp_path: Path) -> None:
+def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_path: Path) -> None:
     config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
-    nothing = replace(job(config, tmp_path), checkpoint=run / "checkpoints" / "base")
+    nothing = replace(job(config, tmp_path), checkpoint=finished_run / "checkpoints" / "base")
     with pytest.raises(NothingToLearn, match="carry value targets of 0 task"):
         train(nothing, lambda event: None)

@@ -7,13 +7,13 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from command import CONFIG, PROGRAM, Ended, treeagent
 from toy_doors import BothDoors, Doors, Teller, served
 
 from treeagent.config import RunConfig, WorldConfig, dump_config, load_config
@@ -35,8 +35,6 @@ from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer
 
-CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
-TREEAGENT = Path(sys.executable).parent / "treeagent"
 KEYS = {
     "observation_agreement",
     "observation_exact",
@@ -61,18 +59,10 @@ WORLD = [
 ]
 
 
-def treeagent(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run([TREEAGENT, *arguments], capture_output=True, text=True, check=False, env=environment)
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("world") / "run"
-    settings = ["workers=1", "warm_start.episodes=300", "warm_start.training.max_steps=40", "evaluate.tasks=2"]
-    done = treeagent("train", "--config", CONFIG, "--out", out, *settings, "adapt.rounds=1", 'adapt.methods=["rft"]')
-    assert done.returncode == 0, done.stderr
-    return out
+def run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, since world models are fitted in it."""
+    return shutil.copytree(finished_run, tmp_path_factory.mktemp("world") / "run")
 
 
 def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
@@ -360,7 +350,7 @@ def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> Non
 
     copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
 
-    def fitted(url: str) -> "subprocess.CompletedProcess[str]":
+    def fitted(url: str) -> Ended:
         teacher = ["world.reasoning=true", "world.teacher.model=teller", f"world.teacher.url={url}"]
         few = ["remote.concurrency=4", "remote.retries=1"]  # the server here is a small one
         return treeagent("world", "fit", copy, *WORLD, *teacher, *few)
@@ -448,7 +438,7 @@ def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_p
         shutil.rmtree(copy / "checkpoints" / "world")
         (copy / "world.toml").unlink()
         begun = len(list(Run.open(copy).metrics()))
-        command: list[str | Path] = [TREEAGENT, "world", "fit", copy, *WORLD, *settings]
+        command: list[str | Path] = [PROGRAM, "world", "fit", copy, *WORLD, *settings]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         if name == "killed":
             with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:

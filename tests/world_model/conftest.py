@@ -1,23 +1,14 @@
-"""One thread, since with more tiny tensors wait for each other longer than they compute; buffers that get closed."""
+"""Replay buffers that are closed when their test ends."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import torch
 from shop_steps import OpenBuffer
 
 from treeagent.world_model.encoder import Encoder, LexicalEncoder
 from treeagent.world_model.replay import ReplayBuffer
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps, shop_trees
 
@@ -303,7 +303,6 @@ def test_what_was_trained_on_is_not_held_out() -> None:
         audited(Oracle([]), [])
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.text("ab \n", max_size=6), st.text("ab \n", max_size=6), st.booleans()), min_size=1))
 def test_figures_are_shares_and_exactness_implies_agreement(texts: list[tuple[str, str, bool]]) -> None:
     pairs = [

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, OpenBuffer, experience, shop_steps
 
@@ -114,7 +114,6 @@ def test_what_opened_the_same_line_is_near() -> None:
     assert opens @ alike > opens @ unlike
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=5))
 def test_lexical_rows_have_length_one_and_depend_on_their_text_alone(texts: list[str]) -> None:
     encoder = LexicalEncoder(64)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shop_steps import experience, shop_trees
 
@@ -139,7 +139,6 @@ def random_tree(shuffler: random.Random) -> Tree:
     return Tree(TASK, 0, root)
 
 
-@settings(deadline=None)
 @given(st.randoms(use_true_random=False).map(random_tree))
 def test_each_tried_edge_once_and_the_tree_untouched(tree: Tree) -> None:
     before = repr(tree.root)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps
 
@@ -23,7 +23,6 @@ def test_an_answer_by_hand() -> None:
     assert BARE.write(answer) == text
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         Answer,

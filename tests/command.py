@@ -1,0 +1,61 @@
+"""The command line called in this process, where torch is imported already: a process of its own takes seconds."""
+
+import os
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from treeagent.cli import app
+
+CONFIG = Path(__file__).parents[1] / "configs" / "debug.toml"
+"""The recipe that runs the whole path in the least time."""
+PROGRAM = Path(sys.executable).parent / "treeagent"
+"""The console script, for the few tests that need a real process: to kill it, to interrupt it, to import it anew."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a process would have left: its exit code and its two streams."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def treeagent(*arguments: str | Path, cwd: Path | None = None) -> Ended:
+    """Call the command line as ``treeagent ARGUMENTS`` would, optionally in another folder.
+
+    An error that the command line does not turn into a sentence comes back as exit code 1 with its traceback, as from a
+    process. Environment variables, the current folder and the filters of warnings are put back afterwards.
+    """
+    forget()
+    environment, folder = dict(os.environ), Path.cwd()
+    try:
+        if cwd is not None:
+            os.chdir(cwd)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # pytest makes errors of them, the command line does not
+            result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    finally:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        forget()
+    said = result.stderr
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        said += "".join(traceback.format_exception(result.exception))
+    return Ended(result.exit_code, result.stdout, said)
+
+
+def forget() -> None:
+    """Empty the caches of models and environments, which know them by path: a test may replace what a path holds."""
+    for room in ("stages", "imagination"):
+        for name, module in list(sys.modules.items()):
+            if name.startswith(f"treeagent.{room}."):
+                for cached in vars(module).values():
+                    if hasattr(cached, "cache_clear") and hasattr(cached, "cache_info"):
+                        cached.cache_clear()

@@ -1,0 +1,39 @@
+"""What all tests share: one thread a process, no network, interrupts that arrive, and one small finished run."""
+
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+# Set before torch and huggingface_hub are imported, which read them once. Each core has its own worker of pytest, and
+# with more threads tiny tensors wait for each other longer than they compute.
+os.environ.update(OMP_NUM_THREADS="1", RAYON_NUM_THREADS="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+# Under nohup and in a background job SIGINT is ignored, and so it would be in every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+# `ci` draws the same few examples each time; HYPOTHESIS_PROFILE=thorough draws many new ones.
+settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True, database=None)
+settings.register_profile("thorough", max_examples=300, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The finished quickstart of configs/debug.toml, made once for all workers of pytest. Change only a copy of it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    run = folder / "finished" / "run"
+    run.parent.mkdir(exist_ok=True)
+    with (run.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (run / "report.html").is_file():
+            from command import CONFIG, treeagent
+
+            fewer = ["warm_start.episodes=400", "update.validation_tasks=4", "evaluate.tasks=4"]
+            done = treeagent("quickstart", "--config", CONFIG, "--out", run, "--resume", "workers=1", *fewer)
+            assert done.returncode == 0, done.stderr
+    return run
