@@ -36,7 +36,7 @@ check: install
 # The site, with its links checked; a warning is an error. Open build/site/index.html.
 docs: install
 	$(BIN)/pip install --quiet --editable ".[docs]"
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
