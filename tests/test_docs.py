@@ -14,23 +14,22 @@ from treeagent.cli import app
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
-QUOTED = re.compile(r"(<!-- code: (\S+)(?: from: (.*?))? -->\n```python\n)(.*?)(```)", re.DOTALL)
-"""A block of README: the example's path, the line where the quotation starts (by default the first), the code."""
+QUOTED = re.compile(r"(<!-- code: (\S+) from: (.*?)(?: until: (.*?))? -->\n```python\n)(.*?)(```)", re.DOTALL)
+"""A block of README: the example's path, the lines where the quotation starts and before which it ends, the code."""
 
 
-def example(path: str, start: str | None) -> str:
-    """The text of an example from the line ``start`` on, without the module's docstring."""
+def example(path: str, start: str, end: str) -> str:
+    """The lines of an example from the first that begins with ``start``, to before the first that begins with ``end``."""
     text = (ROOT / path).read_text()
-    if start:
-        return text[text.index(f"{start}\n") :]
-    return re.sub(r'\A""".*?"""\n+', "", text, flags=re.DOTALL)
+    text = text[f"\n{text}".index(f"\n{start}") :]
+    return (text.partition(f"\n{end}")[0] if end else text).rstrip() + "\n"
 
 
 def test_readme_quotes_the_examples() -> None:
     quoted = QUOTED.findall(README.read_text())
     assert [path for _, path, *_ in quoted] == ["examples/own_environment.py", "examples/search_alone.py"]
-    for _, path, start, code, _ in quoted:
-        assert code == example(path, start), path
+    for _, path, start, end, code, _ in quoted:
+        assert code == example(path, start, end), path
 
 
 def test_the_results_block_of_readme_is_marked() -> None:
@@ -80,4 +79,7 @@ def test_the_docs_extra_installs_what_the_site_needs() -> None:
 
 
 if __name__ == "__main__":
-    README.write_text(QUOTED.sub(lambda block: block[1] + example(block[2], block[3]) + block[5], README.read_text()))
+    quoted = QUOTED.sub(
+        lambda block: block[1] + example(block[2], block[3], block[4] or "") + block[6], README.read_text()
+    )
+    README.write_text(quoted)
