@@ -6,7 +6,7 @@ RUN ?= runs/quickstart
 SEED ?= 0
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: install quickstart test test-slow check clean
+.PHONY: install quickstart test test-slow check docs clean
 
 install: $(VENV)/.installed
 
@@ -33,6 +33,11 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, with its links checked; a warning is an error. Open build/site/index.html.
+docs: install
+	$(BIN)/pip install --quiet --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,4 +1,4 @@
-"""docs/format.md's choice of format: one forest written and read back in several, by size, time, memory and safety.
+"""docs/files.md's choice of format: one forest written and read back in several, by size, time, memory and safety.
 
     .venv/bin/pip install msgpack
     .venv/bin/python benchmarks/store.py

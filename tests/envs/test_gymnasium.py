@@ -310,7 +310,7 @@ def test_without_the_package_the_extra_is_named(name: str, extra: str) -> None:
 
 
 def test_the_documentations_example_works() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "environment.md").read_text()
     code = text.partition("```python\n")[2].partition("```")[0]
     namespace: dict[str, Any] = {}
     exec(code, namespace)

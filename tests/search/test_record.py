@@ -232,11 +232,11 @@ def test_messages_are_stored_once() -> None:
     assert_same(tree, reread(tree))
 
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "files.md").read_text()
 
 
 def code(language: str) -> str:
-    """The one block of that language in docs/format.md."""
+    """The one block of that language in docs/files.md."""
     [block] = re.findall(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
     return str(block)
 

@@ -1,7 +1,7 @@
 """A tree as plain JSON values and back; the environment's snapshots are not kept.
 
 One record is one tree: ``nodes`` in depth-first order, each with the place of its parent and of the edge that leads
-to it, and only the messages and tokens that it adds. docs/format.md describes every key.
+to it, and only the messages and tokens that it adds. docs/files.md describes every key.
 """
 
 from collections.abc import Mapping

@@ -1,0 +1,85 @@
+"""README and the pages of docs: quoted code equals the examples, links and paths lead somewhere, commands exist.
+
+``python tests/test_docs.py`` copies the examples into README."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from treeagent.cli import app
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
+QUOTED = re.compile(r"(<!-- code: (\S+) from: (.*?)(?: until: (.*?))? -->\n```python\n)(.*?)(```)", re.DOTALL)
+"""A block of README: the example's path, the lines where the quotation starts and before which it ends, the code."""
+
+
+def example(path: str, start: str, end: str) -> str:
+    """The lines of an example from the first that begins with ``start``, to before the first that begins with ``end``."""
+    text = (ROOT / path).read_text()
+    text = text[f"\n{text}".index(f"\n{start}") :]
+    return (text.partition(f"\n{end}")[0] if end else text).rstrip() + "\n"
+
+
+def test_readme_quotes_the_examples() -> None:
+    quoted = QUOTED.findall(README.read_text())
+    assert [path for _, path, *_ in quoted] == ["examples/own_environment.py", "examples/search_alone.py"]
+    for _, path, start, end, code, _ in quoted:
+        assert code == example(path, start, end), path
+
+
+def test_the_results_block_of_readme_is_marked() -> None:
+    begin, end = (README.read_text().index(f"<!-- results:{word} -->") for word in ("begin", "end"))
+    assert begin < end
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
+    for path in re.findall(
+        r"\b((?:configs|tests|benchmarks|examples|treeagent|docs)/[\w/.-]+\.(?:py|toml|yaml|md))\b", text
+    ):
+        assert (ROOT / path).exists(), path
+
+
+def test_code_names_pages_that_exist() -> None:
+    for source in [
+        *(ROOT / "treeagent").rglob("*.py"),
+        *(ROOT / "benchmarks").glob("*.py"),
+        *ROOT.glob("configs/**/*.toml"),
+    ]:
+        for path in re.findall(r"\bdocs/\w+\.md\b", source.read_text()):
+            assert (ROOT / path).exists(), f"{source.relative_to(ROOT)} names {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_and_recipes_exist(page: Path) -> None:
+    text = page.read_text()
+    known = get_command(app).commands
+    for command in re.findall(r"(?:^    |`|/)treeagent ([a-z]+)", text, re.MULTILINE):
+        assert command in known, command
+    for name in re.findall(r"--config ([\w/]+)(?![\w/.])", text):
+        assert name == "NAME" or (ROOT / "configs" / f"{name}.toml").exists(), name
+
+
+def test_the_site_lists_every_page() -> None:
+    listed = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+
+def test_the_docs_extra_installs_what_the_site_needs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"mkdocs-material", "mkdocstrings[python]"} <= {re.split("[<>=]", each)[0] for each in extras["docs"]}
+
+
+if __name__ == "__main__":
+    quoted = QUOTED.sub(
+        lambda block: block[1] + example(block[2], block[3], block[4] or "") + block[6], README.read_text()
+    )
+    README.write_text(quoted)
