@@ -10,7 +10,7 @@ from treeagent.config import RunConfig
 from treeagent.report.page import report
 from treeagent.run.folder import Run
 from treeagent.run.outcomes import Row
-from treeagent.run.progress import Progress
+from treeagent.run.progress import Progress, Stage
 from treeagent.stages.evaluate import measure
 from treeagent.stages.rounds import (
     Course,
@@ -34,6 +34,7 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
         first of them.
     """
     refuse_held(config, config.update.methods)
+    progress.plan(_stages(config))
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
     base = fit_base(config, run, progress, warm)
@@ -44,6 +45,18 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     rows = measure(config, run, progress, wanted)
     report(config, run, rows)
     return rows
+
+
+def _stages(config: RunConfig) -> list[Stage]:
+    """The quickstart's stages, with their usual seconds on two cores by the recipe quickstart."""
+    return [
+        Stage("demonstrations", 30),
+        Stage("warm start", 160, ("warm_start",)),
+        Stage("search", 60),
+        Stage("value head", 5, ("value",)),
+        Stage("updates", 90, config.update.methods),
+        Stage("evaluation", 60, ("evaluate",)),
+    ]
 
 
 def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None = None) -> list[Row]:
