@@ -1,4 +1,4 @@
-"""Commands that look into a run and write nothing in it."""
+"""Commands that look at recipes or into a run, and write nothing there."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,18 @@ from rich.console import Console
 from treeagent.cli.options import RunFolder, require_trees
 
 app = typer.Typer()
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes that come with the package: a name for --config and a sentence each.
+
+    Example: treeagent recipes
+    """
+    from treeagent.report.table import recipes_table
+    from treeagent.run.recipes import recipes as known
+
+    Console().print(recipes_table(known()))
 
 
 @app.command()

@@ -15,12 +15,25 @@ if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help sho
     from treeagent.run.folder import Run
 
 
+def recipe_path(name: str) -> Path:
+    """The file that a value of ``--config`` means.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    from treeagent.run.recipes import find_recipe
+
+    return find_recipe(name)
+
+
 Config = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        metavar="FILE.toml",
-        help="Settings; by default those of the run to resume, or that CHECKPOINT is of.",
+        metavar="NAME|FILE.toml",
+        parser=recipe_path,
+        help="Settings: a recipe's name (treeagent recipes lists them) or a TOML file. By default those of the run "
+        "that is resumed, or of the run that CHECKPOINT is from.",
     ),
 ]
 

@@ -99,7 +99,7 @@ def train(
 
     Writes RUN/trees, RUN/checkpoints/round-N-METHOD, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
 
-    Example: treeagent train --config configs/quickstart.toml --out runs/adapt adapt.rounds=3
+    Example: treeagent train --config quickstart --out runs/adapt adapt.rounds=3
     """
     start, settings = checkpoint_and_overrides(checkpoint, overrides)
     uses: list[Use] = ["adapt", "update", "evaluate"]

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from treeagent.cli.options import recipe_path
+
 app = typer.Typer(help="Fit a world model to a run's steps; audit it on tasks it never saw.", no_args_is_help=True)
 
 
@@ -19,7 +21,10 @@ Overrides = Annotated[
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE.toml", help="What its section world says is meant; by default the run's own."
+        "--config",
+        metavar="NAME|FILE.toml",
+        parser=recipe_path,
+        help="A recipe's name or a TOML file whose section [world] is used; by default RUN's own settings.",
     ),
 ]
 
@@ -30,7 +35,7 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
 
     Reads RUN/trees, writes RUN/checkpoints/world and beside it world.sqlite, its memory.
 
-    Example: treeagent world fit runs/shop --config configs/world.toml
+    Example: treeagent world fit runs/shop --config world
     """
     import re
     from dataclasses import replace

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from treeagent.report.describe import Row, cell, failures, headline, result_columns
+from treeagent.run.recipes import Recipe
 
 _WORDS = {"policy", "mode"}
 
@@ -17,6 +18,15 @@ def narrow_table(headings: dict[str, bool]) -> Table:
     for heading, words in headings.items():
         broken = heading.replace(" ", "\n", 1) if not words else heading
         table.add_column(broken, justify="left" if words else "right", overflow="fold", vertical="bottom")
+    return table
+
+
+def recipes_table(recipes: Sequence[Recipe]) -> Table:
+    """Each recipe's name and sentence."""
+    table = narrow_table({"recipe": True, "what it is for": True})
+    table.columns[0].no_wrap, table.columns[0].vertical = True, "top"
+    for recipe in recipes:
+        table.add_row(Text(recipe.name), Text(recipe.sentence))
     return table
 
 

@@ -1,8 +1,9 @@
-"""How far a stage has come, told to a terminal, to a log file or to nobody."""
+"""How far a run has come, shown on a terminal or written to a log file as plain lines."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
@@ -14,6 +15,82 @@ _PLAIN_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
 
 
+_RESUMED_SECONDS = 0.5
+"""What a piece of work reports as done this soon after its start was done by an earlier, interrupted run."""
+_LEAST_SHARE = 0.03
+"""Part of the whole run that must have been seen before its remaining time is estimated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of the stages that a run goes through in a fixed order."""
+
+    name: str
+    share: float
+    """Time that the stage usually takes, in the unit of the other stages of its run."""
+    parts: tuple[str, ...] = ()
+    """Names of its pieces of work, as ``Progress.track`` gets them; by default the stage's own name."""
+
+    @property
+    def works(self) -> tuple[str, ...]:
+        return self.parts or (self.name,)
+
+
+class Course:
+    """Where a run stands among its stages, and how long it will still take.
+
+    The estimate takes the time per unit of share from the work seen so far, and applies it to the work that is left.
+    Stages that an earlier run finished never start again, so they count as finished and say nothing about the time.
+    """
+
+    def __init__(self, stages: Sequence[Stage], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stages = stages
+        self._clock = clock
+        self._began = clock()
+        self._current = -1
+        self._starts: dict[str, float] = {}
+        self._resumed: dict[str, float] = {}
+        """Of each piece of work, the fraction that an earlier run did."""
+        self._done: dict[str, float] = {}
+        """Of each piece of work, the fraction that is done."""
+
+    def start(self, work: str) -> str:
+        """Note that a piece of work starts. Returns a line such as "stage 3 of 7: search; about 4 min left", or nothing
+        where the stage has started before or the work belongs to no stage."""
+        place = next((number for number, stage in enumerate(self._stages) if work in stage.works), -1)
+        if place >= 0:
+            self._starts[work] = self._clock()
+            self._done.setdefault(work, 0.0)
+        if place <= self._current:
+            return ""
+        self._current = place
+        left = self.left()
+        return f"stage {place + 1} of {len(self._stages)}: {self._stages[place].name}" + (left and f"; {left}")
+
+    def advance(self, work: str, fraction: float) -> None:
+        """Note which fraction of a piece of work is done."""
+        if work not in self._starts:
+            return
+        self._done[work] = fraction
+        if self._clock() - self._starts[work] < _RESUMED_SECONDS:
+            self._resumed[work] = fraction
+
+    def left(self) -> str:
+        """The time that the rest of the run will take, in words; empty while too little has been seen to tell."""
+        seen = left = 0.0
+        for place, stage in enumerate(self._stages):
+            for work in stage.works:
+                share = stage.share / len(stage.works)
+                started = work in self._starts
+                done = self._done[work] if started and place == self._current else float(place < self._current)
+                left += share * (1 - done)
+                seen += share * (done - self._resumed.get(work, 0.0)) if started else 0.0
+        if not seen or seen < _LEAST_SHARE * sum(stage.share for stage in self._stages):
+            return ""
+        minutes = (self._clock() - self._began) * left / seen / 60
+        return f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
+
+
 class Advance(Protocol):
     """Call it when ``count`` more are done; ``fields`` are live figures to show beside, such as simulations/s."""
 
@@ -22,6 +99,10 @@ class Advance(Protocol):
 
 class Progress(Protocol):
     """Shows the progress of named pieces of work, which may be nested."""
+
+    def plan(self, stages: Sequence[Stage]) -> None:
+        """Announce the stages of the whole run; from then on progress says which one runs and how long is left."""
+        ...
 
     def track(self, name: str, total: int) -> AbstractContextManager[Advance]: ...
 
@@ -32,6 +113,9 @@ class Progress(Protocol):
 
 class QuietProgress:
     """Says nothing."""
+
+    def plan(self, stages: Sequence[Stage]) -> None:
+        pass
 
     def warn(self, sentence: str) -> None:
         pass
@@ -51,8 +135,14 @@ class RichProgress:
         """``console`` defaults to standard error, which leaves standard output to results."""
         self._console = console or Console(stderr=True)
         self._bars: Bars | None = None
+        self._course = Course(())
+
+    def plan(self, stages: Sequence[Stage]) -> None:
+        self._course = Course(stages)
 
     def track(self, name: str, total: int) -> AbstractContextManager[Advance]:
+        if line := self._course.start(name):
+            self._console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
         return self._bar(name, total) if self._console.is_terminal else self._lines(name, total)
 
     def warn(self, sentence: str) -> None:
@@ -67,10 +157,14 @@ class RichProgress:
             bars.start()
         task = bars.add_task(name, total=total, live="")
 
+        done, live = 0, ""
+
         def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
-            bars.advance(task, count)
-            if fields is not None:
-                bars.update(task, live=_join(fields))
+            nonlocal done, live
+            done += count
+            live = live if fields is None else _join(fields)
+            self._course.advance(name, done / max(total, 1))
+            bars.update(task, advance=count, live=self._with_time_left(live))
 
         try:
             yield advance
@@ -88,13 +182,14 @@ class RichProgress:
 
         def tell() -> None:
             seconds = time.monotonic() - started
-            line = f"{name} {done}/{total} {seconds:.0f} s {live}".rstrip()
+            line = f"{name} {done}/{total} {seconds:.0f} s {self._with_time_left(live)}".rstrip()
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
             nonlocal done, live, told
             done += count
             live = live if fields is None else _join(fields)
+            self._course.advance(name, done / max(total, 1))
             if time.monotonic() - told >= _PLAIN_SECONDS:
                 told = time.monotonic()
                 tell()
@@ -103,6 +198,10 @@ class RichProgress:
             yield advance
         finally:
             tell()
+
+    def _with_time_left(self, live: str) -> str:
+        left = self._course.left()
+        return "  ".join(each for each in (live, left and f"whole run: {left}") if each)
 
 
 def _bars(console: Console) -> Bars:

@@ -27,6 +27,7 @@ from torch import distributed
 from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
 from treeagent.run.metrics import Emit, Event
+from treeagent.run.recipes import find_accelerate_config
 from treeagent.types import NothingToLearn, UserError
 
 Work = Callable[[Any, Emit, bool], dict[str, Any]]
@@ -80,7 +81,7 @@ def launch(
 
 def _command(processes: int, accelerate_config: str | None, folder: Path) -> list[str]:
     if accelerate_config is not None:
-        how = [f"--config_file={accelerate_config}"]
+        how = [f"--config_file={find_accelerate_config(accelerate_config)}"]
     else:
         # "multi_gpu" means processes that torch starts, on a CPU too, where they communicate by gloo.
         how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
@@ -106,11 +107,9 @@ def check_accelerate_config(key: str, path: str, precision: str, *, on_cpu: bool
     Raises:
         UserError: it cannot.
     """
-    named = f"{key} {path}"
-    if not Path(path).is_file():
-        raise UserError(f"{named} is not a file: make it by accelerate config")
+    named, file = f"{key} {path}", find_accelerate_config(path)
     try:
-        asked = load_config_from_file(path)
+        asked = load_config_from_file(str(file))
     except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise UserError(
             f"{named} is not a configuration of accelerate ({error}): make it by accelerate config"

@@ -1,0 +1,72 @@
+"""The recipes that come with the package: settings to start from, found by name wherever the package is installed."""
+
+import difflib
+import re
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent.parent / "recipes"
+"""In a checkout a link to ``configs/`` at the repository's root; in an installed package a folder of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A file of settings that ``--config`` finds by ``name``."""
+
+    name: str
+    """Its path below ``configs/`` without the ending, such as "baselines/ppo"."""
+    path: Path
+    sentence: str
+    """What it is for: the first sentence of the file's opening comment."""
+
+
+class RecipeError(RuntimeError):
+    """A name that is neither a file nor a recipe: one sentence with near names."""
+
+
+def recipes() -> list[Recipe]:
+    """Every recipe of the package, sorted by name."""
+    paths = sorted(_FOLDER.rglob("*.toml"))
+    return [Recipe(_name(path), path, _first_sentence(path)) for path in paths]
+
+
+def find_recipe(name: str) -> Path:
+    """The file of settings that ``name`` means: a path of a file, or else the name of a recipe.
+
+    Raises:
+        RecipeError: there is neither such a file nor such a recipe.
+    """
+    return _find(name, ".toml", "config {} is neither a file nor a recipe: ")
+
+
+def find_accelerate_config(name: str) -> Path:
+    """The file of ``accelerate config`` that ``name`` means: a path of a file, or else a name such as "models/fsdp".
+
+    Raises:
+        RecipeError: there is neither.
+    """
+    return _find(name, ".yaml", "update.accelerate_config {} is neither a file nor one of the package's own: ")
+
+
+def _find(name: str, ending: str, refusal: str) -> Path:
+    if Path(name).is_file():
+        return Path(name)
+    found = {_name(path): path for path in sorted(_FOLDER.rglob(f"*{ending}"))}
+    bare = name.removesuffix(ending)
+    if bare in found:
+        return found[bare]
+    last = bare.rsplit("/", 1)[-1]
+    near = [each for each in found if each.rsplit("/", 1)[-1] == last] or difflib.get_close_matches(bare, found, 3)
+    guess = f"did you mean {' or '.join(near)}? " if near else f"the names are {', '.join(found)}; "
+    raise RecipeError(f"{refusal.format(repr(name))}{guess}treeagent recipes describes every recipe")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(_FOLDER).with_suffix("").as_posix()
+
+
+def _first_sentence(path: Path) -> str:
+    lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    text = " ".join(line.removeprefix("#").strip() for line in lines)
+    return re.split(r"(?<=\.) (?=[A-Z`])", text)[0].rstrip(".") + "."  # "et al. 2017" ends no sentence
