@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from treeagent.envs.shield import Shield
-from treeagent.generators.config import ModelConfig, RemoteConfig, RequestConfig, ServedModel, VllmConfig
+from treeagent.generators.config import LOCAL_SERVER, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.generators.grammar import Format
 from treeagent.learners.config import (
     Count,
@@ -420,12 +420,16 @@ class WorldTraining(PretrainingConfig):
     is faster for rows of up to about 400 tokens."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class TeacherConfig(ServedModel):
+@dataclass(frozen=True, config=_STRICT)
+class TeacherConfig:
     """A model on a server that explains real steps, for the world model to learn to reason so."""
 
     model: str
     """Name that the server gives the teacher."""
+    url: str = LOCAL_SERVER
+    """Root of the OpenAI-compatible API of the teacher's server; its key is read from ``OPENAI_API_KEY``."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 256
+    """Most tokens of one explanation by the teacher, thinking included where the server counts it."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -622,8 +626,9 @@ class Setting(NamedTuple):
     """Dotted, such as ``search.candidates``."""
     type: Any
     """Its annotation."""
+    has_default: bool
     default: Any
-    """``MISSING`` where it must be given."""
+    """Its value where none is given; None where it has no default."""
     text: str
     """What it does, in one or two sentences."""
 
@@ -635,17 +640,17 @@ def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[Setti
         key = f"{prefix}{field.name}"
         table = next((each for each in (types[field.name], *get_args(types[field.name])) if is_dataclass(each)), None)
         if table is None:
-            yield Setting(key, types[field.name], _default(field), texts.get(field.name, ""))
+            yield Setting(key, types[field.name], *_default(field), texts.get(field.name, ""))
         else:
             yield from known_settings(table, f"{key}.")
 
 
-def _default(field: "DataclassField[Any]") -> Any:
-    """A pydantic ``Field(default_factory=...)`` stands in the place of a default."""
-    default = getattr(field.default, "default_factory", None) or field.default_factory
-    if default is not MISSING and default is not None:
-        return default()
-    return field.default
+def _default(field: "DataclassField[Any]") -> tuple[bool, Any]:
+    """Whether there is one, and which; a pydantic ``Field(default_factory=...)`` stands in the place of a default."""
+    make = getattr(field.default, "default_factory", None)
+    if make is not None:
+        return True, make()
+    return (False, None) if field.default is MISSING else (True, field.default)
 
 
 def _attribute_docstrings(section: type) -> dict[str, str]:

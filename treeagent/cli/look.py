@@ -59,3 +59,28 @@ def show(
         show_task(run, task_id, Console(), depth=depth, graph=graph)
     else:
         show_run(run, Console())
+
+
+@app.command()
+def settings(
+    section: Annotated[
+        str,
+        typer.Argument(metavar="[SECTION]", help="Print this section only, such as update.dpo.", show_default=False),
+    ] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/settings.md.")] = False,
+) -> None:
+    """List the settings: key, type, default and what each does.
+
+    Example: treeagent settings search
+    """
+    from rich.table import Column, Table
+
+    from treeagent.report.settings import settings_markdown, settings_rows
+
+    if markdown:
+        typer.echo(settings_markdown(), nl=False)
+        return
+    table = Table(Column("key", no_wrap=True), "type", "default", "what it does", box=None, pad_edge=False)
+    for row in settings_rows(section):
+        table.add_row(*(word.replace("`", "").replace("[", r"\[") for word in row))
+    Console().print(table)

@@ -8,6 +8,9 @@ from pydantic.dataclasses import dataclass
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 """Number format of weights; "auto" takes the checkpoint's own."""
 
+LOCAL_SERVER = "http://localhost:8000/v1"
+"""Where vLLM serves by default."""
+
 LORA_SCALE = 2.0
 """alpha / rank, by which an adapter's output is multiplied: the usual choice, under which ``rank`` may change without a
 new learning rate."""
@@ -53,32 +56,26 @@ class ScratchConfig(ScratchSizes):
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class ServedModel:
-    """What a model on a server shares with one in this process."""
-
-    url: str = "http://localhost:8000/v1"
-    """Root of the server's OpenAI-compatible API, for ``generator`` "remote"; its key is read from
-    ``OPENAI_API_KEY``."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 256
-    """Most tokens of one answer; on a server that counts them, those of the model's thinking included."""
-
-
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class ModelConfig(ServedModel):
+class ModelConfig:
     """A language model: where its weights come from, what samples from it, and how it is adapted."""
 
     model: str | None = None
     """A model's folder or its name on the Hugging Face hub; on a server, the name that the server gives it. Unset means
     that a small model is trained from scratch."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Sampling temperature of the model; 0 samples greedily."""
     generator: Literal["local", "vllm", "remote"] = "local"
     """What samples: "local" is transformers in this process, "vllm" an engine in this process, "remote" a server.
     Training always uses transformers."""
+    url: str = LOCAL_SERVER
+    """Root of the server's OpenAI-compatible API, for ``generator`` "remote"; its key is read from
+    ``OPENAI_API_KEY``."""
     dtype: DType = "auto"
     """Number format of the weights that sample in this process; "auto" takes the checkpoint's own."""
     device_map: str | None = None
     """Device of the weights, such as "cuda" or "auto", as transformers names it; unset means the CPU."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Sampling temperature of the model; 0 samples greedily."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 256
+    """Most tokens of one answer."""
     lora: LoraConfig | None = None
     """Trains a low-rank adapter in place of the model's own weights."""
     scratch: ScratchSizes = Field(default_factory=ScratchSizes)
@@ -106,7 +103,7 @@ class RequestConfig:
 class RemoteConfig(RequestConfig):
     """One model server, and how requests to it are made."""
 
-    url: str = "http://localhost:8000/v1"
+    url: str = LOCAL_SERVER
     """Root of the server's OpenAI-compatible API."""
 
 

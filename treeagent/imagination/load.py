@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, load_checkpoint, load_tokenizer
-from treeagent.config import RunConfig, TeacherConfig, load_config
+from treeagent.config import RunConfig, TeacherConfig, WorldConfig, load_config
 from treeagent.envs.base import Env
 from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import DType, ServedModel
+from treeagent.generators.config import DType
 from treeagent.generators.local import LocalGenerator
 from treeagent.run.folder import Run
 from treeagent.types import ToolCall, UserError, derive_seed
@@ -236,7 +236,9 @@ def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
     return _served(config, "world.teacher", settings.model, settings, 0.0)
 
 
-def _served(config: RunConfig, section: str, model: str, settings: ServedModel, temperature: float) -> "RemoteWriter":
+def _served(
+    config: RunConfig, section: str, model: str, settings: TeacherConfig | WorldConfig, temperature: float
+) -> "RemoteWriter":
     from treeagent.generators.remote import RemoteChat
     from treeagent.world_model.remote import RemoteWriter
 

@@ -1,0 +1,83 @@
+"""Every setting as a table: key, type, default and what it does."""
+
+import json
+from collections.abc import Iterator
+from itertools import groupby
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from treeagent.config import Setting, known_settings
+from treeagent.types import UserError
+
+_PLAIN = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_BOUNDS = {"gt": "> {}", "ge": "≥ {}", "lt": "< {}", "le": "≤ {}"}
+
+
+class Row(NamedTuple):
+    """One line of the table, in words."""
+
+    key: str
+    type: str
+    default: str
+    text: str
+
+
+def settings_rows(section: str = "") -> list[Row]:
+    """The settings in a section such as ``update.dpo``, or all.
+
+    Raises:
+        UserError: there is no such section.
+    """
+    rows = [
+        Row(one.key, type_in_words(one.type), _default_in_words(one), one.text)
+        for one in known_settings()
+        if not section or f"{one.key}.".startswith(f"{section}.")
+    ]
+    if not rows:
+        sections = dict.fromkeys(one.key.partition(".")[0] for one in known_settings())
+        raise UserError(f"{section} is no section of settings: name one of {', '.join(sections)}")
+    return rows
+
+
+def settings_markdown() -> str:
+    """All settings, a table for each section."""
+    return "\n".join(_sections())
+
+
+def _sections() -> Iterator[str]:
+    for section, rows in groupby(settings_rows(), key=lambda row: row.key.partition(".")[0] if "." in row.key else ""):
+        yield f"## [{section}]\n" if section else "## The run\n"
+        yield "| key | type | default | what it does |\n|---|---|---|---|"
+        for row in rows:
+            text = row.text.replace("``", "`").replace("|", r"\|")
+            yield f"| `{row.key}` | {row.type} | {row.default} | {text} |"
+        yield ""
+
+
+def type_in_words(annotation: Any) -> str:
+    """An annotation as someone who writes TOML would say it: ``int`` is "integer"; ``None`` is left out."""
+    origin, members = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        bounds = [
+            pattern.format(getattr(bound, name))
+            for field in members[1:]
+            for bound in getattr(field, "metadata", ())
+            for name, pattern in _BOUNDS.items()
+            if getattr(bound, name, None) is not None
+        ]
+        return " ".join([type_in_words(members[0]), ", ".join(bounds)]).strip()
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(type_in_words(each) for each in members if each is not NoneType))
+    if origin is Literal:
+        return ", ".join(f"`{each}`" for each in members)
+    if origin is tuple:
+        if members[-1] is ...:
+            return f"list of {type_in_words(members[0])}"
+        return f"[{', '.join(map(type_in_words, members))}]"
+    return "table" if origin is dict else _PLAIN[annotation]
+
+
+def _default_in_words(setting: Setting) -> str:
+    if not setting.has_default:
+        return "must be given"
+    return "unset" if setting.default is None else f"`{json.dumps(setting.default)}`"
