@@ -20,7 +20,7 @@ parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="f
 arguments = parser.parse_args()
 torch.set_num_threads(1)
 run = arguments.run
-trees = [t for _, t in zip(range(60), read_as(from_record, run / "trees", "collect"), strict=False)]
+trees = [t for _, t in zip(range(60), read_as(from_record, run / "trees", "collect"), strict=True)]
 ck = load_checkpoint(run / "checkpoints" / "warm")
 pairs = []
 stored = []
@@ -30,7 +30,7 @@ for t in trees:
             pairs.append((t.prompt_ids(path), e.action.token_ids))
             stored.append(e.action.logprobs)
 got = token_logprobs(ck.model, pairs, 0.7)
-d = max(abs(a - b) for x, y in zip(got, stored, strict=False) for a, b in zip(x, y, strict=False))
+d = max(abs(a - b) for x, y in zip(got, stored, strict=True) for a, b in zip(x, y, strict=True))
 print(len(pairs), "actions; max |stored - recomputed| at T=.7:", d)
 rows = [r for t in trees for r in advantage_rows(t, advantages([t], AdvantageConfig()))]
 got = token_logprobs(ck.model, [(r.prompt_ids, r.completion_ids) for r in rows], 0.7)
@@ -39,7 +39,7 @@ print(
     len(rows),
     "max diff on trained tokens",
     max(
-        abs(a - b) for g, r in zip(got, rows, strict=False) for a, b, m in zip(g, r.logprobs, r.mask, strict=False) if m
+        abs(a - b) for g, r in zip(got, rows, strict=True) for a, b, m in zip(g, r.logprobs, r.mask, strict=True) if m
     ),
 )
 tok = sum(sum(r.mask) for r in rows)

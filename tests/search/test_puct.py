@@ -124,8 +124,8 @@ def test_priors_decide_before_the_first_visit() -> None:
 def test_first_play_value_is_the_siblings_mean_less_a_reduction() -> None:
     tried = [Edge(act("a"), 0.5, visits=3, value_sum=3.0), Edge(act("b"), 0.3, visits=1, value_sum=0.0)]
     untried = Edge(act("c"), 0.2)
-    assert first_play_value(node(*tried, untried), ValueRange(0.0, 1.5), 0.1) == pytest.approx(0.4)  # 3/4/1.5 - 0.1
-    assert first_play_value(node(untried, value=0.6), ValueRange(0.0, 1.5), 0.1) == pytest.approx(0.3)
+    assert first_play_value(node(*tried, untried), ValueRange(0.0, 1.5)) == pytest.approx(0.4)  # 3/4/1.5 - 0.1
+    assert first_play_value(node(untried, value=0.6), ValueRange(0.0, 1.5)) == pytest.approx(0.3)
 
 
 def test_min_max_normalisation() -> None:

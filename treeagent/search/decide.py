@@ -1,4 +1,4 @@
-"""From a grown tree to the actions to take."""
+"""From a finished search to the actions to take."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -15,21 +15,24 @@ def best_path(
 ) -> list[Edge]:
     """The expanded edges to take from the root.
 
-    ``visits`` follows the most visited child, ``value`` the one of highest Q, ``leaf`` goes to the ended node of
-    highest G + λ log π(path) (in a deterministic dynamics the return G is already in hand; where it is withheld, V
-    stands for it), of equals to the likeliest and then the nearest; to one that a limit cut off only where the task is
-    over at none; or it falls back to ``visits`` where no simulation reached an end of known worth. ``gumbel`` takes
-    what a Gumbel search under ``config`` has settled on at the root, and the action of highest improved policy below
-    it. The path may stop at a node that has not ended: the caller plays on from there.
+    The path may stop at a node that has not ended; the caller plays on from there.
 
     Args:
-        likelihood_weight: λ, reward units a nat. Of policies that may not stray from π by more than a bound on their
-            KL divergence, π exp(V/λ) is the best (Korbak et al. 2022, equation 3); this is its mode. It guards against
-            a value that believes what the agent says on a path which the agent itself finds unlikely.
+        decision: how to choose.
+            "leaf" goes to the end with the greatest G + λ log π(path), where V stands for a withheld reward; of equal
+            ends, to the likeliest, then to the nearest. Ends at a limit count only where no path ended the task.
+            Without any end it is "visits".
+            "visits" follows the most visited child at every step.
+            "value" follows the child of greatest Q.
+            "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, and below it the
+            action of greatest probability in the improved policy.
+        likelihood_weight: λ, in reward units a nat. Among policies within a bound on their KL divergence from π,
+            π exp(V/λ) is the best (Korbak et al. 2022, equation 3), and this is its mode. It guards against paths that
+            V overrates and that the agent itself finds unlikely.
     """
     if decision == "leaf":
         ends = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
-        # What V hopes for beyond a limit nobody collects.
+        # A path cut off by a limit has earned only its rewards; V(s) beyond the limit would never be collected.
         ended = [path for path, node in ends if node.terminated] or [path for path, _ in ends]
         if ended:
 
@@ -47,7 +50,7 @@ def best_path(
 
 
 def most_visited_path(tree: Tree) -> list[Edge]:
-    """The most visited child at every step; where lookahead grew the tree, these are the steps that it took."""
+    """The most visited child at every step; in a tree grown by lookahead, the actions that it took."""
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
@@ -57,7 +60,7 @@ def most_visited_path(tree: Tree) -> list[Edge]:
 
 
 def by_visits(edge: Edge) -> tuple[float, float, float]:
-    """Ties go to the higher Q, then to the higher prior."""
+    """Sort key of edges by visits; of equal edges the greater Q wins, then the greater prior."""
     return edge.visits, edge.value, edge.prior
 
 
@@ -71,7 +74,7 @@ def _choose(tree: Tree, node: Node, decision: Decision, config: SearchConfig) ->
     if decision == "value":
         return max(tried, key=_by_value)
     most = max(edge.visits for edge in tried)
-    # Search leaves a subtree in which nothing is left to find, however good it is: few visits say nothing there.
+    # Search leaves an exhausted subtree however good it is, so that few visits do not mean a low value there.
     return max((edge for edge in tried if edge.visits == most or known(edge)), key=_by_value)
 
 

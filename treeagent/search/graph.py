@@ -1,7 +1,6 @@
 """A tree as a networkx graph, and as the files that graph tools read: GraphML, Graphviz DOT and node-link JSON.
 
-For looking at a tree and for graph algorithms. The search itself knows no networkx, and nothing here reads back: what
-keeps a tree whole is its record.
+For drawings and graph algorithms. A graph cannot be turned back into a tree; use its record (``record.py``) for that.
 """
 
 import json
@@ -20,7 +19,7 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, UserError
 
 _CONTROL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML cannot hold, or reads back as something else (a carriage return), or a terminal would obey."""
+"""Characters that XML cannot hold or would change (a carriage return), or that would control a terminal."""
 _WIDTH = 44
 """Characters in a line of a drawn label."""
 _LINES = 8
@@ -87,7 +86,7 @@ def to_json(tree: Tree) -> str:
 
 
 def write_graph(tree: Tree, path: Path) -> None:
-    """Write the tree in the form that the name's ending tells.
+    """Write the tree in the format of the path's suffix: .graphml, .dot or .json.
 
     Raises:
         UserError: another ending, or the file cannot be written.

@@ -1,4 +1,7 @@
-"""The search tree: N, W, P, V and r on nodes and edges, nothing else."""
+"""The search tree. A node is a state with V(s); an edge is an action with P, N, W and r, as in AlphaZero.
+
+Statistics stand on edges, not on nodes: Q(s,a) = W/N belongs to an action at a state, and N(s) is a sum over edges.
+"""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -9,31 +12,32 @@ from treeagent.types import Action, Origin, State, Task
 
 @dataclass(slots=True)
 class Budget:
-    """What a search has spent, and how far its imagination kept its word."""
+    """What a search has spent, and how often its world model was unsure or wrong."""
 
     simulations: int = 0
     environment_steps: int = 0
-    """Replayed steps included."""
+    """Steps of the environment, replayed steps included."""
     imagined_steps: int = 0
-    """Answers of a world model in place of the environment's."""
+    """Steps of a world model in place of the environment."""
     unreadable: int = 0
-    """Imagined steps whose answer could not be read."""
+    """Imagined steps for which the world model's answer could not be parsed."""
     doubted: int = 0
-    """Imagined ends that the world model was not sure enough of."""
+    """Imagined ends of the episode of which the world model was not sure enough."""
     claims: int = 0
-    """Successes that imagination promised and that were replayed in the environment."""
+    """Imagined successes that were replayed in the environment."""
     claims_kept: int = 0
-    """Those that succeeded there too."""
+    """Replayed successes that were successes in the environment, too."""
     generated_tokens: int = 0
-    """Every sampled token of every candidate, those merged away included."""
+    """Sampled tokens of all candidates, those of merged duplicates included."""
     proposals: int = 0
-    """States at which the policy was asked for candidates."""
+    """States at which the policy proposed candidates."""
     estimates: int = 0
-    """States at which V(s) was asked for."""
+    """States at which V(s) was estimated."""
     seconds: float = 0.0
-    """Wall time; that of a batch is shared equally among its trees."""
+    """Wall time in seconds; the trees of a batch share its time equally."""
 
     def add(self, other: "Budget") -> None:
+        """Add what another search has spent."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -44,20 +48,20 @@ class Edge:
 
     action: Action
     prior: float
-    """P(s,a), over siblings; sums to 1."""
+    """P(s,a); the priors of siblings sum to 1."""
     visits: int = 0
     """N(s,a)."""
     value_sum: float = 0.0
-    """W(s,a), of returns from this edge on."""
+    """W(s,a): the sum of the returns of all visits, each counted from this edge on."""
     reward: float | None = 0.0
-    """r(s,a); None where the verifier's word is withheld."""
+    """r(s,a); None where it is withheld, as at evaluation."""
     child: "Node | None" = None
     process: float = 0.0
     """Process reward of this step."""
     critic: float | None = None
-    """Q_critic(s,a), the AI feedback on this action; None where no critic was asked."""
+    """Q_critic(s,a), the critic's score of this action; None where there was no critic."""
     in_flight: int = 0
-    """O(s,a): simulations that have passed here and are not backed up yet."""
+    """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
 
     @property
     def value(self) -> float:
@@ -65,44 +69,47 @@ class Edge:
         return self.value_sum / self.visits if self.visits else 0.0
 
     def with_critic(self, value: float, weight: float, critic: float | None = None) -> float:
-        """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), ``weight`` being 1 - α and ``value`` Q_search;
-        ``value`` alone where no critic was asked. ``critic`` is its score on another scale, if ``value`` is on one."""
+        """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), where ``value`` is Q_search and ``weight`` is 1 - α.
+
+        Without a critic's score it is ``value`` alone. Where ``value`` is normalised, ``critic`` is too.
+        """
         if self.critic is None:
             return value
         return (1 - weight) * value + weight * (self.critic if critic is None else critic)
 
     @property
     def thought(self) -> bool:
-        """Half a turn, which takes no step of the dynamics, where think and action are nodes of their own."""
+        """Whether this is a thought alone, whose action is an edge further down (granularity "split")."""
         return not (self.action.call or self.action.error)
 
     @property
     def exhausted(self) -> bool:
-        """Nothing new can be found beyond this edge."""
+        """Whether nothing new can be found beyond this edge."""
         return self.child is not None and self.child.exhausted
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A state, evaluated once."""
+    """A state, with V(s) as estimated once, when the node was made."""
 
     state: State
     value: float = 0.0
-    """V(s), as estimated when the node was made; at a terminal node the estimate of its outcome."""
+    """V(s) in reward units; at the end of a task, the estimate of its outcome."""
     context_ids: tuple[int, ...] = ()
-    """Tokens that this state adds to the prompt after the action that led here; filled when it is first evaluated."""
+    """Tokens that this state adds to the prompt after the action that led here; filled at its first evaluation."""
     left_out: tuple[int, ...] = ()
-    """Places in the conversation of the observations that are left out from here on. Where there are any, the prompt
-    starts anew: ``context_ids`` are all of it."""
+    """Indices of the messages whose observations are left out of the prompt from here on. If there are any, the prompt
+    starts anew here, and ``context_ids`` hold all of it."""
     terminated: bool = False
     truncated: bool = False
     origin: Origin = "real"
     invalid: bool = False
     """The action that led here was malformed or refused."""
     unknown: bool = False
-    """The dynamics could not tell what follows: a dead end of which nothing is known."""
+    """The dynamics could not predict what follows. Such a node is a dead end without a value."""
     edges: list[Edge] = field(default_factory=list["Edge"])
     exhausted: bool = False
+    """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below."""
 
     @property
     def visits(self) -> int:
@@ -119,8 +126,10 @@ class Node:
         return sum([edge.visits + edge.in_flight for edge in self.edges])
 
     def leaf_value(self, reward: float | None) -> float:
-        """What a leaf adds to the ``reward`` that led to it: V(s), but nothing after a known end. A truncated leaf
-        keeps its estimate, and so does an end whose reward is withheld."""
+        """What a leaf adds to a return beside the ``reward`` that led to it: V(s), but 0 after an end of known reward.
+
+        A truncated leaf adds V(s), because the task would have gone on; so does an end whose reward is withheld.
+        """
         return 0.0 if self.terminated and reward is not None else self.value
 
 
@@ -130,12 +139,12 @@ class Tree:
 
     task: Task
     seed: int
-    root: Node = field(repr=False)  # asyncio.run takes the repr of its result for a message that nobody sees
+    root: Node = field(repr=False)  # asyncio.run takes the repr of its result, which would walk the whole tree
     budget: Budget = field(default_factory=Budget)
     error: str = ""
-    """Why the search of this task broke off; the tree up to there stays valid data."""
+    """Why the search of this task stopped early; the tree up to there is valid data. Empty if it did not."""
     discount: float = 1.0
-    """γ of the returns in it."""
+    """γ of the returns in this tree, per step."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
         """Every node with the edges that lead to it, parents first, siblings in order."""
@@ -147,19 +156,19 @@ class Tree:
 
     @property
     def text_only(self) -> bool:
-        """Whether an action came without token ids, from a server that gives none: it cannot be trained on."""
+        """Whether some action has no token ids, because its server returns none. Such a tree cannot be trained on."""
         return any(not edge.action.token_ids for node in self.nodes() for edge in node.edges)
 
     def may_prefer(self, edge: Edge) -> bool:
-        """Whether an expanded action may be preferred to others. Where imagined paths were replayed, of which the real
-        root tells, one that was not replayed is there to be compared with."""
+        """Whether an expanded action may be the preferred one of a pair. In a tree whose imagined paths were replayed
+        (its root is real), only replayed actions may; the others serve as the rejected side."""
         return self.root.origin == "imagined" or path_origin([edge]) == "real"
 
     def nodes(self) -> Iterator[Node]:
         return (node for _, node in self.walk())
 
     def prompt_ids(self, path: Sequence[Edge]) -> tuple[int, ...]:
-        """All tokens that the policy reads at the end of ``path``, exactly as it read and sampled them."""
+        """All tokens of the policy's prompt at the end of ``path``, exactly as it read and sampled them."""
         *_, (start, edges) = self.segments(path)
         ids = list(start.context_ids)
         for edge in edges:
@@ -169,8 +178,8 @@ class Tree:
         return tuple(ids)
 
     def segments(self, path: Sequence[Edge]) -> Iterator[tuple[Node, Sequence[Edge]]]:
-        """A path, cut where the prompt starts anew: each part's first node, whose context is its whole prompt, and the
-        edges taken behind that prompt, the last of which leads to the next part's first node."""
+        """``path`` in parts, cut where the prompt starts anew. Each part is its first node, whose context is a whole
+        prompt, and the edges that follow it; the last edge leads to the first node of the next part."""
         start, edges = self.root, list[Edge]()
         for edge in path:
             edges.append(edge)
@@ -181,17 +190,17 @@ class Tree:
 
 
 def succeeds(path: Sequence[Edge]) -> bool:
-    """Whether the rewards of a path to an end of the task sum to 1, the verifier's full marks, however long it took."""
+    """Whether the undiscounted rewards of a path to an end of the task sum to at least 1, which is full success."""
     return reaches(path_return(path), 1.0)
 
 
 def reaches(total: float, wanted: float) -> bool:
-    """Whether rewards add up to ``wanted``, but for rounding: ten of 0.1 are 1."""
+    """Whether ``total`` is at least ``wanted``, up to rounding: ten rewards of 0.1 reach 1."""
     return total >= wanted - 1e-9
 
 
 def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
-    """G = Σ_t γ^t r_t along a path of expanded edges, closed by the leaf's value."""
+    """G = Σ_t γ^t r_t + γ^T V(s_T) along a path of T expanded edges; V(s_T) as ``Node.leaf_value`` gives it."""
     last = path[-1].child
     total = last.leaf_value(path[-1].reward) if last is not None else 0.0
     for edge in reversed(path):
@@ -200,17 +209,17 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
 
 
 def path_origin(path: Sequence[Edge]) -> Origin:
-    """Imagined, where a step leads to what nobody has seen."""
+    """'imagined' if a step of the path was played by a world model, else 'real'."""
     return "imagined" if any(edge.child is not None and edge.child.origin == "imagined" for edge in path) else "real"
 
 
 def path_logprob(path: Sequence[Edge]) -> float:
-    """log π of the path's actions, in nats, as sampled; 0 of one whose tokens nobody told."""
+    """Σ log π of the path's actions in nats, as sampled; an action without tokens adds 0."""
     return sum(edge.action.logprob for edge in path)
 
 
 def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
-    """Paths to an end of the task: its last word, not a limit."""
+    """All paths to an end of the task; those cut off by a limit are not among them."""
     return (path for path, node in tree.walk() if path and node.terminated)
 
 
@@ -226,6 +235,6 @@ def accuracy(tree: Tree) -> float:
 
 
 def return_spread(tree: Tree) -> float:
-    """Standard deviation of the returns of finished paths: 0 where all went equally, and nothing can be compared."""
+    """Standard deviation of the returns of finished paths; 0 where all are equal."""
     returns = [path_return(path, tree.discount) for path in finished_paths(tree)]
     return statistics.pstdev(returns) if returns else 0.0

@@ -14,7 +14,7 @@ from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 FORMAT = 3
 Record = dict[str, Any]
 
-# Fields kept as they are: another plain field of one of these classes is one more name here.
+# Fields that are written unchanged. A new plain field of one of these classes needs one more name here.
 TREE_FIELDS = ("seed", "error", "discount")
 NODE_FIELDS = ("value", "terminated", "truncated", "origin", "invalid", "unknown", "exhausted")
 EDGE_FIELDS = ("prior", "visits", "value_sum", "reward", "process", "critic")
@@ -71,7 +71,7 @@ def from_record(record: Mapping[str, Any]) -> Tree:
 
 
 def check_format(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record itself, for those who read it as it is.
+    """Check the format of a record and return the record.
 
     Raises:
         UserError: the record has another format.

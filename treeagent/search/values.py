@@ -1,7 +1,7 @@
-"""What a leaf is worth: the policy played on from there, and several values weighed against each other.
+"""Values of leaves that need no value head: rollouts of the policy, and a weighted mean of several values.
 
-The reward of a known end comes first, always. What else a leaf is worth is what search is given as its ``Value``: a
-value head, a language model that is asked for V(s), where there is neither a ``RolloutValue``, or a ``MixedValue``.
+A search takes any ``Value``: a value head, a language model that scores states, a ``RolloutValue`` or a ``MixedValue``.
+At an end of known reward, no value is used.
 """
 
 import asyncio
@@ -31,25 +31,25 @@ class RolloutValue:
     The draws of a rollout follow from ``seed``, the task and the texts of the state's messages: equal states give
     equal rollouts, in whatever tree and batch they are asked for. A rollout that stops short of a known end, at a
     limit, a withheld reward, a prompt too long to be read or a failing environment, is worth what it was paid so far
-    and ``value`` of where it stands. Of a failed environment the estimate's ``error`` tells, too.
+    and ``value`` of where it stands. If the environment failed, the estimate's ``error`` says why.
     """
 
     policy: Policy
     dynamics: Dynamics
-    """Its steps are paid for by the tree that asks."""
+    """Its steps count in the budget of the tree that the state belongs to."""
     _: KW_ONLY
     max_steps: int
-    """Most steps of a rollout."""
+    """A rollout takes at most this many steps."""
     count: int = 1
-    """Rollouts from each state."""
+    """Number of rollouts from each state."""
     discount: float = 1.0
-    """γ, per step; the search's."""
+    """γ, per step; give the search's."""
     value: Value | None = None
-    """What follows a rollout that stopped short; without it, nothing."""
+    """Estimates what follows a rollout that stopped early; without it, 0."""
     step_seconds: float | None = None
-    """Wall time after which a step of a dynamics that waits is given up, as in ``SearchConfig``."""
+    """A step that takes more than this many seconds fails, as in ``SearchConfig``."""
     seed: int = 0
-    """Of the draws; the run's."""
+    """Seed of the rollouts; give the run's."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_steps", self.max_steps), ("count", self.count)):
@@ -93,7 +93,7 @@ class RolloutValue:
             if isinstance(transition, str):
                 rollout.stopped, rollout.error = True, transition
                 continue
-            if transition.error:  # nobody can tell what follows: it stops where it stands
+            if transition.error:  # the dynamics cannot predict what follows, so that the rollout stops here
                 rollout.stopped = True
                 rollout.environment_steps += transition.cost
                 continue
@@ -105,7 +105,7 @@ class RolloutValue:
             rollout.take(transition, self.discount)
 
     async def _step(self, state: State, action: Action) -> Transition | str:
-        """What the step leads to, or why the environment failed."""
+        """The transition, or the reason why the environment failed."""
         try:
             async with asyncio.timeout(self.step_seconds):
                 transition = await self.dynamics.step(state, action)
@@ -125,7 +125,7 @@ class RolloutValue:
 
 @dataclass(slots=True)
 class _Rollout:
-    """One playing out, as far as it has come."""
+    """The state of one rollout."""
 
     state: State
     seed: int
@@ -191,7 +191,7 @@ class MixedValue:
             raise UserError(f"the weights {tuple(self.weights)} of values must sum to 1, none of them below 0")
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """Costs are summed; the first error, if any, is told."""
+        """The mixed estimates. Their costs are summed, and the first error is kept."""
         told = [await value.estimate(states) for value in self.values]
         return [self._mix(of_state) for of_state in zip(*told, strict=True)]
 
