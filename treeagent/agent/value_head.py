@@ -19,8 +19,8 @@ FOLDER = "value_head"
 
 
 class ValueHead(nn.Module):
-    """A value head V(s) = low + (high - low) σ(w₂ · tanh(W₁ h + b₁) + b₂), h being the policy's last hidden state at the
-    state's last token. The last layer starts at zero, so V starts in the middle of the range."""
+    """The value V(s) = low + (high - low) σ(w₂ · tanh(W₁ h + b₁) + b₂), h being the policy's last hidden state at
+    the state's last token. The last layer starts at zero, so V starts in the middle of the range."""
 
     def __init__(self, hidden_size: int, reward_range: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> None:
         """Args:

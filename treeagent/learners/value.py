@@ -151,7 +151,7 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
     tasks = sorted({row.task_id for row in rows})
     if len(tasks) < 2:
         raise NothingToLearn(
-            f"the token rows (treeagent.views.value_rows) carry value targets of {len(tasks)} task(s), and fitting needs two or "
+            f"the token rows (views.value_rows) carry value targets of {len(tasks)} task(s), and fitting needs two or "
             "more, one of them held out: collect trees of more tasks"
         )
     random.Random(config.seed).shuffle(tasks)

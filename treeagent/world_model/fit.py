@@ -16,7 +16,7 @@ from treeagent.world_model.wording import Wording
 
 
 class AnswerRow(NamedTuple):
-    """The first three fields of a ``TokenRow`` of ``treeagent.targets``, which the layers above make of it."""
+    """The first three fields of a ``TokenRow`` of ``treeagent.views``, which the layers above make of it."""
 
     task_id: str
     token_ids: tuple[int, ...]
