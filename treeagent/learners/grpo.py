@@ -41,8 +41,9 @@ def train_grpo(
     without any masked token are left out.
 
     Metrics, means over the steps since the last row: ``loss`` (advantage units); ``entropy`` (nats a token); ``kl``
-    (nats a token, if ``config.beta`` is set); ``clip_ratio/*`` (share of tokens that are clipped); ``grad_norm``
-    (before clipping).
+    (nats a token, if ``config.beta`` is set); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of tokens that are
+    clipped); ``policy_loss`` (``loss`` before the entropy bonus, if that is set); ``anchor`` (nats a token, if
+    ``config.anchor`` is set); ``grad_norm`` (before clipping).
 
     Args:
         model: the policy to train.
