@@ -58,7 +58,6 @@ def main(run: str, out: str, name: str = "", *, max_steps: int = 100) -> None:
         max_steps=max_steps,
         per_device_train_batch_size=8,
         learning_rate=1e-4,
-        gradient_checkpointing=None,  # this name is deprecated, but TRL's own default sets it
         bf16=torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
         report_to="none",
