@@ -209,7 +209,7 @@ def test_a_state_is_ranked_the_same_alone_and_among_others(mode: Mode) -> None:
     assert len({tuple(scores) for scores in together}) > 3
 
 
-def test_a_liking_for_the_first_place_cancels_out() -> None:
+def test_position_bias_cancels_in_both_orders() -> None:
     actions = takes(*THINGS[:4])
     [fair] = rank(LMCritic(FirstLetter(), chat()), (state(), actions))
     [unfair] = rank(LMCritic(FirstLetter(), chat(), both_orders=False), (state(), actions))
@@ -253,7 +253,7 @@ def test_a_turn_that_has_begun_is_shown_whole() -> None:
     assert text.startswith("<|user|>buy number 0 in a shop\n\nThese are the candidates")
 
 
-def test_what_outgrows_the_context_stays_even() -> None:
+def test_candidates_beyond_the_context_share_the_mean_score() -> None:
     """Too long at once, then after one question: the best has 1, and the others share the mean of 1/2 and 0."""
     critic, actions = LMCritic(Scorer(model()), chat()), takes(*THINGS[:3])
     long, fits = state(page="a shop " * 400), state()

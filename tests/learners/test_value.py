@@ -18,7 +18,7 @@ def told_rows(count: int) -> list[TokenRow]:
                     value_targets=(float(number % 2),)) for number, row in enumerate(token_rows(count))]  # fmt: skip
 
 
-def test_fits_what_can_be_told_and_leaves_the_policy_alone(model: LlamaForCausalLM) -> None:
+def test_the_head_fits_separable_targets_and_the_policy_is_unchanged(model: LlamaForCausalLM) -> None:
     head, before = ValueHead(HIDDEN), weights(model)
     epochs: list[float] = []
     result = fit_value(model, head, told_rows(80), ValueConfig(), on_metrics=lambda row: epochs.append(row["epoch"]))
@@ -30,7 +30,7 @@ def test_fits_what_can_be_told_and_leaves_the_policy_alone(model: LlamaForCausal
     assert epochs == [float(epoch) for epoch in range(1, result.epochs + 1)]
 
 
-def test_a_head_that_only_gets_worse_is_not_kept(model: LlamaForCausalLM) -> None:
+def test_the_initial_head_is_kept_if_no_epoch_improves_on_it(model: LlamaForCausalLM) -> None:
     shuffled = [replace(row, value_targets=(float(number // 2 % 2),) * 2) for number, row in enumerate(token_rows(20))]
     result = fit_value(model, head := ValueHead(HIDDEN), shuffled, ValueConfig(learning_rate=10.0, patience=2))
     assert result.held_out_loss <= 0.6932  # what the initial head has

@@ -53,7 +53,7 @@ def end_of(name: str, reward: float) -> Edge:
     return edge(name, (50,), 1, reward, node((60,), end="terminated"), reward)
 
 
-def test_sibling_values_by_hand() -> None:
+def test_q_minus_sibling_mean_by_hand() -> None:
     """Baseline at the root 3.5 / 7 = 1/2, below A 2 / 3; B1 has no sibling."""
     scored = by_name(hand_tree(), AdvantageConfig())
     assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A1": 1 / 3, "A2": -1 / 6})
@@ -62,7 +62,7 @@ def test_sibling_values_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", COMPARING)
-def test_what_was_not_replayed_is_not_reinforced(kind: Kind) -> None:
+def test_imagined_actions_that_were_not_replayed_get_no_positive_advantage(kind: Kind) -> None:
     """Three ends worth 1, 0.8 and 0.2, the first one replayed: the second is better than the mean by nobody's word."""
     tree = ends(("A", 1.0), ("B", 0.8), ("C", 0.2))
     taken_at_its_word = by_name(tree, of(kind))
@@ -73,7 +73,7 @@ def test_what_was_not_replayed_is_not_reinforced(kind: Kind) -> None:
     assert taken_at_its_word["B"] > 0 and found == {name: taken_at_its_word[name] for name in "AC"}
 
 
-def test_values_less_the_states_own_by_hand() -> None:
+def test_q_minus_v_by_hand() -> None:
     """V: root 1/2, after A 1, after B 0; a single action has something to be compared with."""
     scored = by_name(hand_tree(), AdvantageConfig(q=QConfig(baseline="value")))
     assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A2": -1 / 2, "B1": 1 / 2})
@@ -101,7 +101,7 @@ def test_outcomes_within_and_across_trees_by_hand() -> None:
     assert by_name(group, of("grpo")) == pytest.approx(across | {"Y": s / 3})
 
 
-def test_global_and_local_values_by_hand() -> None:
+def test_treerl_by_hand() -> None:
     """Mean returns below: A 3/4 of two leaves, A1 1, A2, B and B1 1/2, C 0; the root 1/2, or 2/3 with two wins more."""
     alone = {"A": 1 / 2 / sqrt(2), "A1": 3 / 4, "A2": -1 / 4, "C": -1.0}
     assert by_name(hand_tree(), of("treerl")) == pytest.approx(alone)
@@ -110,7 +110,7 @@ def test_global_and_local_values_by_hand() -> None:
     assert by_name(group, of("treerl")) == pytest.approx(joined | {"X": 2 / 3, "Y": 2 / 3})
 
 
-def test_anchor_states_by_hand() -> None:
+def test_gigpo_by_hand() -> None:
     """Without keys each state is its own anchor; then the states after A and B count as one, of returns 1, 1/2, 1/2."""
     tree, z = hand_tree(), sqrt(1.5)
     apart = {"A": z, "A1": z + sqrt(0.5), "A2": -sqrt(0.5), "C": -2 * z}
@@ -125,7 +125,7 @@ def test_anchor_states_by_hand() -> None:
     assert by_name(tree, of("gigpo")) == pytest.approx(merged)
 
 
-def test_anchor_states_compare_what_comes_after_them() -> None:
+def test_gigpo_compares_returns_from_the_anchor_state_on() -> None:
     """γ = 1/2: episodes a b of 1/2 and c d of 1/4, but from the state that both pass, 1 and 0."""
     b, d = edge("b", (3,), 1, 1.0, node((4,), end="terminated"), 1.0), edge("d", (7,), 1, 0.0, node((8,)), 0.0)
     tree = Tree(
@@ -147,15 +147,13 @@ def test_anchor_states_compare_what_comes_after_them() -> None:
         (1.0, {"A": 1 / 4, "A2": -1 / 2, "B1": 1 / 2, "C": -1 / 2}),
     ],
 )
-def test_generalised_advantages_by_hand(lambda_: float, expected: dict[str, float]) -> None:
+def test_gae_by_hand(lambda_: float, expected: dict[str, float]) -> None:
     """δ: A 1/2, A1 0, A2 -1/2, B -1/2, B1 1/2, C -1/2; A gets the mean of 1/2 + λ 0 and 1/2 - λ / 2."""
     assert by_name(hand_tree(), AdvantageConfig(kind="gae", gae=GAEConfig(lambda_=lambda_))) == pytest.approx(expected)
 
 
 @given(trees, st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([0.0, 0.3, 1.0]))
-def test_generalised_advantages_are_what_the_value_function_did_not_foresee(
-    tree: Tree, discount: float, lambda_: float
-) -> None:
+def test_gae_equals_a_slow_computation(tree: Tree, discount: float, lambda_: float) -> None:
     """λ = 1: the return less V(s). λ = 0: one step's reward and the next V, less V(s)."""
     tree.discount = discount
     scored = advantages([tree], AdvantageConfig(kind="gae", gae=GAEConfig(lambda_=lambda_)))
@@ -189,7 +187,7 @@ def test_thoughts_are_not_discounted() -> None:
 
 
 @pytest.mark.parametrize("kind", COMPARING)
-def test_a_group_of_one_gets_nothing(kind: Kind) -> None:
+def test_a_single_trajectory_has_no_advantage(kind: Kind) -> None:
     tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 1.0, node((3,), end_of("b", 1.0)))))
     assert advantages([tree], of(kind)) == {}
     assert advantages([Tree(TASK, 0, node((1,)))], of(kind)) == {}
@@ -232,7 +230,7 @@ def test_outcomes_sum_to_zero_over_trajectories_and_are_averaged_over_the_leaves
 
 
 @given(groups)
-def test_global_and_local_values_computed_the_slow_way(group: list[Tree]) -> None:
+def test_treerl_equals_a_slow_computation(group: list[Tree]) -> None:
     scored = advantages(group, of("treerl"))
     every = [path for tree in group for path in leaf_paths(tree)]
 

@@ -127,7 +127,7 @@ def test_reflections_by_hand() -> None:
     assert good.action.thought == "1 fits"
 
 
-def test_reflections_want_a_return_worth_imitating() -> None:
+def test_reflections_need_the_least_return() -> None:
     tree = shop()
     for each in edges(tree):
         each.reward = 0.5 if each.reward else 0.0
@@ -136,7 +136,7 @@ def test_reflections_want_a_return_worth_imitating() -> None:
     assert sooner.turn.endswith("reward 0.5 in 1\nAction: buy")
 
 
-def test_what_is_not_known_is_not_compared() -> None:
+def test_actions_without_a_known_end_are_not_compared() -> None:
     """An open end, an imagined one, a malformed turn, an equal call, an equal outcome."""
     for change in ("open", "imagined", "malformed", "equal call", "equal outcome"):
         tree = shop()
@@ -158,7 +158,7 @@ def test_what_is_not_known_is_not_compared() -> None:
         assert list(reflections(tree, ANY, ReAct())) == [], change
 
 
-def test_half_turns_are_not_compared() -> None:
+def test_thoughts_as_separate_nodes_have_no_reflections() -> None:
     tree = shop()
     tree.root.state = replace(
         tree.root.state, messages=(*tree.root.state.messages, Message("assistant", "Thought: ", (1,), partial=True))

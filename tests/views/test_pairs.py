@@ -51,7 +51,7 @@ def test_a_pair_carries_its_prompt_and_both_actions() -> None:
     assert second == PreferencePair("hand-1", context, alone(won), alone(open_), 0.5, origin="imagined")
 
 
-def test_nothing_is_preferred_that_was_not_replayed() -> None:
+def test_imagined_actions_that_were_not_replayed_are_never_chosen() -> None:
     """A was replayed, B and C were not: B is worth more than C on imagination's word alone."""
     tree = hand_tree()
     for sibling in tree.root.edges[1:3]:
@@ -155,7 +155,7 @@ def test_of_equal_trajectories_the_shorter_makes_the_pair() -> None:
         assert (pair.chosen.text, pair.rejected.text) == ("quick 1.0", "quick 0.0")
 
 
-def test_a_dead_end_of_unknown_worth_makes_no_pair() -> None:
+def test_a_path_with_an_unknown_end_makes_no_trajectory_pair() -> None:
     won = edge("won", (10,), 1, 1.0, node((5,), end="terminated"), 1.0)
     unknown = edge("?", (20,), 0, 0.0, node((6,), end="truncated"))
     assert unknown.child is not None
@@ -196,7 +196,7 @@ def test_trajectory_pairs_hold_the_extreme_ends_and_train_no_observation(group: 
             assert side.logprob == pytest.approx(-sum(said) / 100)
 
 
-def test_a_turn_of_two_halves_reads_as_one() -> None:
+def test_thought_and_action_of_one_turn_are_joined_without_a_line_break() -> None:
     """A thought, the action after it, and a turn after that."""
     last = edge("next", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
     half = edge("Action: go", (6,), 1, 1.0, node((7,), last))

@@ -117,7 +117,7 @@ def test_pairs_of_whole_paths_want_one_prompt() -> None:
     assert (pair.context_ids, pair.chosen.token_ids, pair.rejected.token_ids) == ((1, 2), (10, 11, 20, 30), (13,))
 
 
-def test_an_end_read_anew_is_valued_behind_its_own_prompt() -> None:
+def test_an_end_with_a_restarted_prompt_is_valued_behind_that_prompt() -> None:
     end = node((70, 71), end="terminated")
     end.left_out = (1,)
     tree = Tree(TASK, 0, node((1,), edge("A", (10,), 1, 1.0, end, 1.0)))

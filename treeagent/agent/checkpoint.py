@@ -34,7 +34,7 @@ _SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What acts and what learns."""
+    """A policy's model, its tokenizer and, if there is one, its value head."""
 
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase

@@ -20,34 +20,45 @@ if TYPE_CHECKING:  # their packages are extras
 
 @dataclass(frozen=True, slots=True)
 class LLMPolicy:
-    """Draws whole think/action steps from a causal language model; of a turn that has begun, what is left of it."""
+    """A causal language model as the search's policy: it samples whole think/action turns, and where a turn has begun,
+    the rest of it."""
 
     generator: Generator
     chat: ChatFormat
     grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
     temperature: float = 1.0
-    """0 is greedy."""
+    """Sampling temperature; 0 takes the likeliest token each time."""
     max_new_tokens: int = 64
-    """Per turn; a turn cut off there has no stop token."""
+    """Most tokens of a turn; a turn that is cut off there has no stop token."""
     form: "Form | None" = None
-    """What every turn is held to."""
+    """The form that constrains every turn while it is sampled; None samples freely."""
 
     def greedy(self) -> "LLMPolicy":
         return replace(self, temperature=0.0)
 
     def forget(self) -> None:
-        """Drop what is kept of the conversations so far: others will follow that share nothing with them."""
+        """Clear the caches of earlier conversations, before others that share no prefix with them."""
         self.generator.forget()
         self.chat.forget()
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """``count`` steps at each state; log-probabilities are those of the distribution drawn from."""
+        """Sample ``count`` turns at each state.
+
+        Args:
+            states: the states to act in, from one tree or many.
+            count: turns at each state.
+            seeds: one seed a state; a state's turns depend on its own seed alone, whatever the batch.
+
+        Returns:
+            One proposal a state, with token ids and log-probabilities (in nats) under the distribution sampled from.
+            A state whose prompt cannot be read has no actions and the reason as ``error``.
+        """
         return self.draw(states, count, seeds)
 
     def draw(
         self, states: Sequence[State], count: int, seeds: Sequence[int], pause: Pause | None = None
     ) -> list[Proposal]:
-        """As ``propose``, but a turn that has not begun yet ends at ``pause``, where it comes to that."""
+        """As ``propose``, but a turn that has not begun yet ends where it meets ``pause``."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [place for place, error in enumerate(errors) if not error]
         begun = [unfinished_turn(state) for state in states]
@@ -104,11 +115,11 @@ class ChatPolicy:
     generator: "RemoteChat"
     grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
     instructions: str = ""
-    """The system message of every conversation."""
+    """The system message of every conversation; none if empty."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """Sampling temperature; 0 takes the likeliest token each time."""
     max_new_tokens: int = 64
-    """Per turn."""
+    """Most tokens of a turn."""
 
     def greedy(self) -> "ChatPolicy":
         return replace(self, temperature=0.0)
@@ -137,14 +148,15 @@ class ChatPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HeadValue:
-    """V(s) from a value head on the policy's hidden state at the last token it has read, which only a model in this
-    process tells."""
+    """V(s) from a value head on the policy's last hidden state at the last token of the state. It needs a model in this
+    process (``LocalGenerator``)."""
 
     generator: LocalGenerator
     chat: ChatFormat
     head: ValueHead
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        """V(s) of each state in reward units; 0 and the reason as ``error`` where its prompt cannot be read."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [prompt for prompt, error in zip(prompts, errors, strict=True) if not error]
         with torch.no_grad():

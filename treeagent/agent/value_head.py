@@ -1,6 +1,6 @@
-"""The value function as a side-car: a scalar head on the policy's last hidden state, V(s) read at a state's last token.
+"""The value function: a scalar head on the policy's last hidden state, V(s) read at a state's last token.
 
-The policy's checkpoint stays stock; the head lives in a folder of its own inside it.
+The policy's checkpoint stays a stock Hugging Face one; the head is saved in a folder of its own inside it.
 """
 
 import json
@@ -19,7 +19,8 @@ FOLDER = "value_head"
 
 
 class ValueHead(nn.Module):
-    """Linear-Tanh-Linear to one logit; the last layer starts at zero, so V starts in the middle of the range."""
+    """The value V(s) = low + (high - low) σ(w₂ · tanh(W₁ h + b₁) + b₂), h being the policy's last hidden state at
+    the state's last token. The last layer starts at zero, so V starts in the middle of the range."""
 
     def __init__(self, hidden_size: int, reward_range: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> None:
         """Args:

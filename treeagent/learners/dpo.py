@@ -44,7 +44,9 @@ def train_dpo(
     Metrics, means over the steps since the last row: ``loss`` (weighted sum of the terms, in nats for the sigmoid);
     ``rewards/chosen`` and ``rewards/rejected`` (β log π/μ, in nats), ``rewards/margins`` (their difference, h);
     ``rewards/accuracies`` (share of pairs with h > 0); ``logps/chosen`` and ``logps/rejected`` (log-probability of a
-    continuation, in nats); ``entropy`` (nats a token); ``grad_norm`` (before clipping).
+    continuation, in nats); ``logits/chosen`` and ``logits/rejected`` (mean logit);
+    ``mean_token_accuracy`` (share of chosen tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens``
+    (tokens read so far); ``grad_norm`` (before clipping).
 
     Args:
         model: the policy to train.

@@ -32,19 +32,30 @@ def train_grpo(
     temperature: float = 1.0,
     **hooks: Unpack[Hooks],
 ) -> TrainResult:
-    """Raise the probability of actions by their advantage (Shao et al. 2024, equation 3); changes ``model`` in place.
+    """Train a policy by the clipped policy gradient (PPO, Schulman et al. 2017; GRPO, Shao et al. 2024, equation 3);
+    changes ``model`` in place.
 
-    The importance ratio of each token is π / μ with the stored behaviour log-probabilities as log μ; the same are the
-    reference of the KL term. Tokens that a row does not train get exactly no gradient; rows without any other are left
-    out.
+    The loss of a token with advantage A is -min(ρ A, clip(ρ, 1 - ε, 1 + ε_high) A), where ρ = π / μ. μ is the behaviour
+    policy, by the log-probabilities stored when the token was sampled; it is also the reference of the KL term. How
+    tokens are averaged depends on ``config.loss_type``. Tokens outside the mask get exactly no gradient, and rows
+    without any masked token are left out.
+
+    Metrics, means over the steps since the last row: ``loss`` (advantage units); ``entropy`` (nats a token); ``kl``
+    (nats a token, if ``config.beta`` is set); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of tokens that are
+    clipped); ``policy_loss`` (``loss`` before the entropy bonus, if that is set); ``anchor`` (nats a token, if
+    ``config.anchor`` is set); ``grad_norm`` (before clipping).
 
     Args:
+        model: the policy to train.
         tokenizer: saved with checkpoints; nothing is tokenised.
-        temperature: at which the rows were sampled, and their log-probabilities stored.
+        rows: tokens with their advantages and behaviour log-probabilities.
+        config: the loss and the optimiser.
+        temperature: the sampling temperature of the rows, at which their log-probabilities were stored.
+        hooks: observers of the training; see ``Hooks``.
 
     Raises:
-        ValueError: there are no rows, none trains a token, a row starts without a prompt, or the model cannot train
-            packed rows as ``config`` asks.
+        NothingToLearn: no row trains a token.
+        UserError: a row starts without a prompt, or the model cannot train packed rows as ``config`` asks.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     given = len(rows)

@@ -35,18 +35,28 @@ def train_sft(
     head: ValueHead | None = None,
     **hooks: Unpack[Hooks],
 ) -> TrainResult:
-    """Imitate the masked tokens of rows; changes ``model`` and ``head`` in place.
+    """Train a policy to imitate the masked tokens of rows; changes ``model`` and ``head`` in place.
 
-    The loss is the mean negative log-likelihood of a batch's masked tokens, in nats, each counted by its row's weight,
-    plus ``config.value_weight`` times the head's mean cross-entropy over the batch's value positions, where a head is
-    given and rows carry positions. Weights change the sum alone, not the number of tokens it is divided by.
+    The loss of a batch is L = -(1/M) Σ_i w_i Σ_{t masked} log π(y_t | y_<t) + c L_value: the mean over its M masked
+    tokens, in nats, a row i counting by its weight w_i, plus the head's mean binary cross-entropy over the value
+    positions of the batch, in nats, times c = ``config.value_weight``. The second term is there if a head is given and
+    rows carry value positions.
+
+    Metrics, means over the steps since the last row: ``loss`` (L, in nats); ``value_loss`` (L_value, in nats);
+    ``mean_token_accuracy`` (share of masked tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens``
+    (tokens read so far); ``grad_norm`` (before clipping).
 
     Args:
+        model: the policy to train.
         tokenizer: saved with checkpoints; nothing is tokenised.
-        head: trained along; its gradient reaches the policy too.
+        rows: rows of ``imitation_rows``, ``policy_rows`` or ``world_rows``; those with nothing to learn are left out.
+        config: the value weight and the optimiser.
+        head: a value head to train along; its gradient reaches the policy too.
+        hooks: observers of the training; see ``Hooks``.
 
     Raises:
-        ValueError: there are no rows, none has anything to learn, or a value target is outside the head's range.
+        NothingToLearn: there are no rows, or none has anything to learn.
+        UserError: a value target is outside the head's range, or a head and an adapter are to be trained under FSDP.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     given = len(rows)

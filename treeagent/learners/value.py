@@ -57,14 +57,21 @@ def fit_value(
 ) -> ValueResult:
     """Fit ``head`` to the value targets of rows, in place; ``model`` is only read.
 
-    Whole tasks are held out; the head of the epoch with the lowest held-out loss is kept, the initial one included.
+    The loss is the binary cross-entropy -g log v - (1 - g) log(1 - v), in nats, of the head's value v against the
+    target g, both rescaled to [0, 1], averaged over positions. Whole tasks are held out, and the head of the epoch with
+    the lowest held-out loss is kept; the initial head counts as epoch 0.
 
     Args:
-        on_metrics: receives one row per epoch.
-        on_progress: receives epochs done and most epochs.
+        model: the policy whose last hidden states the head reads.
+        head: the head to fit.
+        rows: rows with value positions and targets in reward units, as of ``value_rows``.
+        config: the optimiser and the share of tasks held out.
+        on_metrics: receives ``epoch``, ``loss`` and ``held_out_loss`` (both in nats a position) after every epoch.
+        on_progress: receives the epochs done and the most epochs.
 
     Raises:
-        ValueError: fewer than two tasks have value targets, or a target lies outside the head's range.
+        NothingToLearn: fewer than two tasks have value targets.
+        UserError: a target lies outside the head's range.
         TrainingDiverged: the loss is NaN or infinite; the head holds its best weights.
     """
     start = time.perf_counter()
@@ -144,7 +151,7 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
     tasks = sorted({row.task_id for row in rows})
     if len(tasks) < 2:
         raise NothingToLearn(
-            f"the token rows (treeagent.targets) carry value targets of {len(tasks)} task(s), and fitting needs two or "
+            f"the token rows (views.value_rows) carry value targets of {len(tasks)} task(s), and fitting needs two or "
             "more, one of them held out: collect trees of more tasks"
         )
     random.Random(config.seed).shuffle(tasks)

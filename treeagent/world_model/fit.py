@@ -16,7 +16,7 @@ from treeagent.world_model.wording import Wording
 
 
 class AnswerRow(NamedTuple):
-    """The fields of a ``treeagent.views.tokens.TokenRow``, which this room may not import."""
+    """The first three fields of a ``treeagent.views.TokenRow``, which this room may not import."""
 
     task_id: str
     token_ids: tuple[int, ...]

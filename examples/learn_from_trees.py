@@ -1,0 +1,77 @@
+"""Learn from stored trees with plain TRL: preference pairs of a run's trees train a model by DPOTrainer.
+
+    python examples/learn_from_trees.py RUN OUT [MODEL]
+
+RUN is a run's folder that holds searched trees, OUT the folder for the trained model. MODEL is a folder or a hub name,
+normally of the policy that searched the trees, such as RUN/checkpoints/base: the pairs hold its token ids. Without
+MODEL a tiny random one is made, to see that everything fits together.
+"""
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import DPOConfig, DPOTrainer
+
+from treeagent.run.trees import read_trees
+from treeagent.views import PairConfig, preference_pairs
+
+
+class PairTrainer(DPOTrainer):
+    """TRL's DPOTrainer on token ids as the policy sampled them: tokenising their text anew could give other ids."""
+
+    def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
+        return dataset
+
+
+def tiny_model(vocabulary: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokenizer = Tokenizer(WordLevel({"<pad>": 0}, unk_token="<pad>"))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<pad>")
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, pad_token_id=0, **sizes)), fast
+
+
+def main(run: str, out: str, name: str = "", *, max_steps: int = 100) -> None:
+    trees = read_trees(Path(run) / "trees")
+    pairs = [pair for tree in trees for pair in preference_pairs(tree, PairConfig(min_margin=0.1))]
+    print(f"{len(trees)} trees give {len(pairs)} preference pairs")
+    rows = [
+        {
+            "prompt_ids": list(pair.context_ids),
+            "chosen_ids": list(pair.chosen.token_ids),
+            "rejected_ids": list(pair.rejected.token_ids),
+        }
+        for pair in pairs
+    ]
+    if name:
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    else:
+        model, tokenizer = tiny_model(1 + max(token for row in rows for ids in row.values() for token in ids))
+    settings = DPOConfig(
+        out,
+        max_steps=max_steps,
+        per_device_train_batch_size=8,
+        learning_rate=1e-4,
+        bf16=torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        report_to="none",
+    )
+    trainer = PairTrainer(
+        model,
+        ref_model=copy.deepcopy(model),
+        args=settings,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    trainer.save_model()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
