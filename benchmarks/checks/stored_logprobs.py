@@ -38,9 +38,7 @@ print(
     "rows",
     len(rows),
     "max diff on trained tokens",
-    max(
-        abs(a - b) for g, r in zip(got, rows, strict=True) for a, b, m in zip(g, r.logprobs, r.mask, strict=True) if m
-    ),
+    max(abs(a - b) for g, r in zip(got, rows, strict=True) for a, b, m in zip(g, r.logprobs, r.mask, strict=True) if m),
 )
 tok = sum(sum(r.mask) for r in rows)
 ma = sum(a for r in rows for a in r.advantages) / tok

@@ -109,9 +109,7 @@ def test_sglang_serves_as_vllm_does(server: OpenAIServer, temperature: float) ->
     generator = remote(server, temperature or 1.0)
     same(draw(generator, temperature=temperature), draw(LocalGenerator(shared_model()), temperature=temperature))
     assert generator.usage.cached_tokens == 0 < generator.usage.encoded_tokens
-    with pytest.raises(
-        UserError, match=r"leaves out token_id:7, .*logprob_token_ids, or set search.critic_weight to 0"
-    ):
+    with pytest.raises(UserError, match=r"token_id:7.*logprob_token_ids.*search\.critic_weight"):
         generator.next_logprobs(PROMPTS, [7])
 
 
@@ -261,7 +259,7 @@ def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
 
 def test_log_probabilities_without_the_temperature_are_refused(server: OpenAIServer) -> None:
     server.raw_logprobs = True
-    with pytest.raises(UserError, match=r"without the temperature 0.7 .* --logprobs-mode processed_logprobs"):
+    with pytest.raises(UserError, match=r"temperature 0\.7 .*--logprobs-mode processed_logprobs"):
         remote(server, 0.7)
     assert draw(remote(server, 1.0))  # where both are the same
 
@@ -305,7 +303,7 @@ def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_oth
     drawn = [chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=temperature) for temperature in (0.0, 1.0, 0.0)]
     assert drawn == [expected] * 3  # this server's own temperature is 1
     refused = [body for body in server.asked[before:] if fault(body)]
-    assert len(refused) == (2 if fault is thinking else 3) and len(server.asked) - before == 6 + len(refused)
+    assert len(refused) == 2 and len(server.asked) - before == 6 + 2
     assert {body["max_completion_tokens"] for body in server.asked[-4:]} == {6}
 
 

@@ -8,15 +8,16 @@ turns the text of a sample into an action.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
+from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
+from treeagent.generators.config import RemoteConfig, ScratchConfig, VllmConfig
+from treeagent.generators.grammar import Grammar
+from treeagent.generators.usage import Usage
+
+if TYPE_CHECKING:  # these load torch or need an extra
     from treeagent.generators.chat import ChatFormat
-    from treeagent.generators.config import RemoteConfig, ScratchConfig, VllmConfig
-    from treeagent.generators.grammar import Grammar
     from treeagent.generators.local import LocalGenerator
     from treeagent.generators.remote import RemoteChat, RemoteGenerator
     from treeagent.generators.structured import Form
-    from treeagent.generators.usage import Usage
     from treeagent.generators.vllm import VllmGenerator
 
 __all__ = [
@@ -38,22 +39,18 @@ __all__ = [
     "VllmGenerator",
 ]
 
-_HOMES = {
-    "base": ("Failure", "Generator", "Pause", "Sample", "SampleRequest"),
-    "chat": ("ChatFormat",),
-    "config": ("RemoteConfig", "ScratchConfig", "VllmConfig"),
-    "grammar": ("Grammar",),
-    "local": ("LocalGenerator",),
-    "remote": ("RemoteChat", "RemoteGenerator"),
-    "structured": ("Form",),
-    "usage": ("Usage",),
-    "vllm": ("VllmGenerator",),
+_LATE = {
+    "ChatFormat": "chat",
+    "LocalGenerator": "local",
+    "RemoteChat": "remote",
+    "RemoteGenerator": "remote",
+    "Form": "structured",
+    "VllmGenerator": "vllm",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: some of these modules load torch, others need an extra."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    """Import a name of ``_LATE`` when it is first used."""
+    if name in _LATE:
+        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

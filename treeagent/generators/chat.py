@@ -1,10 +1,17 @@
-"""Conversations as token ids, through the tokenizer's own chat template, without tokenising an action twice.
+"""Conversations as token ids, by the tokenizer's own chat template, without ever tokenising a sampled action again.
 
-What a model sampled enters the next prompt as the very ids that it sampled: the template writes stand-ins for the
-agent's turns, and only the text between them is tokenised, once, as the piece that it adds. So it does not matter what
-a template does to the words of a turn, such as trimming them or leaving thoughts out. A template that rewrites what
-stands before a turn cannot be used so, and is refused. Only the template's own marks become special tokens: an
-observation that spells one is plain text, so that no page can end its turn and speak for another.
+Why not simply tokenise the whole conversation each time? The same text has many tokenisations. A model may sample "lam"
++ "p" where the tokenizer writes "lamp". The log-probabilities stored with the action belong to the ids that were
+sampled, so training on other ids would be wrong, and the prefix cache would miss. Therefore sampled ids enter the next
+prompt as they are.
+
+To do so, the template is given a stand-in character for each turn of the agent. The rendered text is cut at the
+stand-ins, and only the text between two of them is tokenised, once, when it is added. What the template does to the
+words of a turn, such as trimming them or leaving thoughts out, then does not matter. A template that rewrites the text
+before a turn is refused.
+
+Only the template's own marks become special tokens. An observation that spells such a mark stays plain text, so that no
+web page can end its turn and speak for the agent.
 """
 
 import re
@@ -19,63 +26,63 @@ from transformers import PreTrainedTokenizerBase
 from treeagent.types import Message, UserError, as_read
 
 _ESCAPE = "\U000ffffd"
-"""A private character that announces a stand-in for a special token's text, or for itself."""
+"""A private character. With the one after it, it stands for the text of a special token in a message, or for itself."""
 _TURN = "\U000ffffc"
-"""A private character that announces the stand-in for a turn of the agent."""
+"""A private character. With the one after it, it stands for a turn of the agent."""
 _DATE = "26 Jul 2024"
-"""Some templates write today's date, and today's prompt would not be tomorrow's; this is what they write without a
-clock."""
+"""Some templates write today's date, so that prompts would change from day to day. They get this date instead, which is
+the one that Llama's templates write without a clock."""
 _TRIAL = (
-    Message("system", "70101"),  # digits, which no template spells otherwise
+    Message("system", "70101"),  # digits, which no template changes
     Message("user", "70202"),
     Message("assistant", "70303", (0,)),
     Message("user", "70404"),
     Message("assistant", "70505", (0,)),
     Message("user", "70606"),
 )
-"""A conversation by which a template shows what it can do."""
+"""A conversation on which templates are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A conversation as a policy reads it."""
+    """A conversation as the policy reads it."""
 
     messages: tuple[Message, ...]
-    """With a note in the place of each observation left out."""
+    """The messages; a short note replaces each observation that was left out."""
     left_out: tuple[int, ...] = ()
-    """Places of these, where the conversation's last message made the prompt start anew; else empty."""
+    """Places of the observations that were left out, if the last message made the prompt start anew; else empty."""
     error: str = ""
-    """Why it cannot be read."""
+    """Why the conversation cannot be read; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a conversation is handed to the template."""
+    """How a conversation is passed to the template."""
 
     tools: bool
     """The template writes the tools."""
     answers: str
-    """Role of what the agent reads after its turns."""
+    """Role of the observations: "tool" or "user"."""
     system: bool
-    """The template has a system role; else what it would hold begins the first message."""
+    """The template has a system role; without one the system text begins the first message."""
 
 
 class ChatFormat:
-    """Renders conversations that end before an assistant turn, in the midst of one, or after one at the very end.
+    """Turns conversations into token ids. A conversation may end before a turn of the agent, within one, or after one.
 
     Args:
-        instructions: lines that open every conversation, as its system message, unless the template writes the tools.
-        tools: in OpenAI's form, for the template to write; what the agent reads is then a tool's answer, where the
-            template can tell that.
-        context_tokens: most tokens of a prompt, beyond which old observations are left out; none leaves nothing out.
+        instructions: system message of every conversation, unless the template writes the tools itself.
+        tools: in OpenAI's form, for the template to write. Observations then have the role "tool" if the template has
+            it. context_tokens: most tokens of a prompt; old observations are left out of a longer one. None leaves
+            nothing out.
 
     Attributes:
-        stop_id: the special token that the template ends a turn of the agent with, the tokenizer's end of sequence
-            where it writes none.
+        stop_id: the special token with which the template ends a turn of the agent; if it writes none, the tokenizer's
+            end of sequence.
 
     Raises:
-        UserError: the tokenizer has no chat template, or one that rewrites earlier turns or opens a turn otherwise than
-            its generation prompt does, or nothing ends a turn.
+        UserError: the tokenizer has no chat template; or the template rewrites earlier turns, or opens a turn
+            differently from its generation prompt; or no token ends a turn.
     """
 
     def __init__(
@@ -90,7 +97,7 @@ class ChatFormat:
             raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
         self.tokenizer = tokenizer
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        self._special = sorted(special, key=len, reverse=True)  # of two that fit, the longer one is meant
+        self._special = sorted(special, key=len, reverse=True)  # longest first, in case one begins another
         self._escaped = [_ESCAPE, _TURN, *self._special]
         self._escapable = re.compile("|".join(map(re.escape, self._escaped)))
         self._instructions = instructions
@@ -105,16 +112,16 @@ class ChatFormat:
         self.stop_text, self.stop_id = self._stop()
 
     def forget(self) -> None:
-        """Drop what is kept of the conversations read so far."""
+        """Clear the caches of conversations read so far."""
         for cached in (self.context_ids, self._saved, self._render):
             cached.cache_clear()
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of plain text, no special token among them."""
+        """Ids of plain text. No special token is among them, even if the text spells one."""
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
     def encode_action(self, text: str) -> tuple[int, ...]:
-        """Ids of an action that no model sampled (a demonstration), stop token included."""
+        """Ids of an action that no model sampled, such as a demonstration's, with the stop token."""
         return (*self.encode(text), self.stop_id)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -125,11 +132,11 @@ class ChatFormat:
         return str(self.tokenizer.decode(ids))
 
     def tokens_with(self, character: str) -> frozenset[int]:
-        """The tokens whose text holds an (ASCII) character."""
+        """All tokens whose text contains this ASCII character."""
         return frozenset(token for token in range(len(self.tokenizer)) if character in self.tokenizer.decode([token]))
 
     def prompt_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Everything that the policy reads before its next action."""
+        """All ids that the policy reads before its next action."""
         ids: tuple[int, ...] = ()
         for place, message in enumerate(messages):
             if message.role == "assistant":
@@ -137,11 +144,12 @@ class ChatFormat:
         return ids + self.context_ids(messages)
 
     def read(self, messages: tuple[Message, ...]) -> Reading:
-        """The conversation as it is read within ``context_tokens``, which follows from the conversation alone.
+        """The conversation as it is read within ``context_tokens``, a function of the conversation alone.
 
-        Its turns are replayed. Where a prompt is too long, the oldest observations are left out of it and of all later
-        ones, until half of the tokens would do: so prompts go on from one another for long between two such places. The
-        opening, the agent's turns and the newest observation stay. A turn that has begun goes on behind its prompt.
+        The conversation is replayed turn by turn. When a prompt becomes too long, the oldest observations are left out
+        of it and of all later prompts, until it needs only half of the tokens. So between two such cuts there are many
+        prompts that each continue the one before, as the prefix cache needs it. The opening, the agent's turns and the
+        newest observation always stay. An unfinished turn stays behind the prompt where it began.
         """
         most = self._context_tokens
         if most is None:
@@ -167,14 +175,15 @@ class ChatFormat:
         return Reading(told, left_out if anew else ())
 
     def added_ids(self, reading: Reading) -> tuple[int, ...]:
-        """Ids that a conversation's last messages add to the prompt: all of it, where it starts anew; none where it
-        cannot be read."""
+        """The ids that the last messages add to the prompt: the whole prompt if it starts anew, none if the
+        conversation cannot be read."""
         if reading.error:
             return ()
         return self.prompt_ids(reading.messages) if reading.left_out else self.context_ids(reading.messages)
 
     def _leave_out(self, messages: tuple[Message, ...], left_out: tuple[int, ...], surplus: int) -> tuple[int, ...]:
-        """``left_out`` and the oldest other observations before the newest that hold ``surplus`` tokens together."""
+        """``left_out`` and further observations, oldest first, until they save ``surplus`` tokens. The newest one
+        stays."""
         turns = [place for place, message in enumerate(messages) if message.role == "assistant"] or [0]
         for place in range(turns[0], turns[-1]):
             saved = self._saved(messages[place].content) if messages[place].role == "user" else 0
@@ -183,13 +192,13 @@ class ChatFormat:
         return left_out
 
     def _tokens_saved(self, observation: str) -> int:
-        """How many fewer tokens the note has that stands for an observation."""
+        """Tokens saved by replacing an observation with its note."""
         (note,) = as_read([Message("user", observation)], (0,))
         return len(self.encode(observation)) - len(self.encode(note.content))
 
     def _context_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Ids that the messages after the last assistant turn add, the next turn's opening included; none in the midst
-        of a turn.
+        """The ids that the messages after the agent's last turn add, with the opening of its next turn; none within a
+        turn.
 
         Raises:
             UserError: the template rewrites earlier turns, or an assistant message carries no ids.
@@ -208,10 +217,10 @@ class ChatFormat:
         return self._encode_rendered(added)
 
     def _added(self, whole: str, before: tuple[Message, ...]) -> str:
-        """What a rendered conversation adds after its last turn, which follows the messages ``before``.
+        """The text after the last turn of a rendered conversation; the turn follows the messages ``before``.
 
-        Three ways of opening that turn go with what was read before it: the same text; more blanks, which are the
-        turn's own words; and less of the generation prompt, such as an opened thought that is told in no earlier turn.
+        The text before the turn must be what the model read when it wrote the turn. Two differences are allowed: blanks
+        at its end, and a missing part of the generation prompt, such as a ``<think>`` that earlier turns leave out.
         """
         read = self._render(before)
         head, found, added = whole.partition(_stand_in(sum(message.role == "assistant" for message in before)))
@@ -231,7 +240,8 @@ class ChatFormat:
         return read.startswith(head) and head.startswith(self._rendered(before, opening=False))
 
     def _fit_form(self) -> None:
-        """Take the form that tells the template most, of those under which it writes all and rewrites nothing."""
+        """Choose the first form, most informative first, with which the template writes everything and rewrites
+        nothing."""
         forms = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
         fault = ""
         for form in (*(forms if self._tools else ()), _Form(False, "user", True), _Form(False, "user", False)):
@@ -242,7 +252,7 @@ class ChatFormat:
         raise UserError(fault)
 
     def _trial_fault(self) -> str:
-        """Why the template cannot be used as ``_form`` says; empty where it can."""
+        """Why the template cannot be used with ``_form``; empty if it can."""
         try:
             self._added(self._render(_TRIAL[:4]), _TRIAL[:2])
             self._added(self._render(_TRIAL), _TRIAL[:4])
@@ -260,7 +270,7 @@ class ChatFormat:
         return ""
 
     def _stop(self) -> tuple[str, int]:
-        """How a turn of the agent ends."""
+        """Text and id of the token that ends a turn of the agent."""
         after = self._render(_TRIAL).partition(_stand_in(0))[2].lstrip()
         text = next((token for token in self._special if after.startswith(token)), self.tokenizer.eos_token)
         if text is None:
@@ -268,8 +278,8 @@ class ChatFormat:
         return str(text), self.tokenizer.get_vocab()[str(text)]
 
     def _rendered(self, messages: tuple[Message, ...], opening: bool = True) -> str:
-        """The conversation as the template writes it, with stand-ins for the agent's turns, and in what is read for all
-        that spells a special token; ``opening`` adds the next turn's."""
+        """The conversation as the template writes it, with stand-ins for the agent's turns and for text that spells a
+        special token. ``opening`` adds the opening of the next turn."""
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -311,7 +321,7 @@ class ChatFormat:
         return self._escapable.sub(lambda found: _ESCAPE + chr(0xF0000 + self._escaped.index(found[0])), text)
 
     def _encode_rendered(self, text: str) -> tuple[int, ...]:
-        """Ids of rendered text: special tokens where the template wrote them, plain text where there are stand-ins."""
+        """Ids of rendered text: special tokens where the template wrote them, plain text for the stand-ins."""
         first, *others = text.split(_ESCAPE)
         ids = list(self.tokenizer(first, add_special_tokens=False)["input_ids"])
         for piece in others:

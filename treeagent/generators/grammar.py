@@ -1,10 +1,10 @@
-"""Turns of an agent to thought and call, and back: ReAct text, JSON with when/which/how, or a model's own tool calls.
+"""Read a turn of the agent as thought and call, and write it: ReAct text, JSON with when/which/how, or a model's own
+tool calls.
 
-All are read strictly. A malformed or ambiguous turn is data: its action carries the reason, which the agent reads next.
+Reading is strict. A malformed or ambiguous turn is data: its action carries the reason, which the agent reads next.
 
-An environment with tools is called by name. One whose actions are text is spoken to: a turn that calls no tool says its
-text to the environment as it is. Where there are tools, such text is the environment's to understand, as
-``search[red lamp]`` is, or to refuse.
+A call is either a ``ToolCall`` (a tool's name and arguments) or plain text, which goes to the environment as it is. An
+environment with tools may understand plain text too, such as ``search[red lamp]``, or refuse it.
 """
 
 import json
@@ -19,41 +19,23 @@ import orjson
 from treeagent.types import Action, ToolCall
 
 Format = Literal["react", "json", "tools"]
-
-
 Syntax = Literal["hermes", "llama", "mistral"]
-
-
 _THOUGHT = "Thought: "
-
-
 _ACTION = "Action: "
-
-
 _ACTION_LINE = re.compile(f"(?:^|(?<=</think>)){_ACTION.rstrip()}", re.MULTILINE)
-"""Where an action begins: a line does, or thinking in tags of its own has ended."""
-
-
+"""Where an action begins: at the start of a line, or directly after a thought in ``<think>`` tags."""
 _ANY = "(?s:.*)"
-"""Any text, in a regular expression."""
-
-
+"""Regular expression for any text, line breaks included."""
 _MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "llama": '{"name"', "mistral": "[TOOL_CALLS]"}
-
-
 _BEGINNINGS: Mapping[Syntax, re.Pattern[str]] = {
     "hermes": re.compile("<tool_call>"),
     "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
     "mistral": re.compile(r"\[TOOL_CALLS\]"),
 }
-
-
 _MOST_NESTED = 100
-"""Depth of a call's arguments: beyond it records of trees cannot be written."""
-
-
+"""Deepest nesting of a call's arguments: stored trees cannot hold a deeper one."""
 _BLANKS = {"whitespace_pattern": "[ \\n]?"}
-"""Between the parts of a call's JSON: with more, a weak model would write blanks for ever."""
+"""Blanks allowed between the parts of a call's JSON. If more were allowed, a weak model could write blanks for ever."""
 
 
 class Tool(Protocol):
@@ -76,21 +58,21 @@ class Grammar(Protocol):
 
     @property
     def calls(self) -> Literal["text", "named", "native"]:
-        """What a call is: always text; a tool by its name, where there are tools; or that in the model's own words, for
-        which its chat template tells it the tools."""
+        """Form of a call: "text" is always plain text; "named" is a tool's name and arguments in our JSON; "native" is
+        the model's own syntax, whose chat template lists the tools."""
         ...
 
     @property
     def mark(self) -> str:
-        """What an action begins with."""
+        """The text with which a call begins."""
         ...
 
     def begins_action(self, text: str) -> bool:
-        """Whether a turn that has come so far is past its thought."""
+        """Whether this unfinished turn has ended its thought."""
         ...
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        """What tells a model that was not trained on the format how to write it, and the tools."""
+        """The system message that explains the format and the tools to a model that was not trained on them."""
         ...
 
     def write(self, thought: str, call: str | ToolCall) -> str:
@@ -98,22 +80,25 @@ class Grammar(Protocol):
         ...
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
-        """Well-formed turns as rules in llguidance's dialect of Lark, of which ``turn`` is the whole: where there are
-        tools a call of one of them with arguments of its schema, else a text. ``spelt`` gives a mark as rules write it:
-        quoted, or as the special token that it is (``<[7]>``)."""
+        """Well-formed turns as rules in llguidance's dialect of Lark; the rule ``turn`` is a whole turn. With tools a
+        turn calls one of them with arguments of its schema, else it says a text.
+
+        Args:
+            spelt: writes a mark as rules spell it: quoted, or as a special token (``<[7]>``).
+        """
         ...
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        """The action that ``text`` spells; ``error`` is set where it holds no single call."""
+        """The action in ``text``. Its ``error`` is set if the text does not hold exactly one call."""
         ...
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        """A thought alone: the beginning of a turn, up to and with the mark after which its call is to follow."""
+        """The thought alone, from the start of a turn up to the mark of its call, which is included."""
         ...
 
 
 def make_grammar(name: Format, chat_template: str = "") -> Grammar:
-    """The grammar of a format; a model's own tool calls are spelt as its chat template spells them, else as Hermes."""
+    """The grammar of a format. For "tools" the chat template decides the syntax; without one it is that of Hermes."""
     match name:
         case "react":
             return ReAct()
@@ -127,8 +112,8 @@ def make_grammar(name: Format, chat_template: str = "") -> Grammar:
 
 
 def written_in(format: Format, turns: Iterable[str]) -> Grammar:
-    """The grammar of turns that are there already: the first one that makes a call tells the syntax of a model's own
-    tool calls, and needs no chat template for it."""
+    """The grammar of existing turns. The first turn that calls a tool shows the syntax, so no chat template is
+    needed."""
     if format != "tools":
         return make_grammar(format)
     syntaxes = (_syntax(_after_thinking(turn)) for turn in turns)
@@ -136,12 +121,12 @@ def written_in(format: Format, turns: Iterable[str]) -> Grammar:
 
 
 def _syntax(said: str) -> Syntax | None:
-    order: tuple[Syntax, ...] = ("hermes", "mistral", "llama")  # the last is the least marked
+    order: tuple[Syntax, ...] = ("hermes", "mistral", "llama")  # the marks of the last are the least distinctive
     return next((syntax for syntax in order if _BEGINNINGS[syntax].search(said)), None)
 
 
 def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Tools as chat templates take them."""
+    """Tools in OpenAI's form, as chat templates take them."""
     return [
         {
             "type": "function",
@@ -155,7 +140,7 @@ def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 class ReAct:
     """``Thought: ...`` on the first line, ``Action: ...`` on the last (Yao et al. 2023).
 
-    It has no instructions: models learn it from demonstrations.
+    It has no instructions: a model learns it from demonstrations.
     """
 
     @property
@@ -168,7 +153,6 @@ class ReAct:
         return _ACTION.rstrip()
 
     def begins_action(self, text: str) -> bool:
-        """Whether a turn that has come so far is past its thought: a line starts with the mark."""
         return _ACTION_LINE.search(text) is not None
 
     def instructions(self, tools: Sequence[Tool]) -> str:
@@ -190,7 +174,6 @@ class ReAct:
         return f"{_THOUGHT}{thought}\n{_ACTION}{said}" if thought else f"{_ACTION}{said}"
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        """The action that ``text`` spells; ``error`` is set where it holds no single call."""
         *heads, call = _ACTION_LINE.split(text)
         thought = _thought(text.removesuffix(call).removesuffix(self.mark))
         call = call.strip()
@@ -206,7 +189,6 @@ class ReAct:
         return Action(text, call, thought, tuple(token_ids), tuple(logprobs), error)
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        """A thought alone: the beginning of a turn, up to and with the mark after which its call is to follow."""
         return Action(text, "", _thought(text.rpartition(self.mark)[0]), tuple(token_ids), tuple(logprobs))
 
 
@@ -218,9 +200,9 @@ def _thought(head: str) -> str:
 class JsonAction:
     """A thought, then ``<action>{"when": ..., "which": ..., "how": {...}}</action>``.
 
-    ``when`` says whether a tool is called at all. Where it is true, ``which`` names the tool and ``how`` holds its
-    arguments; where it is false, ``which`` is null and ``how`` is ``{"text": ...}``, what is said instead. So each can
-    be judged apart: to call at the right time, the right tool, with the right arguments.
+    ``when`` says whether a tool is called. If true, ``which`` is the tool's name and ``how`` its arguments. If false,
+    ``which`` is null and ``how`` is ``{"text": ...}``, the text to say. So three decisions can be judged separately: to
+    call at the right time, the right tool, with the right arguments.
     """
 
     @property
@@ -369,7 +351,7 @@ class ToolCalls:
 
 
 def _calls(tools: Sequence[Tool], *spellings: Callable[[str], tuple[str, str]]) -> list[str]:
-    """The rule ``call`` and those that it wants; a spelling is what comes before and after a tool's arguments."""
+    """The rule ``call`` and the rules it uses. A spelling gives the text before and after the arguments of a tool."""
     around = [(place, *spelling(tool.name)) for place, tool in enumerate(tools) for spelling in spellings]
     ways = " | ".join(f"{before} arguments_{place} {after}" for place, before, after in around)
     schemas = (_json({"type": "object", "x-guidance": _BLANKS} | dict(tool.parameters)) for tool in tools)
@@ -377,7 +359,7 @@ def _calls(tools: Sequence[Tool], *spellings: Callable[[str], tuple[str, str]]) 
 
 
 def _after_thought(calls: Sequence[str], spelt: Callable[[str], str], mark: str, end: str = "") -> str:
-    """Rules of a turn that thinks in plain text or in tags, and then calls between ``mark`` and ``end``."""
+    """Rules of a turn that thinks, in plain text or in tags, and then writes its call between ``mark`` and ``end``."""
     outside = rf"& ~/\s*<think>{_ANY}/"
     rest = rf"/\n?/ call /\n?/ {spelt(end)}" if end else "/ ?/ call"
     if _is_token(spelt(mark)):
@@ -476,7 +458,7 @@ def _between(text: str, mark: str, end: str) -> object:
 
 
 def _value(text: str) -> object:
-    """JSON read strictly: a key given twice is ambiguous, NaN is none, and what no tree could keep is refused."""
+    """Read JSON strictly: refuse a key given twice, NaN, and values that a stored tree cannot hold."""
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
         _require_shallow(value)
@@ -522,7 +504,7 @@ def _listing(tools: Sequence[Tool]) -> list[str]:
 
 
 def _after_thinking(text: str) -> str:
-    """What follows the thinking, in which a call is only weighed; nothing while it goes on."""
+    """The text after the thinking, empty while it goes on. A call within the thinking is only considered, not made."""
     rest = text.rpartition("</think>")[2]
     return "" if rest.lstrip().startswith("<think>") else rest
 

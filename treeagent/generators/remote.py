@@ -106,6 +106,8 @@ class _Server:
         server = f"the server at {self.config.url}"
         try:
             return request()
+        except UserError:
+            raise
         except openai.APITimeoutError:
             return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise remote.timeout")
         except openai.APIConnectionError as error:

@@ -10,34 +10,28 @@ from typing import TYPE_CHECKING
 
 from treeagent.envs import BUILT_IN
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these load torch or need an extra
     from treeagent.imagination.dynamics import Imagination
     from treeagent.imagination.env import WorldEnv
     from treeagent.imagination.load import world_model, world_of
     from treeagent.imagination.verify import settle, verify
 
-__all__ = [
-    "Imagination",
-    "WorldEnv",
-    "settle",
-    "verify",
-    "world_model",
-    "world_of",
-]
+__all__ = ["Imagination", "WorldEnv", "settle", "verify", "world_model", "world_of"]
 
-_HOMES = {
-    "dynamics": ("Imagination",),
-    "env": ("WorldEnv",),
-    "load": ("world_model", "world_of"),
-    "verify": ("settle", "verify"),
+_LATE = {
+    "Imagination": "dynamics",
+    "WorldEnv": "env",
+    "world_model": "load",
+    "world_of": "load",
+    "settle": "verify",
+    "verify": "verify",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: some of these modules load torch, others need an extra."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    """Import a name of ``_LATE`` when it is first used."""
+    if name in _LATE:
+        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

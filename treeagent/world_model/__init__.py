@@ -9,18 +9,19 @@ allows. ``ImaginedEnv`` lets anything that takes an environment take a world mod
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from treeagent.world_model.encoder import Encoder, LexicalEncoder
-    from treeagent.world_model.environment import ImaginedEnv
-    from treeagent.world_model.experience import Draft, ExperienceModel, Retriever, Writer
-    from treeagent.world_model.fidelity import Fidelity, Figures, audit, lambda_cap
+from treeagent.world_model.encoder import Encoder, LexicalEncoder
+from treeagent.world_model.environment import ImaginedEnv
+from treeagent.world_model.experience import Draft, ExperienceModel, Retriever, Writer
+from treeagent.world_model.fidelity import Fidelity, Figures, audit, lambda_cap
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.transition import Experience
+from treeagent.world_model.wording import Answer, Wording
+
+if TYPE_CHECKING:  # these load torch or need an extra
     from treeagent.world_model.fit import answer_rows
     from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
     from treeagent.world_model.remote import RemoteWriter
-    from treeagent.world_model.replay import ReplayBuffer
     from treeagent.world_model.sentences import SentenceEncoder
-    from treeagent.world_model.transition import Experience
-    from treeagent.world_model.wording import Answer, Wording
 
 __all__ = [
     "Answer",
@@ -45,24 +46,17 @@ __all__ = [
     "lambda_cap",
 ]
 
-_HOMES = {
-    "encoder": ("Encoder", "LexicalEncoder"),
-    "environment": ("ImaginedEnv",),
-    "experience": ("Draft", "ExperienceModel", "Retriever", "Writer"),
-    "fidelity": ("Fidelity", "Figures", "audit", "lambda_cap"),
-    "fit": ("answer_rows",),
-    "local": ("HiddenStateEncoder", "LocalWriter"),
-    "remote": ("RemoteWriter",),
-    "replay": ("ReplayBuffer",),
-    "sentences": ("SentenceEncoder",),
-    "transition": ("Experience",),
-    "wording": ("Answer", "Wording"),
+_LATE = {
+    "answer_rows": "fit",
+    "HiddenStateEncoder": "local",
+    "LocalWriter": "local",
+    "RemoteWriter": "remote",
+    "SentenceEncoder": "sentences",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: some of these modules load torch, others need an extra."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    """Import a name of ``_LATE`` when it is first used."""
+    if name in _LATE:
+        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
