@@ -4,12 +4,16 @@
 
 import re
 import tomllib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from typer.main import get_command
 
 from treeagent.cli import app
+from treeagent.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -19,7 +23,7 @@ QUOTED = re.compile(r"(<!-- code: (\S+) from: (.*?)(?: until: (.*?))? -->\n```py
 
 
 def example(path: str, start: str, end: str) -> str:
-    """The lines of an example from the first that begins with ``start``, to before the first that begins with ``end``."""
+    """The lines of an example from one that begins with ``start``, to before one that begins with ``end``."""
     text = (ROOT / path).read_text()
     text = text[f"\n{text}".index(f"\n{start}") :]
     return (text.partition(f"\n{end}")[0] if end else text).rstrip() + "\n"
@@ -66,6 +70,25 @@ def test_commands_and_recipes_exist(page: Path) -> None:
         assert command in known, command
     for name in re.findall(r"--config ([\w/]+)(?![\w/.])", text):
         assert name == "NAME" or (ROOT / "configs" / f"{name}.toml").exists(), name
+
+
+def settings(section: Any, prefix: str = "") -> Iterator[str]:
+    """All dotted names of sections and settings below a class of settings."""
+    kinds = get_type_hints(section)
+    for each in fields(section):
+        yield prefix + each.name
+        for kind in (kinds[each.name], *get_args(kinds[each.name])):
+            if is_dataclass(kind):
+                yield from settings(kind, f"{prefix}{each.name}.")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_exist(page: Path) -> None:
+    known = set(settings(RunConfig))
+    sections = "|".join(name for name in known if "." not in name)
+    for name in re.findall(rf"(?<![\w./-])((?:{sections})(?:\.[a-z_]+)+)\b(?![./(])", page.read_text()):
+        if not name.startswith("environment.options.") and not name.endswith((".md", ".py")):
+            assert name in known, name
 
 
 def test_the_site_lists_every_page() -> None:
