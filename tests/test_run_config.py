@@ -231,9 +231,11 @@ def test_differences_are_named_by_dotted_keys() -> None:
 def test_a_training_is_composed_of_the_shared_table_and_its_own() -> None:
     config = load_config(
         None,
-        ["seed=7", "training.schedule=cosine", "training.precision=bfloat16", "training.epochs=2"]
-        + ["warm_start.training.optimiser=muon", "warm_start.training.warmup_steps=5", "update.dpo.beta=0.2"]
-        + ["update.grpo.max_steps=9", "world.training.precision=float32"],
+        [
+            *("seed=7", "training.schedule=cosine", "training.precision=bfloat16", "training.epochs=2"),
+            *("warm_start.training.optimiser=muon", "warm_start.training.warmup_steps=5", "update.dpo.beta=0.2"),
+            *("update.grpo.max_steps=9", "world.training.precision=float32"),
+        ],
     )
     warm = config.learner(SFTConfig, config.warm_start.training)
     assert (warm.seed, warm.schedule, warm.precision, warm.epochs) == (7, "cosine", "bfloat16", 2.0)
