@@ -748,7 +748,11 @@ def _sentence(problems: list[ErrorDetails], settings: dict[str, Any]) -> str:
     members of a union say of one value is one problem."""
     first = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
     if first["type"] == "unexpected_keyword_argument":
-        return _unknown_key(".".join(map(str, first["loc"])))
+        parts, value = [*map(str, first["loc"])], first["input"]
+        while isinstance(value, dict) and value:  # of a table that does not exist, the first key tells what was meant
+            part, value = next(iter(value.items()))
+            parts.append(part)
+        return _unknown_key(".".join(parts))
     keys, value = _locate(settings, first["loc"])
     key = ".".join(keys)
     if first["type"] == "value_error":  # a section's own check of settings that belong together
