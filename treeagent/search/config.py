@@ -60,10 +60,10 @@ class SearchConfig:
 
     limits: Limits = Field(default_factory=lambda: Limits(simulations=16))
     """The search of a task stops at the first of these limits."""
-    method: SearchMethod = "mcts"
-    """Trees are grown by Monte Carlo tree search or by one of the baselines."""
     candidates: Annotated[int, Field(gt=0)] = 4
     """The policy samples this many actions (K) at each expanded state; equal calls among them become one edge."""
+    method: SearchMethod = "mcts"
+    """Trees are grown by Monte Carlo tree search or by one of the baselines."""
     granularity: Literal["step", "split"] = "step"
     """An edge is a whole think/action step ("step"), or thought and action are an edge each ("split")."""
     selection: Selection = "puct"
