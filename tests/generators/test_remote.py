@@ -192,7 +192,7 @@ def test_what_passes_is_tried_again(server: OpenAIServer) -> None:
     [
         (500, "answered 500: .*not now"),
         (400, "answered 400: .*not now"),
-        (1.5, "did not answer within 0.5 s: raise remote.timeout"),
+        (4.0, "remote.timeout"),
         ("no json", "cannot be read"),
         ('{"choices": []}', "cannot be read .*no choices"),
         ('{"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]}', "2 token ids, 1 log-prob"),
@@ -202,7 +202,8 @@ def test_what_passes_is_tried_again(server: OpenAIServer) -> None:
 )
 def test_a_prompt_that_fails_costs_itself_alone(server: OpenAIServer, fault: int | str | float, said: str) -> None:
     """It becomes the error of a proposal, which is data."""
-    generator = RemoteGenerator(replace(config(server), timeout=0.5, retries=1), "toy", 1.0)
+    seconds = 2.0 if isinstance(fault, float) else 30.0  # for a busy machine
+    generator = RemoteGenerator(replace(config(server), timeout=seconds, retries=1), "toy", 1.0)
     states = [State(Task(name, name), (Message("user", name),)) for name in ("fine", "broken", "good")]
     broken = list(CHAT.prompt_ids(states[1].messages))
     server.fault = lambda body: fault if body["prompt"] == broken else None
