@@ -6,29 +6,35 @@ RUN ?= runs/quickstart
 SEED ?= 0
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: install quickstart test test-slow check docs clean
+.PHONY: install install-dev quickstart test test-slow check docs clean
 
 install: $(VENV)/.installed
+
+install-dev: $(VENV)/.installed-dev
 
 # torch first: on some machines its exact version is a small CPU build that a later resolution keeps.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+# What tests and checks need beside the package, which the quickstart does without.
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
 
 quickstart: install
-	$(BIN)/treeagent quickstart --config configs/quickstart.toml --out $(RUN) --seed $(SEED) --resume
+	$(BIN)/treeagent quickstart --config quickstart --out $(RUN) --seed $(SEED) --resume
 
 # A worker for each core. A file stays with one worker, so that its fixtures are made once.
-test: install
+test: install-dev
 	$(BIN)/pytest -n auto --dist loadfile
 
-test-slow: install
+test-slow: install-dev
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -m "not vllm and not ray and not index"
 
-check: install
+check: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

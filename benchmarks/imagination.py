@@ -1,6 +1,6 @@
 """Table of imagined experience: what a policy learns from trees that grew in a world model, beside real ones.
 
-    .venv/bin/python benchmarks/quickstart.py --seeds 0 1 2      # trains the policies to start from
+    .venv/bin/python benchmarks/quickstart.py --config store --seeds 0 1 2  # trains the policies to start from
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/imagination.py --seeds 0 1 2
 
 Every arm has the tasks, limits and updates of one recipe, by default configs/sim_to_real.toml, starts from the same

@@ -1,6 +1,6 @@
 """README's table of learning signals: search-and-adapt recipes from the same start, under the same budget a task.
 
-    .venv/bin/python benchmarks/quickstart.py --seeds 0 1 2      # trains the policies to start from
+    .venv/bin/python benchmarks/quickstart.py --config store --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python benchmarks/learning.py --seeds 0 1 2
 
 In another environment, whose config is used for what the environment and the policy are:

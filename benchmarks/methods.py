@@ -1,6 +1,6 @@
 """Ways of searching compared at equal generated tokens, on held-out tasks and without any reward.
 
-    .venv/bin/python benchmarks/quickstart.py --seeds 0 1 2      # trains the policies
+    .venv/bin/python benchmarks/quickstart.py --config store --seeds 0 1 2  # trains the policies
     .venv/bin/python benchmarks/methods.py --seeds 0 1 2
 
 Every method plans under one limit of generated tokens a task, judged by the value head alone; its plan is then executed

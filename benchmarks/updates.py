@@ -1,6 +1,6 @@
 """README's table of updates: what each way of learning makes of the same trees, and what it would do without care.
 
-    .venv/bin/python benchmarks/quickstart.py --seeds 0 1 2      # trains the policies to start from
+    .venv/bin/python benchmarks/quickstart.py --config store --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python benchmarks/updates.py --seeds 0 1 2
 
 A seed's trees are collected once, as configs/adapt.toml says. Runs that are there already are read, unfinished ones

@@ -82,7 +82,7 @@ def test_every_command_explains_itself_by_an_example(command: str) -> None:
 
 def test_help_loses_no_word_to_markup() -> None:
     told = " ".join(treeagent("world", "fit", "--help").stdout.replace("│", "").split())
-    assert "What its section world says is meant; by default the run's own." in told
+    assert "A recipe's name or a TOML file whose section [world] is used" in told
 
 
 def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
@@ -91,6 +91,7 @@ def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> Non
     assert "search.limits.simulations" in said and '"none"' in said
     said = sentence("quickstart", "--out", out, "--config", tmp_path / "no.toml")
     assert "no.toml" in said and "--config" in said
+    assert "baselines/ppo" in sentence("quickstart", "--out", out, "--config", "ppo")
     assert not out.exists()
 
 

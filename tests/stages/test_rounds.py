@@ -178,7 +178,7 @@ def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> No
     """The update stays undone, so that the run goes on with it once the file is mended."""
     config = load_config(CONFIG, ["update.processes=2", "update.accelerate_config=nowhere.yaml"])
     with Run.create(tmp_path / "run", config, resume=False) as begun:
-        with pytest.raises(UserError, match=r"nowhere.yaml is not a file: make it by accelerate config"):
+        with pytest.raises(UserError, match=r"nowhere\.yaml"):
             update_round(config, begun, QuietProgress(), tmp_path / "warm", 1, ["collect-1"])
         assert not begun.stages()
 

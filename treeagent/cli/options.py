@@ -15,23 +15,11 @@ if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help sho
     from treeagent.run.folder import Run
 
 
-def recipe_path(name: str) -> Path:
-    """The file that a value of ``--config`` means.
-
-    Raises:
-        RecipeError: there is none.
-    """
-    from treeagent.run.recipes import find_recipe
-
-    return find_recipe(name)
-
-
 Config = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--config",
         metavar="NAME|FILE.toml",
-        parser=recipe_path,
         help="Settings: a recipe's name (treeagent recipes lists them) or a TOML file. By default those of the run "
         "that is resumed, or of the run that CHECKPOINT is from.",
     ),
@@ -71,7 +59,8 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder
 class Given:
     """What the command line says of a run."""
 
-    config: Path | None
+    config: str | None
+    """A file or a recipe's name."""
     overrides: Sequence[str] | None
     seed: int | None
     engine: str | None
@@ -89,8 +78,10 @@ def open_run(
     """The run to write. Its settings are those of ``--config``, else of the run that is resumed, else of the run that
     CHECKPOINT is of, whose environment and turns the policy knows."""
     from treeagent.config import load_config
+    from treeagent.run.recipes import find_recipe
 
-    file, own = given.config, given.out / "config.toml"
+    own = given.out / "config.toml"
+    file = None if given.config is None else find_recipe(given.config)
     if file is None and given.resume and own.is_file():
         file = own
     elif file is None and checkpoint is not None and checkpoint.parent.name == "checkpoints":

@@ -145,7 +145,7 @@ def update(
     checkpoint_path = find_checkpoint(checkpoint)
     require_trees(trees or out, COLLECTED)  # evaluations leave trees, too
     if trees and not (out / "config.toml").is_file():
-        config = config or trees / "config.toml"
+        config = config or str(trees / "config.toml")
     given = Given(config, overrides, seed, engine, out, resume)
     with open_run(given, ["update"], lambda _: [method], checkpoint_path) as run:
         from treeagent.report.show import show_alarms

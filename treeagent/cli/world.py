@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from treeagent.cli.options import recipe_path
-
 app = typer.Typer(help="Fit a world model to a run's steps; audit it on tasks it never saw.", no_args_is_help=True)
 
 
@@ -19,11 +17,10 @@ Overrides = Annotated[
 
 
 Config = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--config",
         metavar="NAME|FILE.toml",
-        parser=recipe_path,
         help="A recipe's name or a TOML file whose section [world] is used; by default RUN's own settings.",
     ),
 ]
@@ -46,10 +43,11 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     from treeagent.config import ConfigError, load_config
     from treeagent.run.folder import Run
     from treeagent.run.progress import RichProgress
+    from treeagent.run.recipes import find_recipe
     from treeagent.stages.world import fit_world
 
     own = Run.open(run_folder).path / "config.toml"
-    world = load_config(config or own, overrides or ()).world
+    world = load_config(own if config is None else find_recipe(config), overrides or ()).world
     others = [override for override in overrides or () if not config or re.split(r"[.=]", override)[0] != "world"]
     try:
         settings = replace(load_config(own, others), world=world)

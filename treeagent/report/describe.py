@@ -39,6 +39,16 @@ def failures(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def budget(rows: Sequence[Row]) -> list[str]:
+    """A sentence on the token limit of the rows that searched; none where they had none, or different ones."""
+    searches = [row for row in rows if row["mode"] != "greedy"]
+    limits = {row.get("token_limit") for row in searches}
+    if len(limits) != 1 or None in limits:
+        return []
+    modes = " and ".join(dict.fromkeys(str(row["mode"]) for row in searches))
+    return [f"A search by {modes} starts nothing new after {limits.pop():,} generated tokens for a task."]
+
+
 def cell(row: Row, key: str) -> str:
     """A row's value as shown; a dash if there is none."""
     value = row.get(key)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from treeagent.report.describe import Row, cell, failures, headline, result_columns
+from treeagent.report.describe import Row, budget, cell, failures, headline, result_columns
 from treeagent.run.recipes import Recipe
 
 _WORDS = {"policy", "mode"}
@@ -34,7 +34,7 @@ def results_table(rows: Sequence[Row]) -> Table:
     """Policy by mode; the most successful row of all is bold."""
     columns = result_columns(rows)
     table = narrow_table({heading: key in _WORDS for key, heading in columns.items()})
-    table.caption, table.caption_justify = Text(f"\n{headline(rows)}"), "left"
+    table.caption, table.caption_justify = Text("\n".join(["", headline(rows), *budget(rows)])), "left"
     for column, key in zip(table.columns, columns, strict=True):
         column.no_wrap = key == "success"
     best = max((row["success"] for row in rows), default=None)

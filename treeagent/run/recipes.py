@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from treeagent.types import UserError
+
 _FOLDER = Path(__file__).parent.parent / "recipes"
 """In a checkout a link to ``configs/`` at the repository's root; in an installed package a folder of its own."""
 
@@ -21,10 +23,6 @@ class Recipe:
     """What it is for: the first sentence of the file's opening comment."""
 
 
-class RecipeError(RuntimeError):
-    """A name that is neither a file nor a recipe: one sentence with near names."""
-
-
 def recipes() -> list[Recipe]:
     """Every recipe of the package, sorted by name."""
     paths = sorted(_FOLDER.rglob("*.toml"))
@@ -35,7 +33,7 @@ def find_recipe(name: str) -> Path:
     """The file of settings that ``name`` means: a path of a file, or else the name of a recipe.
 
     Raises:
-        RecipeError: there is neither such a file nor such a recipe.
+        UserError: there is neither such a file nor such a recipe.
     """
     return _find(name, ".toml", "config {} is neither a file nor a recipe: ")
 
@@ -44,7 +42,7 @@ def find_accelerate_config(name: str) -> Path:
     """The file of ``accelerate config`` that ``name`` means: a path of a file, or else a name such as "models/fsdp".
 
     Raises:
-        RecipeError: there is neither.
+        UserError: there is neither.
     """
     return _find(name, ".yaml", "update.accelerate_config {} is neither a file nor one of the package's own: ")
 
@@ -59,7 +57,7 @@ def _find(name: str, ending: str, refusal: str) -> Path:
     last = bare.rsplit("/", 1)[-1]
     near = [each for each in found if each.rsplit("/", 1)[-1] == last] or difflib.get_close_matches(bare, found, 3)
     guess = f"did you mean {' or '.join(near)}? " if near else f"the names are {', '.join(found)}; "
-    raise RecipeError(f"{refusal.format(repr(name))}{guess}treeagent recipes describes every recipe")
+    raise UserError(f"{refusal.format(repr(name))}{guess}treeagent recipes describes every recipe")
 
 
 def _name(path: Path) -> str:

@@ -99,7 +99,10 @@ def _finish_row(run: Run, stage: str, whole: Sequence[BatchJob], played: Mapping
     if len(played) < len(whole):
         return
     outcomes = [outcome for job in whole for outcome in played[job.index].outcomes]
-    row = summarise(whole[0].name, whole[0].mode, outcomes, sum(batch.seconds for batch in played.values()))
+    job = whole[0]
+    row = summarise(job.name, job.mode, outcomes, sum(batch.seconds for batch in played.values()))
+    if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
+        row["token_limit"] = limit
     run.finish(stage, row)
     forget_batches(run.outcomes, stage, range(len(whole)))
 
