@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_vali
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-from treeagent.envs.base import SNAPSHOT_BYTES
+from treeagent.envs.forks import SNAPSHOT_BYTES
 from treeagent.envs.shield import Shield
 from treeagent.generators.config import DType, RemoteConfig, ScratchConfig, VllmConfig
 from treeagent.generators.grammar import Format

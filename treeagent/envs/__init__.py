@@ -1,8 +1,9 @@
 """Tool environments: the contract, the forks that search needs, and the environments that ship."""
 
-from treeagent.envs.base import Demonstrator, Env, EnvBroken, Forkable, Mark, ReplayDivergence, SnapshotLost, ToolSpec
+from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotLost, ToolSpec
 from treeagent.envs.check import CheckReport, check_env
 from treeagent.envs.dynamics import EnvDynamics
+from treeagent.envs.forks import Forkable, Mark, ReplayDivergence
 from treeagent.envs.make import BUILT_IN, EXTRAS, env_class, imported, make_env
 from treeagent.envs.shield import Shield, ShieldedEnv
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from treeagent.agent.checkpoint import load_tokenizer
 from treeagent.config import RunConfig
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
-from treeagent.envs.calls import read_call
+from treeagent.envs.calls import as_call
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.grammar import Grammar, make_grammar
@@ -44,8 +44,7 @@ class _Stage:
     def turn(self, player: Demonstrator, rng: random.Random) -> Action:
         """What a player says where the environment stands."""
         thought, text = player.act(rng)
-        call = read_call(text, self.tools)
-        return self.grammar.read(self.grammar.write(thought, text if isinstance(call, str) else call))
+        return self.grammar.read(self.grammar.write(thought, as_call(text, self.tools)))
 
 
 def demonstrate(
