@@ -126,6 +126,17 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
     return task
 
 
+def probability(noise: float) -> float:
+    """``noise``, for a demonstrator to keep.
+
+    Raises:
+        UserError: it is not between 0 and 1.
+    """
+    if not 0.0 <= noise <= 1.0:
+        raise UserError(f"noise is {noise}: give a probability between 0 and 1")
+    return noise
+
+
 def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
     """What ``task.data`` holds, a ``kind`` of thing of the environment named ``env``.
 
