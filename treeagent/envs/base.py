@@ -1,4 +1,7 @@
-"""What an environment is: Gymnasium's signature with text or tool actions, optional capabilities, and forks."""
+"""The contract of an environment: Gymnasium's ``reset`` and ``step`` for text and tool calls, and optional capabilities.
+
+To write an environment, read this file alone.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -27,80 +30,119 @@ class ToolSpec:
 
 
 class Demonstrator(Protocol):
-    """A scripted player for warm-start data. It may read the environment's hidden state."""
+    """A scripted player, whose episodes a warm start imitates. It may read the environment's hidden state."""
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        """(thought, call text) for the environment's current state."""
+        """The next turn in the environment's current state: (thought, call).
+
+        The call is a text such as ``search[red lamp]`` or ``add {"x": 1, "y": 2}``; ``envs/calls.py`` documents how a
+        text names a tool. All chance comes from ``rng``.
+        """
         ...
 
 
 class Env(Protocol):
-    """A tool environment. Subclass it to inherit the defaults of the optional members, or match it by shape."""
+    """An environment that an agent acts in by text or by calling tools.
+
+    Subclass it and write ``reset``, ``step`` and ``tasks``. All other members have a default, which says that the
+    environment lacks the capability. ``treeagent envs check module:Class`` checks that the rules below are kept.
+    """
 
     snapshot_kind: SnapshotKind = "replay"
-    """``exact``: ``snapshot`` and ``restore`` work; ``replay``: a reset and the same actions lead back to the same
-    place; ``none``: neither."""
+    """How search goes back to an earlier place. "exact": ``snapshot`` and ``restore`` work. "replay": a reset with the
+    same seed and the same actions lead to the same place. "none": neither works, and only a world model can be
+    searched."""
     stochastic: bool = False
-    """Equal actions from equal places may lead to different observations."""
+    """Whether equal actions from equal places may lead to different observations."""
     snapshot_portable: bool = True
-    """A pickled snapshot can be restored on another instance, in another process, before any reset; False where it is
-    a handle into this one."""
+    """Whether a pickled snapshot can be restored on another instance, in another process, before any reset. False where
+    a snapshot is a handle into this instance."""
     origin: Origin = "real"
-    """"imagined": a world model answers, and its steps are counted and kept as such."""
+    """"imagined" where a world model answers. Its steps are counted and stored apart from real ones."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start the episode of ``options["task"]``, a ``Task``. Returns (observation, info)."""
+        """Start the episode of ``options["task"]``, a ``Task``; ``task_to_play`` reads it.
+
+        Args:
+            seed: seeds all chance of the episode. Equal tasks and seeds give equal episodes.
+
+        Returns:
+            (observation, info). The observation is text for the agent; it must not contain the answer. ``info`` may be
+            empty.
+        """
         ...
 
     def step(self, action: str | ToolCall) -> StepResult:
-        """(observation, reward, terminated, truncated, info).
+        """Take one action.
 
-        A call that cannot be made is an observation with the reason in ``info["tool_error"]``, never an exception.
-        ``info["process_reward"]`` may hold a number beside the outcome, such as a milestone's. It is never shown to the
-        agent, and withheld at evaluation like every reward.
+        Args:
+            action: where ``tools`` offers any, a ``ToolCall`` in every policy format. Its arguments may not fit the
+                tool's schema: ``calls.read_call`` checks them. A text comes where there are no tools, or where the
+                agent's text names none of them or has arguments that cannot be read.
+
+        Returns:
+            (observation, reward, terminated, truncated, info). ``terminated`` means that the task is over,
+            ``truncated`` that a limit of the environment's own was hit.
+
+            An action that is not possible is no exception: the observation says why, and ``info["tool_error"]`` holds
+            the reason, a text that is not empty.
+
+            ``info["process_reward"]`` may hold a number beside the outcome, such as a milestone's. The agent never sees
+            it, and evaluation withholds it as it does every reward.
 
         Raises:
-            Unanswered: nobody can tell what follows.
+            Unanswered: the environment cannot answer this action, as where a world model's answer cannot be read. The
+                step becomes a dead end of unknown worth.
         """
         ...
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Tasks ``start`` to ``start + count`` of a split: always the same ones; splits are disjoint.
+        """Tasks ``start`` to ``start + count`` of a split, the same ones at every call. No task is in two splits.
 
         Raises:
-            ValueError: the split holds fewer.
+            ValueError: the split holds fewer tasks.
         """
         ...
 
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        """Harder tasks of the same kind, of the split of ``task``: solvable, apart from every other split, each with an
-        id of its own. None where the environment has none."""
+        """Harder tasks of the kind of ``task``, in its split: solvable, in no other split, each with its own id. Empty
+        where the environment makes none."""
         return ()
 
     def tools(self) -> Sequence[ToolSpec]:
-        """The tools that a ``ToolCall`` can name; empty where actions are free text."""
+        """The tools that a ``ToolCall`` can name, the same ones in every episode; empty where actions are free text."""
         return ()
 
     def legal_actions(self) -> list[str] | None:
-        """Every action text possible now; ``None`` for an open vocabulary."""
+        """Every action that is possible now, as texts; ``None`` where they cannot be listed."""
         return None
 
     def verify(self) -> float | None:
-        """The verifier's word on the episode so far, apart from shaped reward; 1 is success. ``None``: no verifier."""
+        """The verdict on the episode so far, apart from shaped rewards; 1 is success. It is the reward that search and
+        evaluation use. ``None`` where there is no verifier: the rewards of ``step`` count instead."""
         return None
 
     def snapshot(self) -> object:
-        """A value that ``restore`` takes back, on this instance, any number of times. Needed where ``exact``."""
+        """The current place, as a value that ``restore`` takes any number of times. Needed where ``snapshot_kind`` is
+        "exact"."""
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        """Stand where ``snapshot`` was taken. ``reseed`` replaces the random state; ``None`` restores that too."""
+        """Go back to the place where ``snapshot`` was taken.
+
+        Args:
+            reseed: seed of the chance from here on. ``None`` restores the state of the random generator, too.
+
+        Raises:
+            SnapshotLost: the snapshot was a handle into a process that has ended, or is of another environment.
+        """
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
     def state_key(self) -> str | None:
-        """Equal keys mean equal futures; ``None`` where nobody can tell."""
+        """A text that is equal for two places only if their futures are equal; ``None`` where that is unknown. Search
+        can merge places of equal keys."""
         return None
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
@@ -108,12 +150,12 @@ class Env(Protocol):
         return None
 
     def close(self) -> None:
-        """Free what the environment holds."""
+        """Free the processes, files and connections that the environment holds."""
         return None
 
 
 def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | None) -> Task:
-    """For an environment's ``reset``: ``options["task"]``, or its training task number ``seed``.
+    """The task that ``reset`` is to start: ``options["task"]``, or else training task number ``seed``.
 
     Raises:
         UserError: ``options["task"]`` is no task.
@@ -138,10 +180,10 @@ def probability(noise: float) -> float:
 
 
 def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
-    """What ``task.data`` holds, a ``kind`` of thing of the environment named ``env``.
+    """``task.data`` read as ``form``. The error names the ``kind`` of data and the environment ``env``.
 
     Raises:
-        UserError: it holds none.
+        UserError: the data does not have that form.
     """
     try:
         return form.validate_python(dict(task.data))
@@ -154,7 +196,7 @@ def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
 
 
 class EnvBroken(RuntimeError):
-    """The environment answered what the contract has no place for."""
+    """The environment returned a value that the contract does not allow."""
 
 
 class SnapshotLost(RuntimeError):

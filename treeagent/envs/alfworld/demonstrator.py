@@ -6,7 +6,6 @@ from typing import Protocol
 
 from treeagent.envs.alfworld.games import STATIONS, GameSpec
 from treeagent.envs.base import probability
-from treeagent.envs.base import probability
 
 
 class Household(Protocol):
