@@ -12,6 +12,7 @@ from treeagent.envs.calls import as_call, read_call, text_tool
 from treeagent.generators.grammar import Format, make_grammar
 from treeagent.search.node import Tree, solved
 from treeagent.stages.demonstrate import demonstrate
+from treeagent.stages.formats import check_formats
 from treeagent.types import Split, Task, ToolCall
 
 INTEGER = {"type": "integer"}
@@ -134,3 +135,47 @@ def test_a_replay_makes_the_calls_that_were_first_made() -> None:
         return again.state.messages[-1].content
 
     assert asyncio.run(play()) == "1"
+
+
+class TwoLines(Strict):
+    """Its demonstrator writes a call over two lines, which the react format cannot."""
+
+    def demonstrator(self, noise: float) -> "TwoLineAdder":
+        return TwoLineAdder(self)
+
+
+class TwoLineAdder(Adder):
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        thought, text = super().act(rng)
+        return thought, text.replace(", ", ",\n")
+
+
+class Locked(Strict):
+    """Refuses every call."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return "locked", 0.0, False, False, {"tool_error": "locked"}
+
+
+class Mute(Strict):
+    """Nothing can be played in it."""
+
+    def demonstrator(self, noise: float) -> None:  # type: ignore[override]
+        return None
+
+
+def test_the_check_of_formats_passes_where_every_format_plays_alike() -> None:
+    assert check_formats(Strict(), Strict().tasks("train", 2)) == ([], [])
+
+
+def test_the_check_of_formats_names_the_format_that_refuses_and_the_refusal() -> None:
+    violations, skipped = check_formats(TwoLines(), Strict().tasks("train", 2))
+    assert not skipped and len(violations) == 1
+    assert "react" in violations[0] and "one line" in violations[0]
+    locked, _ = check_formats(Locked(), Strict().tasks("train", 2))
+    assert len(locked) == 3 and all("locked" in each and "100 calls" in each for each in locked)
+
+
+def test_formats_are_not_checked_where_nothing_can_be_played() -> None:
+    violations, skipped = check_formats(Mute(), Strict().tasks("train", 2))
+    assert not violations and len(skipped) == 1

@@ -1,4 +1,4 @@
-"""The contract of an environment: Gymnasium's ``reset`` and ``step`` for text and tool calls, and optional capabilities.
+"""The contract of an environment: Gymnasium's ``reset`` and ``step`` for text or tool calls, and what is optional.
 
 To write an environment, read this file alone.
 """
