@@ -291,7 +291,7 @@ def test_a_split_may_hold_fewer_tasks_than_are_asked_for() -> None:
 def test_every_kind_of_call_is_timed() -> None:
     env = Example()
     milliseconds = measure_env(env, env.tasks("train", 1)[0], episodes=3, depth=2)
-    assert list(milliseconds) == ["reset", "step", "snapshot", "restore"]
+    assert list(milliseconds) == ["reset", "step"]
     assert milliseconds["reset"].calls == 3
     assert 3 <= milliseconds["step"].calls <= 6
     assert all(0 < each.median <= each.high for each in milliseconds.values())
@@ -372,7 +372,7 @@ def test_a_new_environment_passes_its_own_test_and_the_check(tmp_path: Path) -> 
 def test_a_new_environment_is_learnt_in_by_the_command_that_is_printed(tmp_path: Path) -> None:
     printed = treeagent("new", "lamps", "--out", tmp_path).stdout
     command = shlex.split(printed.rpartition("treeagent ")[2])
-    assert command[0] == "quickstart" and command[-1] == "environment.name=lamps:Lamps"
+    assert command[0] == "quickstart" and "environment.name=lamps:Lamps" in command
     code = "from treeagent.cli import main; main()"
     run = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.envs import BUILT_IN, Env, Forkable, Mark, ReplayDivergence, ToolSpec, check_env, make_env
-from treeagent.envs.base import SnapshotKind, SnapshotLost, StepResult, snapshot_size
+from treeagent.envs.base import SnapshotKind, SnapshotLost, StepResult
+from treeagent.envs.forks import snapshot_size
 from treeagent.envs.shop import ShopEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 

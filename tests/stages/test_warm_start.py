@@ -14,14 +14,14 @@ from toy_doors import Doors, Opener
 
 from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.config import load_config
-from treeagent.envs import EnvDynamics
+from treeagent.envs import EnvDynamics, StepResult
 from treeagent.envs.shop import ShopEnv
 from treeagent.generators.grammar import ReAct
 from treeagent.run.folder import Run, RunError
 from treeagent.run.progress import Advance, QuietProgress
 from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstrated
 from treeagent.stages.warm_start import _lessons, warm_start
-from treeagent.types import Task
+from treeagent.types import Task, ToolCall
 
 CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
 EARLY = "warm_start.early_experience."
@@ -224,3 +224,20 @@ def test_a_warm_start_goes_on_without_the_demonstrations_that_fail(tmp_path: Pat
         pytest.raises(RunError, match=r"none of the first 24 demonstrations .* .RuntimeError: the server is away"),
     ):
         warm_start(config, run, QuietProgress())
+
+
+class Refusing(Doors):
+    """Refuses every action."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return "the doors are locked", 0.0, False, False, {"tool_error": "the doors are locked"}
+
+
+def test_a_warm_start_stops_where_no_demonstration_succeeds(tmp_path: Path) -> None:
+    settings = ["environment.name=test_warm_start:Refusing", "environment.options={}", "environment.max_steps=3"]
+    config = load_config(CONFIG, [*SMALL, *settings])
+    with Run.create(tmp_path / "run", config, resume=False) as run, pytest.raises(RunError) as stop:
+        warm_start(config, run, QuietProgress())
+    for named in ("0 of 24", "0.0%", "72 of 72", "the doors are locked"):
+        assert named in str(stop.value)
+    assert not run.stages()

@@ -8,7 +8,8 @@ import pytest
 from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
-from treeagent.envs.base import Env, Forkable
+from treeagent.envs.base import Env
+from treeagent.envs.forks import Forkable
 from treeagent.generators.grammar import Format, ReAct, make_grammar
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits

@@ -62,6 +62,11 @@ _FITTING = (
 """Settings of a quickstart of minutes in the environment that ``new`` writes, whose splits hold 33 tasks each."""
 
 
+def fitting(name: str) -> tuple[str, ...]:
+    """The settings of a small quickstart in the environment that ``new`` has written under ``name``."""
+    return (f"environment.name={name}", *_FITTING)
+
+
 app = typer.Typer(help="List environments, check one, start a new one.", no_args_is_help=True)
 
 
@@ -98,7 +103,8 @@ def check(
 ) -> None:
     """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
 
-    Branches equal replays, seeds decide, instances share nothing, no answer shows, no cheap episode is a success.
+    Branches equal replays, seeds decide, instances share nothing, no answer shows, no cheap episode is a success, and
+    calls that succeed in one policy.format succeed in all of them.
 
     Example: treeagent envs check shop difficulty=1
     """
@@ -154,12 +160,13 @@ def new(
     except OSError as error:
         raise UserError(f"--out {out} cannot be written to ({error.strerror}): choose another folder") from error
     typer.echo(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
-    typer.echo(f"learn in it, there: treeagent quickstart {' '.join(_FITTING)} environment.name={name}:{title}")
+    typer.echo(f"learn in it, there: treeagent quickstart {' '.join(fitting(f'{name}:{title}'))}")
 
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     """Check an environment on its first ``count`` training tasks; ``other`` is a second instance of it."""
     from treeagent.envs.check import check_env, check_tasks, first_tasks, measure_env
+    from treeagent.stages.formats import check_formats
     from treeagent.types import UserError
 
     tasks = first_tasks(checked, "train", count)
@@ -167,6 +174,10 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
         raise UserError(f"environment {name!r} has no task in its split 'train': it needs one to be checked on")
     reports = [check_env(checked, task, other=other) for task in tasks]
     violations = [*check_tasks(checked), *(each for report in reports for each in report.violations)]
+    skipped = [each for report in reports for each in report.skipped]
+    if not violations:  # an environment that breaks the contract cannot be played
+        differing, unplayed = check_formats(checked, tasks)
+        violations, skipped = [*violations, *differing], [*skipped, *unplayed]
     return Findings(
         name,
         checked.snapshot_kind,
@@ -174,7 +185,7 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
         sum(report.branches for report in reports),
         sum(report.equal_branches for report in reports),
         tuple(dict.fromkeys(violations)),
-        tuple(dict.fromkeys(each for report in reports for each in report.skipped)),
+        tuple(dict.fromkeys(skipped)),
         {} if violations else measure_env(checked, tasks[0]),
     )
 

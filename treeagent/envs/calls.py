@@ -1,4 +1,18 @@
-"""Calls of tools, as text or as tool calls, held against the tools that there are."""
+"""How a text calls a tool, and whether a call fits the tools that an environment offers.
+
+A text calls a tool in one of these ways:
+
+* ``name`` or ``name[]`` calls a tool without arguments; of a tool that needs one text, ``name[]`` gives it the empty
+  text.
+* ``name[text]`` calls a tool of one argument. All between the outer brackets is that argument, commas and brackets
+  included. A tool of several arguments, of which one is required, takes it as that one.
+* ``name[first, second]`` calls a tool that requires several arguments, in the order of its schema's ``required``. There
+  must be exactly one comma less than there are arguments.
+* ``name {"key": value}`` calls any tool, with its arguments as a JSON object.
+
+Between brackets an argument of type ``string`` is taken as it is written. One of another type, such as ``integer``, is
+read as JSON: ``add[1, 2]`` passes two integers.
+"""
 
 import json
 import re
@@ -20,7 +34,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def text_tool(name: str, description: str, argument: str = "", *, read_only: bool = False) -> ToolSpec:
-    """A tool that takes one text, or, without ``argument``, nothing."""
+    """A tool that takes one text named ``argument``, or no argument where that is empty."""
     return ToolSpec(
         name,
         description,
@@ -34,11 +48,26 @@ def text_tool(name: str, description: str, argument: str = "", *, read_only: boo
     )
 
 
-def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | str:
-    """The call that an action asks for, or the reason why it asks for none.
+def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall:
+    """The action as an environment with ``tools`` gets it: a text that names one of them becomes a ``ToolCall``.
 
-    As text, ``name[argument]`` calls a tool of one argument, or of one that is required, by a text, ``name[]`` one of
-    none, and ``name {"key": value}`` any tool, its arguments in JSON.
+    The arguments need not fit the tool's schema; the environment refuses what it cannot do. A text stays a text where
+    it names no tool of the environment, or where its arguments cannot be read.
+    """
+    if isinstance(action, ToolCall):
+        return action
+    match = _TEXT_CALL.fullmatch(action)
+    if match is None or all(tool.name != match[1] for tool in tools):
+        return action
+    call = _read_text(action, tools)
+    return call if isinstance(call, ToolCall) else action
+
+
+def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | str:
+    """The call of one of ``tools`` that an action makes, or one sentence that says why it makes none.
+
+    The name must be a tool's, and the arguments must fit its schema: no required one is missing, each has its type, and
+    there is no other one where ``additionalProperties`` is false. Nothing else of the schema is checked.
     """
     call = action if isinstance(action, ToolCall) else _read_text(action, tools)
     if isinstance(call, str):
@@ -64,18 +93,32 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
     if argument is None or known is None or (not argument and not known.parameters.get("required")):
         return ToolCall(name, {})
     properties, required = known.parameters.get("properties"), known.parameters.get("required")
-    keys = list(properties) if isinstance(properties, Mapping) else [""]
+    schemas = properties if isinstance(properties, Mapping) else {"": {}}
+    keys = list(schemas)
     if not keys:
         return f"{name} takes no argument"
     if len(keys) > 1 and isinstance(required, list | tuple):
         keys = list(required)
-    if len(keys) != 1:
+    values = [argument] if len(keys) == 1 else [each.strip() for each in argument.split(",")]
+    if not keys or len(values) != len(keys):
         return f'{name} takes its arguments as JSON: {name} {{"argument": value}}'
-    return ToolCall(name, {keys[0]: argument})
+    return ToolCall(name, {key: _value(value, schemas.get(key)) for key, value in zip(keys, values, strict=True)})
+
+
+def _value(written: str, schema: object) -> object:
+    """An argument as its schema's type reads it: JSON, but of a string, of no declared type and of what is no JSON the
+    text itself."""
+    wanted = schema.get("type") if isinstance(schema, Mapping) else None
+    if wanted == "string" or not isinstance(wanted, str):
+        return written
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        return written
 
 
 def _misfit(arguments: Mapping[str, object], schema: Mapping[str, object], name: str) -> str:
-    """Why ``arguments`` do not fit the JSON schema of their object; empty where they do, as far as it is looked at."""
+    """Why ``arguments`` do not fit the JSON schema of their object; empty where they do, as far as it is checked."""
     properties, required = schema.get("properties"), schema.get("required")
     known = properties if isinstance(properties, Mapping) else {}
     for key in required if isinstance(required, list | tuple) else ():

@@ -12,7 +12,8 @@ from functools import partial
 from statistics import median, quantiles
 from unittest import mock
 
-from treeagent.envs.base import Env, ToolSpec, checked_reset, checked_step, checked_verdict
+from treeagent.envs.base import Env, ToolSpec
+from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.types import Split, Task, ToolCall
 
 Call = str | ToolCall

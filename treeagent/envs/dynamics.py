@@ -3,7 +3,8 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from treeagent.envs.base import SNAPSHOT_BYTES, Env, EnvBroken, Forkable, Mark, checked_verdict
+from treeagent.envs.base import Env, EnvBroken
+from treeagent.envs.forks import SNAPSHOT_BYTES, Forkable, Mark, checked_verdict
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed
 
 

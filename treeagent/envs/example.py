@@ -1,73 +1,65 @@
-"""Guess a number: a whole environment in 40 lines, and who demonstrates it. ``treeagent envs new`` copies both."""
+"""Guess a number: a whole environment in 40 lines, and the player whose episodes training imitates first."""
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import cast
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult
+from treeagent.envs import Env, StepResult, ToolSpec, read_call, task_to_play
 from treeagent.types import Split, Task, ToolCall, UserError
 
-BUCKET: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
+NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+GUESS = ToolSpec("guess", "Guess the number.", NUMBER)
+REMAINDER: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 
 
 class Example(Env):
-    """A number from 1 to 99 is to be guessed; every guess is told whether it is too low or too high."""
+    """The agent guesses a number from 1 to 99. It reads after each guess whether that was too low or too high."""
 
-    snapshot_kind: SnapshotKind = "exact"
+    def tools(self) -> Sequence[ToolSpec]:
+        return (GUESS,)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if start + count > 33:
-            raise UserError(
-                f"split {split!r} holds 33 tasks, not {start + count}: set warm_start.tasks, collect.tasks, "
-                "update.validation_tasks and evaluate.tasks to 33 or fewer"
-            )
-        # No number is in two splits; what the agent must not read goes into data.
-        numbers = [3 * index + BUCKET[split] + 1 for index in range(start, start + count)]
-        return [
-            Task(f"example-{each}", "Guess my number from 1 to 99.", split, each, {"answer": each}) for each in numbers
-        ]
+            raise UserError(f"split {split!r} holds 33 tasks, not {start + count}: ask for fewer tasks")
+        # The remainder by 3 keeps the splits apart. What the agent must not read goes into data.
+        numbers = [3 * index + REMAINDER[split] + 1 for index in range(start, start + count)]
+        return [Task(f"example-{n}", "Guess my number from 1 to 99.", split, n, {"answer": n}) for n in numbers]
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        self.task, self.guesses = (
-            cast(Task, (options or {"task": self.tasks("train", 1)[0]})["task"]),
-            tuple[int, ...](),
-        )
-        return "Write a number.", {}
+        self.task = task_to_play(self, seed, options)
+        self.guesses: list[int] = []
+        return "Make a guess.", {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        if not isinstance(action, str) or not action.isdecimal():
-            return "write a number", 0.0, False, False, {"tool_error": f"{action!r:.50} is no number"}
-        if self.verify():
-            return "the game is over", 0.0, True, False, {"tool_error": "the game is over"}
-        self.guesses += (int(action),)
-        found, number = self.guesses[-1], cast(int, self.task.data["answer"])
-        told = "found" if found == number else "too low" if found < number else "too high"
-        return told, self.verify(), told == "found", False, {}
+        call = "the game is over" if self.verify() else read_call(action, self.tools())
+        if isinstance(call, str):  # the reason why there is no call that can be made
+            return call, 0.0, self.verify() == 1, False, {"tool_error": call}
+        guess = int(str(call.arguments["number"]))
+        self.guesses.append(guess)
+        answer = self.answer()
+        said = "found" if guess == answer else "too low" if guess < answer else "too high"
+        return said, self.verify(), said == "found", False, {}
 
     def verify(self) -> float:
-        return float(self.guesses[-1:] == (self.task.data["answer"],))
+        return float(self.guesses[-1:] == [self.answer()])
 
-    def snapshot(self) -> object:
-        return self.task, self.guesses
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        self.task, self.guesses = cast(tuple[Task, tuple[int, ...]], snapshot)
+    def answer(self) -> int:
+        return int(str(self.task.data["answer"]))
 
     def demonstrator(self, noise: float) -> "Halving":
         return Halving(self, noise)
 
 
 class Halving:
-    """Guesses the middle of what is left, or, with probability ``noise``, anything. Training starts by imitating it."""
+    """Guesses the middle of the numbers that are left; with probability ``noise``, any number from 1 to 99."""
 
     def __init__(self, env: Example, noise: float) -> None:
         self.env, self.noise = env, noise
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        number = cast(int, self.env.task.data["answer"])
-        low = max((each + 1 for each in self.env.guesses if each < number), default=1)
-        high = min((each - 1 for each in self.env.guesses if each > number), default=99)
+        answer = self.env.answer()
+        low = max((guess + 1 for guess in self.env.guesses if guess < answer), default=1)
+        high = min((guess - 1 for guess in self.env.guesses if guess > answer), default=99)
         guess = rng.randint(1, 99) if rng.random() < self.noise else (low + high) // 2
-        return f"{low} to {high}", str(guess)
+        return f"{low} to {high}", f"guess[{guess}]"

@@ -2,6 +2,11 @@
 
 from treeagent.envs import check_env
 from treeagent.envs.example import Example
+from treeagent.types import ToolCall
+
+
+def guess(number: int) -> ToolCall:
+    return ToolCall("guess", {"number": number})
 
 
 def test_it_keeps_the_contract() -> None:
@@ -9,7 +14,7 @@ def test_it_keeps_the_contract() -> None:
     for task in env.tasks("train", 3):
         report = check_env(env, task, other=Example())
         assert report.passed, report.violations
-        assert report.equal_branches == report.branches > 10
+        assert report.equal_branches == report.branches > 5
 
 
 def test_only_the_number_itself_is_a_success() -> None:
@@ -17,6 +22,6 @@ def test_only_the_number_itself_is_a_success() -> None:
     (task,) = env.tasks("test", 1, start=5)
     assert task.data["answer"] == 18
     env.reset(options={"task": task})
-    assert env.step("17")[:3] == ("too low", 0.0, False)
-    assert env.step("19")[:3] == ("too high", 0.0, False)
-    assert env.step("18")[:3] == ("found", 1.0, True)
+    assert env.step(guess(17))[:3] == ("too low", 0.0, False)
+    assert env.step(guess(19))[:3] == ("too high", 0.0, False)
+    assert env.step(guess(18))[:3] == ("found", 1.0, True)

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.adapters import required
 from treeagent.envs.adapters.gymnasium import Game, GymnasiumEnv
-from treeagent.envs.base import SnapshotKind
+from treeagent.envs.base import SnapshotKind, probability
 from treeagent.types import Split, Task, UserError
 
 _ACTIONS: Mapping[str, int] = {"left": 0, "down": 1, "right": 2, "up": 3}
@@ -100,9 +100,7 @@ class FrozenLakeDemonstrator:
     """
 
     def __init__(self, env: FrozenLakeEnv, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
-        self._env, self._noise = env, noise
+        self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         game = self._env.game.unwrapped

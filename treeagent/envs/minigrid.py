@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.adapters import required
 from treeagent.envs.adapters.gymnasium import Game, GymnasiumEnv
-from treeagent.envs.base import Demonstrator, SnapshotKind
+from treeagent.envs.base import Demonstrator, SnapshotKind, probability
 from treeagent.types import UserError
 
 _ACTIONS: Mapping[str, int] = {
@@ -70,9 +70,7 @@ class BabyAIDemonstrator:
     """BabyAI's bot, which sees what the agent has seen. With probability ``noise`` it turns or walks somewhere else."""
 
     def __init__(self, env: MiniGridEnv, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
-        self._env, self._noise = env, noise
+        self._env, self._noise = env, probability(noise)
         self._followed: tuple[Game, int] | None = None
         self._bot: Any = None
         self._last = 0

@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.envs.adapters import required
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed
 from treeagent.types import Split, Task, ToolCall, UserError
@@ -374,9 +374,7 @@ class MiniWoBDemonstrator:
     """
 
     def __init__(self, env: MiniWoBEnv, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
-        self._env, self._noise = env, noise
+        self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         quoted = re.findall(r'"([^"]+)"', self._env.asked)

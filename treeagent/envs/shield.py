@@ -1,6 +1,7 @@
 """What an agent may call and how much it may read: forbidden calls never reach the environment, and what the
 environment says is bounded in bytes."""
 
+import json
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +11,9 @@ from typing import Annotated, Any
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
-from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec, checked_reset, checked_step, checked_verdict
+from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import read_call
+from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.envs.make import imported
 from treeagent.types import Split, Task, ToolCall, UserError
 
@@ -139,7 +141,7 @@ class ShieldedEnv(Env):
             return None
         read = read_call(action, self._tools) if self._tools else action
         call = read if isinstance(read, ToolCall) else action
-        texts = {action if isinstance(action, str) else _spelled(action), _spelled(call)}
+        texts = {each for spelt in (action, call) for each in _spellings(spelt)}
         for pattern in self._denied:
             if any(map(pattern.search, texts)):
                 return f"it matches {pattern.pattern!r}"
@@ -190,8 +192,12 @@ def _imported(predicate: str) -> Callable[[str | ToolCall], str | None] | None:
     return checked
 
 
-def _spelled(call: str | ToolCall) -> str:
-    return call if isinstance(call, str) else f"{call.name}[{', '.join(_texts(call.arguments))}]"
+def _spellings(call: str | ToolCall) -> tuple[str, ...]:
+    """A call as a text would make it, with its arguments in brackets and in JSON."""
+    if isinstance(call, str):
+        return (call,)
+    arguments = json.dumps(dict(call.arguments), ensure_ascii=False, default=str)
+    return f"{call.name}[{', '.join(_texts(call.arguments))}]", f"{call.name} {arguments}"
 
 
 def _texts(value: object) -> Iterator[str]:

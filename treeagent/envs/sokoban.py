@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.types import Split, Task, ToolCall, UserError
 
@@ -196,9 +196,7 @@ class SokobanDemonstrator:
     """
 
     def __init__(self, env: SokobanEnv, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
-        self._env, self._noise = env, noise
+        self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         way = self._env.way()

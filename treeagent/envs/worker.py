@@ -24,18 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from treeagent.envs.base import (
-    Demonstrator,
-    Env,
-    EnvBroken,
-    SnapshotKind,
-    SnapshotLost,
-    StepResult,
-    ToolSpec,
-    checked_reset,
-    checked_step,
-    checked_verdict,
-)
+from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, SnapshotLost, StepResult, ToolSpec
+from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.envs.make import importable, make_env
 from treeagent.types import Origin, Split, Task, ToolCall, Unanswered, UserError
 

@@ -53,8 +53,8 @@ def write_report(
         StoreError: the file cannot be written.
     """
     sections = [
-        _results(rows),
         _alarms(alarms),
+        _results(rows),
         _tree(tree) if tree else "",
         _curves(metrics),
         _provenance(provenance, config),

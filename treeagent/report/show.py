@@ -93,9 +93,10 @@ def show_task(run: Run, task_id: str, console: Console, *, depth: int | None = N
 
 
 def show_run(run: Run, console: Console) -> None:
-    """Print the stages done, the trees by name and, once there are any, the results and what was warned of."""
+    """Print what was warned of, the stages done, the trees by name and, once there are any, the results."""
     stages = run.stages()
     console.print(Text.assemble(("run ", "dim"), (str(run.path), "bold"), f"  seed {run.config.seed}"))
+    show_alarms(run, console)
     console.print(Text.assemble(("stages done ", "dim"), ", ".join(stages) or "none"))
     if names := shard_names(run.trees):
         console.print("", _trees_table(run), sep="\n")
@@ -104,7 +105,6 @@ def show_run(run: Run, console: Console) -> None:
             console.print(Text.assemble(("one of them ", "dim"), command), soft_wrap=True)
     if rows := run.result_rows():
         print_results(rows, console)
-    show_alarms(run, console)
 
 
 def show_alarms(run: Run, console: Console) -> None:

@@ -6,9 +6,17 @@ falls.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from treeagent.search.node import Tree, solved
 from treeagent.views.figures import Figures, mean
+
+_LEFT_OUT = 0.05
+"""Share of rows that are left out as too long, from which on it is warned of."""
+_EPOCHS = 100
+"""Passes over the distinct rows of a training from which on it is warned of: the model then knows them by heart."""
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
@@ -97,6 +105,60 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
             "max_grad_norm"
         )
     return warnings
+
+
+def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]:
+    """Warnings of a warm start's rows.
+
+    Args:
+        taken: rows that the demonstrations gave.
+        kept: those of them within ``warm_start.max_tokens``.
+        distinct: different ones among those kept.
+        drawn: rows that the training reads: its steps times its batch size.
+    """
+    warnings: list[str] = []
+    if taken - kept > _LEFT_OUT * taken:
+        warnings.append(
+            f"warm start: {taken - kept} of {taken} rows ({(taken - kept) / taken:.0%}) are longer than "
+            "warm_start.max_tokens and left out: raise it"
+        )
+    if distinct and drawn > _EPOCHS * distinct:
+        warnings.append(
+            f"warm start: training reads {drawn} rows, but only {distinct} of the {kept} demonstrated rows differ, "
+            f"which makes {drawn / distinct:.0f} epochs: raise warm_start.tasks and warm_start.episodes, or lower "
+            "warm_start.sft.max_steps"
+        )
+    return warnings
+
+
+def refusal_sentence(trees: Iterable[Tree]) -> str:
+    """The commonest answer to calls that were malformed or refused, with its count; empty where none was."""
+    refusals = Counter(
+        node.state.messages[-1].content.strip() for tree in trees for node in tree.nodes() if node.invalid
+    )
+    if not refusals:
+        return ""
+    reason, count = refusals.most_common(1)[0]
+    return f"the commonest refusal, {count} of {refusals.total()}, is {reason!r:.200}"
+
+
+def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Sequence[Tree]) -> str:
+    """Why an update of these trees may have nothing to learn from; empty where the trees hold a success.
+
+    Args:
+        stages: what the run's stages recorded.
+        trees: what the update was to learn from.
+    """
+    if any(map(solved, trees)):
+        return ""
+    causes = []
+    warm = stages.get("warm_start", {})
+    if warm.get("demonstration_success") == 0.0:
+        causes.append(f"none of {warm['demonstrations']} demonstrations succeeded")
+    causes.append(f"search found no success in {len(trees)} trees")
+    if refused := refusal_sentence(trees):
+        causes.append(refused)
+    return "; ".join(causes)
 
 
 def _fell(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from treeagent.agent.checkpoint import load_tokenizer
 from treeagent.config import RunConfig
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
-from treeagent.envs.calls import read_call
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.grammar import Grammar, make_grammar
@@ -18,6 +17,7 @@ from treeagent.run.folder import RunError
 from treeagent.search.growth import Growth, backup, describe, end, plant, take_step
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import environment, play_on, tasks_at
+from treeagent.stages.formats import spelt_turn
 from treeagent.types import Action, Message, Task, derive_seed
 
 
@@ -42,10 +42,8 @@ class _Stage:
     tools: Sequence[ToolSpec]
 
     def turn(self, player: Demonstrator, rng: random.Random) -> Action:
-        """What a player says where the environment stands."""
-        thought, text = player.act(rng)
-        call = read_call(text, self.tools)
-        return self.grammar.read(self.grammar.write(thought, text if isinstance(call, str) else call))
+        """A player's turn where the environment stands."""
+        return spelt_turn(player, rng, self.grammar, self.tools)
 
 
 def demonstrate(
@@ -59,10 +57,9 @@ def demonstrate(
 ) -> Iterator[Tree]:
     """One demonstration of each task. Actions carry text only: token ids come with a tokenizer, later.
 
-    Where the grammar has calls of tools, a text that names a tool becomes one; another stays the text that is said.
     ``alternatives`` are tried at its states once it has ended, each as a further edge behind its own.
     """
-    stage = _Stage(dynamics, grammar, () if grammar.calls == "text" else dynamics.env.tools())
+    stage = _Stage(dynamics, grammar, dynamics.env.tools())
     with asyncio.Runner() as runner:
         for task in tasks:
             own = derive_seed(seed, task.id)

@@ -22,6 +22,7 @@ from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
 from treeagent.learners.watch import TrainResult
+from treeagent.run.alarms import first_cause
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
@@ -36,7 +37,7 @@ from treeagent.stages.build import (
 )
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
-from treeagent.types import UserError, derive_seed
+from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
@@ -143,8 +144,12 @@ def learn(
     if config.update.processes > 1:  # the processes of one update use the whole machine
         config = replace(config, engine="local", workers=1)
     with logged(run.log, progress) as on_event:
-        for job, facts in run_jobs(train, jobs, config, on_event):
-            run.finish(job.out.name, facts)
+        try:
+            for job, facts in run_jobs(train, jobs, config, on_event):
+                run.finish(job.out.name, facts)
+        except NothingToLearn as symptom:
+            cause = first_cause(run.stages(), read_trees(trees or run.trees, names))
+            raise NothingToLearn(f"{cause}; so {symptom}" if cause else str(symptom)) from symptom
     return [out for _, _, out in updates]
 
 

@@ -15,6 +15,7 @@ from treeagent.learners.config import SFTConfig
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import TrainResult
+from treeagent.run.alarms import refusal_sentence, row_alarms
 from treeagent.run.folder import Run, RunError
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Advance, Progress
@@ -28,6 +29,10 @@ from treeagent.views.tokens import TokenRow, path_rows
 
 _TOKENIZER_EPISODES = 1500
 """Demonstrations whose text a tokenizer from scratch is made of."""
+_FEWEST_SUCCESSES = 0.01
+"""Least share of the demonstrations that must earn a positive return."""
+_NOISY = 0.6
+"""Noise beyond which a demonstrator may fail always."""
 
 
 def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
@@ -45,6 +50,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
                 f"none of the first {len(first)} demonstrations of environment {config.environment.name!r} took a step "
                 f"({first[0].error}): see that its tasks start and its demonstrator acts, as treeagent envs check does"
             )
+        _require_successes(config, first)
         checkpoint = _initial_checkpoint(config, first)
         # One demonstration at a time: its rows are small, its states are not.
         told = list(map(_lessons(config, checkpoint), chain(first, played)))
@@ -78,6 +84,15 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         result = train_on([*rows, *reflected], sft, "warm_start", after, checkpoint.head)
     save_checkpoint(checkpoint, out)
     outcomes = [each.outcome for each in told if each.outcome is not None]
+    distinct = len({(row.token_ids, row.value_targets) for row in rows})
+    warnings = row_alarms(
+        taken=taken,
+        kept=len(rows),
+        distinct=distinct,
+        drawn=result.steps * sft.batch_size * sft.accumulation,
+    )
+    for sentence in warnings:
+        progress.warn(sentence)
     run.finish(
         "warm_start",
         {
@@ -87,15 +102,52 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             "environment_steps": sum(each.environment_steps for each in told),
             "rows": len(rows),
             "left_out": taken - len(rows),
+            "duplicates": len(rows) - distinct,
             "world_rows": len(world),
             "reflections": len(reflected),
             "parameters": sum(parameter.numel() for parameter in checkpoint.model.parameters()),
             "update": asdict(result),
+            "alarms": warnings,
         },
     )
     for scratch in (before, after):
         shutil.rmtree(scratch, ignore_errors=True)
     return out
+
+
+def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> None:
+    """Stop before training where there is next to nothing to imitate.
+
+    A demonstrator that errs at no more than 60 % of its decisions still earns something in more than 1 % of its
+    episodes; where it does not, its calls are refused, or the environment pays nothing. Where the environment's best
+    return is 0 or less, returns do not tell a success.
+
+    Raises:
+        RunError: fewer than 1 % of the demonstrations earn a positive return, at ``warm_start.noise`` of 0.6 or less.
+    """
+    if config.warm_start.noise > _NOISY or config.environment.returns[1] <= 0:
+        return
+    outcomes = [_outcome(tree) or 0.0 for tree in demonstrations]
+    earned = sum(outcome > 0 for outcome in outcomes)
+    if earned >= _FEWEST_SUCCESSES * len(outcomes):
+        return
+    solved = sum(reaches(outcome, 1.0) for outcome in outcomes)
+    raise RunError(
+        f"{solved} of {len(outcomes)} demonstrations ({solved / len(outcomes):.1%}) of environment "
+        f"{config.environment.name!r} succeed, so that there is nothing to imitate; "
+        f"{refusal_sentence(demonstrations) or 'no call was refused'}: run treeagent envs check "
+        f"{config.environment.name}, and mend the demonstrator, step or verify, or raise environment.max_steps "
+        f"({config.environment.max_steps})"
+    )
+
+
+def _outcome(demonstration: Tree) -> float | None:
+    """The return of a demonstration, in reward units; ``None`` where it took no step, or failed before its end."""
+    played = demonstrated(demonstration)
+    # Not by the tree's error: that may be an alternative's.
+    if played and (last := played[-1].child) is not None and last.ended and not last.unknown:
+        return path_return(played)
+    return None
 
 
 def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Checkpoint:
@@ -150,10 +202,7 @@ def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Les
     def lessons(demonstration: Tree) -> _Lessons:
         tree = tokenise(demonstration, chat)
         path = demonstrated(tree)
-        outcome, played = None, demonstrated(demonstration)
-        # Not by the tree's error: that may be an alternative's.
-        if path and (last := played[-1].child) is not None and last.ended and not last.unknown:
-            outcome = path_return(played)
+        outcome = _outcome(demonstration) if path else None
         alone = tree.budget.simulations <= 1
         reflected: Iterable[TokenRow] = ()
         if wanted.wants("reflection"):

@@ -8,16 +8,9 @@ from itertools import count
 from typing import Any, Literal
 
 from treeagent.envs.adapters import required
-from treeagent.envs.base import (
-    Env,
-    SnapshotKind,
-    SnapshotLost,
-    StepResult,
-    ToolSpec,
-    checked_reset,
-    checked_step,
-    task_to_play,
-)
+from treeagent.envs.base import Env, SnapshotKind, SnapshotLost, StepResult, ToolSpec, task_to_play
+from treeagent.envs.calls import as_call
+from treeagent.envs.forks import checked_reset, checked_step
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Split, Task, ToolCall, UserError
 
@@ -304,7 +297,7 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
                     return told(tool_error=str(lost))
                 return told(state_key=self.env.state_key())
             call = ToolCall(action.tool, action.arguments) if action.tool is not None else action.call
-            text, reward, terminated, truncated, info = checked_step(self.env.step(call))
+            text, reward, terminated, truncated, info = checked_step(self.env.step(as_call(call, self.env.tools())))
             self.steps += 1
             return told(
                 text=text,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from treeagent.envs.alfworld.games import STATIONS, GameSpec
-from treeagent.types import UserError
+from treeagent.envs.base import probability
 
 
 class Household(Protocol):
@@ -29,9 +29,7 @@ class AlfworldDemonstrator:
     """
 
     def __init__(self, env: Household, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
-        self._env, self._noise = env, noise
+        self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         commands = self._env.legal_actions()

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.python.options import PythonOptions
 from treeagent.envs.python.sandbox import Run, Sandbox
 from treeagent.envs.python.tasks import Exercise, draw_task, exercise_of
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.envs.visit import VisitEnv
+from treeagent.types import Split, Task, ToolCall
 
 _TOOLS = (
     text_tool("run", "Run Python code and read what it prints. Every run starts afresh.", "code", read_only=True),
@@ -30,7 +31,7 @@ class Visit:
     verdict: float = 0.0
 
 
-class PythonEnv(Env):
+class PythonEnv(VisitEnv[Visit]):
     """Write a Python function, try it out in a sandbox, hand it in. Reward is 1 if it passes all hidden tests, else 0.
 
     Calls are ``run[code]``, ``test[code]`` and ``submit[code]``, code of more than one line as
@@ -41,24 +42,17 @@ class PythonEnv(Env):
     """
 
     options_type = PythonOptions
-    snapshot_kind: SnapshotKind = "exact"
-    stochastic = False
+    visit_type = Visit
 
     def __init__(self, options: PythonOptions | None = None) -> None:
         self.options = options or PythonOptions()
         self._sandbox = Sandbox(self.options.seconds, self.options.megabytes)
         self._sandbox.check()
-        self._task: Task | None = None
-        self._visit = Visit()
 
     @property
     def exercise(self) -> Exercise:
         """The current task's answer key. For verifiers and demonstrators only."""
         return exercise_of(self._current_task())
-
-    @property
-    def visit(self) -> Visit:
-        return self._visit
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -66,11 +60,11 @@ class PythonEnv(Env):
         """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         exercise_of(task)
-        self._task, self._visit = task, Visit()
+        self._at = task, Visit()
         return "ready", {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        exercise, visit = self.exercise, self._visit
+        exercise, visit = self.exercise, self.visit
         call = read_call(action, _TOOLS) if not visit.submitted else "the code is handed in already"
         if isinstance(call, str):
             return call, 0.0, visit.submitted, False, {"tool_error": call}
@@ -79,10 +73,10 @@ class PythonEnv(Env):
             case "submit":
                 run = self._sandbox.run(code, [(argument,) for argument, _ in exercise.tests])
                 verdict = float(_same(run.returned, [value for _, value in exercise.tests]))
-                self._visit = replace(visit, submitted=True, verdict=verdict)
+                self._go_on(replace(visit, submitted=True, verdict=verdict))
                 return "handed in", verdict, True, False, {}
             case "test":
-                self._visit = replace(visit, tested=code)
+                self._go_on(replace(visit, tested=code))
                 run = self._sandbox.run(code, [(argument,) for argument, _ in exercise.examples])
                 if run.returned is not None:
                     return _compared(run.returned, exercise), 0.0, False, False, {}
@@ -97,27 +91,10 @@ class PythonEnv(Env):
 
     def verify(self) -> float:
         """1 for code handed in that passed all hidden tests, else 0."""
-        return self._visit.verdict
-
-    def snapshot(self) -> object:
-        return self._current_task(), self._visit
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        match snapshot:
-            case (Task() as task, Visit() as visit):
-                self._task, self._visit = task, visit
-            case _:
-                raise UserError(
-                    f"a {type(snapshot).__name__} is no snapshot of a PythonEnv: restore what snapshot() gave"
-                )
+        return self.visit.verdict
 
     def demonstrator(self, noise: float) -> "PythonDemonstrator":
         return PythonDemonstrator(self, noise)
-
-    def _current_task(self) -> Task:
-        if self._task is None:
-            raise ValueError("no episode has begun: call reset first")
-        return self._task
 
     def _shown(self, run: Run) -> str:
         said, most = run.output.strip(), self.options.shown
@@ -151,9 +128,7 @@ class PythonDemonstrator:
     """
 
     def __init__(self, env: PythonEnv, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
-        self._env, self._noise = env, noise
+        self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         gold, tested = self._env.exercise.gold, self._env.visit.tested

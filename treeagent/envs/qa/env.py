@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.qa.encyclopedia import Encyclopedia
 from treeagent.envs.qa.files import read_passages, read_questions
 from treeagent.envs.qa.index import Index, Passage
 from treeagent.envs.qa.options import QaOptions
 from treeagent.envs.qa.questions import Question, question_of, right
+from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 _MOST_PASSAGES = 10
@@ -47,7 +48,7 @@ class Visit:
     answer: str | None = None
 
 
-class QaEnv(Env):
+class QaEnv(VisitEnv[Visit]):
     """Questions that take one to three searches in a corpus ranked by BM25, each for what the last one found. Reward is
     1 for an accepted answer, word for word but for case, punctuation and articles, else 0.
 
@@ -59,12 +60,10 @@ class QaEnv(Env):
     """
 
     options_type = QaOptions
-    snapshot_kind: SnapshotKind = "exact"
-    stochastic = False
+    visit_type = Visit
 
     def __init__(self, options: QaOptions | None = None) -> None:
         self.options = options or QaOptions()
-        self._at: tuple[Task, Visit] | None = None
         path = self.options.questions
         self._of_file = None if path is None else read_questions(path)
         if self.options.corpus is not None and not Path(self.options.corpus).is_file():
@@ -74,10 +73,6 @@ class QaEnv(Env):
     def question(self) -> Question:
         """The current task's answer key. For verifiers and demonstrators only."""
         return question_of(self._place()[0])
-
-    @property
-    def visit(self) -> Visit:
-        return self._place()[1]
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -90,12 +85,12 @@ class QaEnv(Env):
         return "an encyclopedia is open", {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        task, visit = self._place()
+        visit = self.visit
         call = read_call(action, _TOOLS) if visit.answer is None else "the question is answered already"
         if isinstance(call, str):
             return call, 0.0, visit.answer is not None, False, {"tool_error": call}
         if call.name == "answer":
-            self._at = task, replace(visit, answer=str(call.arguments["text"]))
+            self._go_on(replace(visit, answer=str(call.arguments["text"])))
             return "answered", self.verify(), True, False, {}
         query, count = str(call.arguments["query"]), call.arguments.get("k", self.options.passages)
         if not isinstance(count, int) or not 1 <= count <= _MOST_PASSAGES:
@@ -103,7 +98,7 @@ class QaEnv(Env):
             return refusal, 0.0, False, False, {"tool_error": refusal}
         found = self._index.search(query, count)
         shown = "\n".join(f"{each.title}: {each.text}" for each in found) or "nothing found"
-        self._at = task, replace(visit, queries=(*visit.queries, query), read=shown)
+        self._go_on(replace(visit, queries=(*visit.queries, query), read=shown))
         return shown, 0.0, False, False, {}
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -125,16 +120,6 @@ class QaEnv(Env):
         answer = self.visit.answer
         return 0.0 if answer is None else float(right(self.question, answer))
 
-    def snapshot(self) -> object:
-        return self._place()
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        match snapshot:
-            case (Task() as task, Visit() as visit):
-                self._at = task, visit
-            case _:
-                raise UserError(f"a {type(snapshot).__name__} is no snapshot of a QaEnv: restore what snapshot() gave")
-
     def demonstrator(self, noise: float) -> "QaDemonstrator":
         return QaDemonstrator(self, noise)
 
@@ -142,11 +127,6 @@ class QaEnv(Env):
         if "_index" in self.__dict__:
             self._index.close()
             del self._index
-
-    def _place(self) -> tuple[Task, Visit]:
-        if self._at is None:
-            raise ValueError("no episode has begun: call reset first")
-        return self._at
 
     @functools.cached_property
     def _encyclopedia(self) -> Encyclopedia:
@@ -172,9 +152,7 @@ class QaDemonstrator:
     """
 
     def __init__(self, env: QaEnv, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
-        self._env, self._noise = env, noise
+        self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         question, visit = self._env.question, self._env.visit

@@ -4,11 +4,11 @@ import random
 from collections.abc import Mapping
 from typing import Protocol
 
+from treeagent.envs.base import probability
 from treeagent.envs.shop.catalogue import Catalogue, Product
 from treeagent.envs.shop.goals import Goal
 from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.session import Session
-from treeagent.types import UserError
 
 
 class Store(Protocol):
@@ -39,10 +39,8 @@ class ShopDemonstrator:
     """
 
     def __init__(self, env: Store, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
         self._env = env
-        self._noise = noise
+        self._noise = probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         goal, session = self._env.goal, self._env.session

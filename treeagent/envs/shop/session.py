@@ -108,8 +108,10 @@ def _parse_tool_call(call: ToolCall) -> Operation | str:
     if argument is None:
         return Operation(name)
     value = call.arguments[argument]
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
         return f"{argument} must be text"
+    if not value.strip():
+        return "nothing between the brackets"
     return Operation(name, _plain(value))
 
 

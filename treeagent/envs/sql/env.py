@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.sql.database import Database, QueryRefused, Rows
 from treeagent.envs.sql.options import SqlOptions
 from treeagent.envs.sql.questions import Question, draw_task, question_of, right
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.envs.visit import VisitEnv
+from treeagent.types import Split, Task, ToolCall
 
 _TOOLS = (
     text_tool("schema", "Show the tables and their columns.", read_only=True),
@@ -30,7 +31,7 @@ class Visit:
     answer: str | None = None
 
 
-class SqlEnv(Env):
+class SqlEnv(VisitEnv[Visit]):
     """Questions about generated SQLite databases: look at the tables, try queries, answer with one. Reward is 1 for an
     answer whose rows are those of the gold query, in any order unless the question asks for one, on the database and
     on two others of the same tables, else 0.
@@ -39,13 +40,10 @@ class SqlEnv(Env):
     """
 
     options_type = SqlOptions
-    snapshot_kind: SnapshotKind = "exact"
-    stochastic = False
+    visit_type = Visit
 
     def __init__(self, options: SqlOptions | None = None) -> None:
         self.options = options or SqlOptions()
-        self._task: Task | None = None
-        self._visit = Visit()
         self._opened = functools.lru_cache(maxsize=64)(_opened)
 
     @property
@@ -53,33 +51,29 @@ class SqlEnv(Env):
         """The current task's answer key. For verifiers and demonstrators only."""
         return question_of(self._current_task())
 
-    @property
-    def visit(self) -> Visit:
-        return self._visit
-
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         question_of(task)
-        self._task, self._visit = task, Visit()
+        self._at = task, Visit()
         return "a database is open", {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        question, visit = self.question, self._visit
+        question, visit = self.question, self.visit
         call = read_call(action, _TOOLS) if visit.answer is None else "the question is answered already"
         if isinstance(call, str):
             return call, 0.0, visit.answer is not None, False, {"tool_error": call}
         sql = str(call.arguments.get("sql", ""))
         match call.name:
             case "schema":
-                self._visit = replace(visit, read_schema=True)
+                self._go_on(replace(visit, read_schema=True))
                 return "\n".join(question.schema.statements()), 0.0, False, False, {}
             case "answer":
-                self._visit = replace(visit, answer=sql)
+                self._go_on(replace(visit, answer=sql))
                 return "answered", self.verify(), True, False, {}
-        self._visit = replace(visit, tried=sql)
+        self._go_on(replace(visit, tried=sql))
         try:
             names, rows = self._opened(question).query(sql)
         except QueryRefused as error:
@@ -96,28 +90,13 @@ class SqlEnv(Env):
 
     def verify(self) -> float:
         """1 for a right answer, 0 for a wrong one and before there is one."""
-        return 0.0 if self._visit.answer is None else float(right(self.question, self._visit.answer))
-
-    def snapshot(self) -> object:
-        return self._current_task(), self._visit
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        match snapshot:
-            case (Task() as task, Visit() as visit):
-                self._task, self._visit = task, visit
-            case _:
-                raise UserError(f"a {type(snapshot).__name__} is no snapshot of a SqlEnv: restore what snapshot() gave")
+        return 0.0 if self.visit.answer is None else float(right(self.question, self.visit.answer))
 
     def demonstrator(self, noise: float) -> "SqlDemonstrator":
         return SqlDemonstrator(self, noise)
 
     def close(self) -> None:
         self._opened.cache_clear()
-
-    def _current_task(self) -> Task:
-        if self._task is None:
-            raise ValueError("no episode has begun: call reset first")
-        return self._task
 
     def _shown(self, names: Sequence[str], rows: Rows) -> str:
         lines = [" | ".join(names), *(" | ".join(map(_word, row)) for row in rows[: self.options.shown])]
@@ -141,9 +120,7 @@ class SqlDemonstrator:
     """
 
     def __init__(self, env: SqlEnv, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
-        self._env, self._noise = env, noise
+        self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         question, visit = self._env.question, self._env.visit

@@ -4,7 +4,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.textworld.games import (
     PROMPTS,
     cache_folder,
@@ -187,10 +187,8 @@ class TextWorldDemonstrator:
     """
 
     def __init__(self, env: TextWorldEnv, noise: float) -> None:
-        if not 0.0 <= noise <= 1.0:
-            raise UserError(f"noise is {noise}: give a probability between 0 and 1")
         self._env = env
-        self._noise = noise
+        self._noise = probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         commands, solution = self._env.legal_actions(), self._env.solution()

@@ -1,0 +1,115 @@
+"""An environment of your own, from nothing to a trained agent: 40 lines of environment, its player, and the training.
+
+    python examples/own_environment.py
+
+The first part is what ``treeagent envs new own_environment`` writes.
+"""
+
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from treeagent.config import load_config
+from treeagent.envs import Env, StepResult, ToolSpec, read_call, task_to_play
+from treeagent.loop import quickstart
+from treeagent.run.folder import Run
+from treeagent.run.outcomes import Row
+from treeagent.run.progress import Progress, RichProgress
+from treeagent.types import Split, Task, ToolCall, UserError
+
+NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+GUESS = ToolSpec("guess", "Guess the number.", NUMBER)
+REMAINDER: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
+
+
+class OwnEnvironment(Env):
+    """The agent guesses a number from 1 to 99. It reads after each guess whether that was too low or too high."""
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return (GUESS,)
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        if start + count > 33:
+            raise UserError(f"split {split!r} holds 33 tasks, not {start + count}: ask for fewer tasks")
+        # The remainder by 3 keeps the splits apart. What the agent must not read goes into data.
+        numbers = [3 * index + REMAINDER[split] + 1 for index in range(start, start + count)]
+        return [Task(f"own_environment-{n}", "Guess my number from 1 to 99.", split, n, {"answer": n}) for n in numbers]
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.task = task_to_play(self, seed, options)
+        self.guesses: list[int] = []
+        return "Make a guess.", {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        call = "the game is over" if self.verify() else read_call(action, self.tools())
+        if isinstance(call, str):  # the reason why there is no call that can be made
+            return call, 0.0, self.verify() == 1, False, {"tool_error": call}
+        guess = int(str(call.arguments["number"]))
+        self.guesses.append(guess)
+        answer = self.answer()
+        said = "found" if guess == answer else "too low" if guess < answer else "too high"
+        return said, self.verify(), said == "found", False, {}
+
+    def verify(self) -> float:
+        return float(self.guesses[-1:] == [self.answer()])
+
+    def answer(self) -> int:
+        return int(str(self.task.data["answer"]))
+
+    def demonstrator(self, noise: float) -> "Halving":
+        return Halving(self, noise)
+
+
+class Halving:
+    """Guesses the middle of the numbers that are left; with probability ``noise``, any number from 1 to 99."""
+
+    def __init__(self, env: OwnEnvironment, noise: float) -> None:
+        self.env, self.noise = env, noise
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        answer = self.env.answer()
+        low = max((guess + 1 for guess in self.env.guesses if guess < answer), default=1)
+        high = min((guess - 1 for guess in self.env.guesses if guess > answer), default=99)
+        guess = rng.randint(1, 99) if rng.random() < self.noise else (low + high) // 2
+        return f"{low} to {high}", f"guess[{guess}]"
+
+
+SETTINGS = (
+    "environment.name=own_environment:OwnEnvironment",
+    "environment.max_steps=6",
+    "policy.scratch.width=64",
+    "policy.scratch.heads=2",
+    "policy.scratch.layers=2",
+    "warm_start.tasks=33",
+    "warm_start.episodes=2000",
+    "warm_start.noise=0.5",
+    "warm_start.sft.max_steps=200",
+    "search.limits.simulations=32",
+    "collect.tasks=33",
+    "update.validation_tasks=33",
+    "update.pairs.min_margin=0.01",
+    "update.rft.max_steps=20",
+    "update.dpo.max_steps=20",
+    "update.grpo.max_steps=20",
+    "evaluate.tasks=33",
+)
+"""A small model, minutes on a CPU. Name a pretrained model by ``policy.model=...`` instead of ``policy.scratch``."""
+
+
+def main(out: Path, overrides: Sequence[str] = (), progress: Progress | None = None) -> list[Row]:
+    """Imitate the demonstrator, search, learn from the trees, and compare the policies on test tasks.
+
+    Returns:
+        the rows of ``out``/results.json: one for each policy and way of acting.
+    """
+    config = load_config(None, [*SETTINGS, *overrides])
+    with Run.create(out, config, resume=False) as run:
+        return quickstart(config, run, progress or RichProgress())
+
+
+if __name__ == "__main__":
+    for row in main(Path("runs/own_environment"), sys.argv[1:]):
+        print(row["policy"], row["mode"], row["success"])

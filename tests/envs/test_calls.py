@@ -1,0 +1,181 @@
+"""How a text calls a tool, and that an environment with tools gets the same calls in every format."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from treeagent.envs import Env, EnvDynamics, ToolSpec
+from treeagent.envs.base import StepResult, task_to_play
+from treeagent.envs.calls import as_call, read_call, text_tool
+from treeagent.generators.grammar import Format, make_grammar
+from treeagent.search.node import Tree, solved
+from treeagent.stages.demonstrate import demonstrate
+from treeagent.stages.formats import check_formats
+from treeagent.types import Split, Task, ToolCall
+
+INTEGER = {"type": "integer"}
+ADD = ToolSpec(
+    "add", "Add two integers.", {"type": "object", "properties": {"x": INTEGER, "y": INTEGER}, "required": ["x", "y"]}
+)
+GUESS = ToolSpec("guess", "Guess.", {"type": "object", "properties": {"n": INTEGER}, "required": ["n"]})
+FIND = ToolSpec(
+    "find", "Find.", {"type": "object", "properties": {"k": INTEGER, "text": {"type": "string"}}, "required": ["text"]}
+)
+TOOLS = (text_tool("search", "Search.", "query"), text_tool("look", "Look."), ADD, GUESS, FIND)
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("search[red kettle]", ToolCall("search", {"query": "red kettle"})),
+        ("search[a, b [c]]", ToolCall("search", {"query": "a, b [c]"})),
+        ("search[12]", ToolCall("search", {"query": "12"})),
+        ("search[]", ToolCall("search", {"query": ""})),
+        ('search {"query": "red"}', ToolCall("search", {"query": "red"})),
+        ("search", ToolCall("search", {})),
+        ("look", ToolCall("look", {})),
+        ("look[]", ToolCall("look", {})),
+        ("guess[7]", ToolCall("guess", {"n": 7})),
+        ("guess[seven]", ToolCall("guess", {"n": "seven"})),
+        ("add[1, -2]", ToolCall("add", {"x": 1, "y": -2})),
+        ('add {"x": 1}', ToolCall("add", {"x": 1})),
+        ("find[red, blue]", ToolCall("find", {"text": "red, blue"})),
+    ],
+)
+def test_a_text_that_names_a_tool_becomes_a_call_of_it(text: str, call: ToolCall) -> None:
+    assert as_call(text, TOOLS) == call
+
+
+@pytest.mark.parametrize(
+    "text", ["go north", "up up", "seek[red]", "add[1]", "add[1, 2, 3]", "look[around]", "search {red}", ""]
+)
+def test_a_text_that_calls_no_tool_stays_a_text(text: str) -> None:
+    assert as_call(text, TOOLS) == text
+    assert isinstance(read_call(text, TOOLS), str)
+
+
+def test_without_tools_every_text_stays_a_text() -> None:
+    assert as_call("search[red]", ()) == "search[red]"
+
+
+@pytest.mark.parametrize("text", ["guess[seven]", "search", 'add {"x": 1}', 'add {"x": 1, "y": "2"}'])
+def test_a_call_that_does_not_fit_its_schema_has_a_reason(text: str) -> None:
+    call = as_call(text, TOOLS)
+    assert isinstance(call, ToolCall)
+    assert isinstance(read_call(call, TOOLS), str)
+    assert read_call(call, TOOLS) == read_call(text, TOOLS)
+
+
+class Strict(Env):
+    """Add two numbers. It understands tool calls alone, and no texts."""
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [Task(f"sum-{split}-{each}", f"{each} + 1", split, each) for each in range(start, start + count)]
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.task, self.total = task_to_play(self, seed, options), 0
+        return "ready", {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return (ADD,)
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        if not isinstance(action, ToolCall):
+            return "no tool call", 0.0, False, False, {"tool_error": "no tool call"}
+        x, y = action.arguments["x"], action.arguments["y"]
+        assert isinstance(x, int) and isinstance(y, int)
+        self.total = x + y
+        return str(self.total), self.verify(), True, False, {}
+
+    def verify(self) -> float:
+        return float(self.total == self.task.seed + 1)
+
+    def demonstrator(self, noise: float) -> "Adder":
+        return Adder(self)
+
+
+class Adder:
+    def __init__(self, env: Strict) -> None:
+        self.env = env
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        return "add", f'add {{"x": {self.env.task.seed}, "y": 1}}'
+
+
+def demonstrated(format: Format) -> list[Tree]:
+    env = Strict()
+    tasks = env.tasks("train", 3)
+    dynamics = EnvDynamics(env, max_steps=2)
+    return list(demonstrate(dynamics, env.demonstrator(0.0), tasks, seed=0, grammar=make_grammar(format)))
+
+
+@pytest.mark.parametrize("format", ["react", "json", "tools"])
+def test_an_environment_written_for_tool_calls_is_solved_in_every_format(format: Format) -> None:
+    trees = demonstrated(format)
+    assert [tree.error for tree in trees] == ["", "", ""]
+    assert all(map(solved, trees))
+
+
+def test_a_replay_makes_the_calls_that_were_first_made() -> None:
+    env = Strict()
+    dynamics = EnvDynamics(env, max_steps=4)
+    grammar = make_grammar("react")
+
+    async def play() -> str:
+        start = await dynamics.reset(env.tasks("train", 1)[0])
+        middle = await dynamics.step(start, grammar.read(grammar.write("", "add[5]")))
+        assert middle.invalid
+        first = await dynamics.step(middle.state, grammar.read(grammar.write("", "add[0, 1]")))
+        again = await dynamics.step(middle.state, grammar.read(grammar.write("", "add[0, 1]")))
+        assert first.reward == again.reward == 1.0
+        return again.state.messages[-1].content
+
+    assert asyncio.run(play()) == "1"
+
+
+class TwoLines(Strict):
+    """Its demonstrator writes a call over two lines, which the react format cannot."""
+
+    def demonstrator(self, noise: float) -> "TwoLineAdder":
+        return TwoLineAdder(self)
+
+
+class TwoLineAdder(Adder):
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        thought, text = super().act(rng)
+        return thought, text.replace(", ", ",\n")
+
+
+class Locked(Strict):
+    """Refuses every call."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return "locked", 0.0, False, False, {"tool_error": "locked"}
+
+
+class Mute(Strict):
+    """Nothing can be played in it."""
+
+    def demonstrator(self, noise: float) -> None:  # type: ignore[override]
+        return None
+
+
+def test_the_check_of_formats_passes_where_every_format_plays_alike() -> None:
+    assert check_formats(Strict(), Strict().tasks("train", 2)) == ([], [])
+
+
+def test_the_check_of_formats_names_the_format_that_refuses_and_the_refusal() -> None:
+    violations, skipped = check_formats(TwoLines(), Strict().tasks("train", 2))
+    assert not skipped and len(violations) == 1
+    assert "react" in violations[0] and "one line" in violations[0]
+    locked, _ = check_formats(Locked(), Strict().tasks("train", 2))
+    assert len(locked) == 3 and all("locked" in each and "100 calls" in each for each in locked)
+
+
+def test_formats_are_not_checked_where_nothing_can_be_played() -> None:
+    violations, skipped = check_formats(Mute(), Strict().tasks("train", 2))
+    assert not violations and len(skipped) == 1

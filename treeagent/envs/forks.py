@@ -1,0 +1,331 @@
+"""Going back in an episode: marks of places, kept snapshots, and checked replays from the task's beginning."""
+
+import hashlib
+import pickle
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+
+from treeagent.envs.base import Env, EnvBroken, SnapshotLost, StepResult, ToolSpec
+from treeagent.envs.calls import as_call
+from treeagent.types import Task, ToolCall, UserError, derive_seed
+
+
+class ReplayDivergence(RuntimeError):
+    """The same actions after the same reset led to another observation: the environment cannot be replayed."""
+
+
+def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
+    """What ``reset`` returned.
+
+    Raises:
+        EnvBroken: it is no observation and info.
+    """
+    match answer:
+        case (str() as observation, dict() as info):
+            return observation, info
+    raise EnvBroken(f"reset returned {answer!r:.200}: it must return (observation text, info dict)")
+
+
+def checked_step(answer: object) -> StepResult:
+    """What ``step`` returned, the reward as a float.
+
+    Raises:
+        EnvBroken: it is no ``StepResult``.
+    """
+    match answer:
+        case (str() as observation, Real() as reward, bool() as terminated, bool() as truncated, dict() as info):
+            return observation, float(reward), terminated, truncated, info
+    raise EnvBroken(
+        f"step returned {answer!r:.200}: it must return "
+        "(observation text, reward number, terminated bool, truncated bool, info dict)"
+    )
+
+
+def checked_verdict(answer: object) -> float | None:
+    """What ``verify`` returned.
+
+    Raises:
+        EnvBroken: it is neither a number nor None.
+    """
+    match answer:
+        case None:
+            return None
+        case Real() as verdict:
+            return float(verdict)
+    raise EnvBroken(f"verify returned {answer!r:.200}: it must return a number or None")
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Mark:
+    """A place in an episode of a ``Forkable``."""
+
+    task: Task
+    actions: tuple[str | ToolCall, ...] = ()
+    hashes: tuple[str, ...] = ()
+    """Hash of the reset's observation, then one per action."""
+    terminated: bool = False
+    luck: int = field(default=0, compare=False, repr=False)
+    """From which a stochastic environment's seeds derive here: the seeds and actions that led here."""
+    parent: "Mark | None" = field(default=None, compare=False, repr=False)
+    """The nearest place before this one that may have a snapshot to replay from."""
+
+
+def _hash(observation: str) -> str:
+    return hashlib.blake2b(observation.encode(), digest_size=8).hexdigest()
+
+
+SNAPSHOT_BYTES = 2**28
+"""Default budget of the snapshots that a ``Forkable`` keeps."""
+UNMEASURED_BYTES = 2**20
+"""What a snapshot counts as that cannot be pickled, such as one that a worker process keeps."""
+
+
+def snapshot_size(snapshot: object) -> int:
+    """Bytes of a snapshot: its length if it is bytes, which costs nothing, else that of its pickle."""
+    if isinstance(snapshot, bytes):
+        return len(snapshot)
+    try:
+        return len(pickle.dumps(snapshot))
+    except Exception:  # whatever a stranger's object raises, it cannot be pickled
+        return UNMEASURED_BYTES
+
+
+@dataclass(slots=True)
+class _Held:
+    mark: "weakref.ref[Mark]"
+    snapshot: object
+    size: int
+    visits: int = 0
+
+
+class _Snapshots:
+    """Snapshots by mark, as long as the mark lives; beyond ``budget`` bytes the least recently used go."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.used = 0
+        self.evicted = 0
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+
+    def get(self, mark: Mark) -> _Held | None:
+        held = self._held.get(id(mark))
+        if held is not None:
+            self._held.move_to_end(id(mark))
+        return held
+
+    def put(self, mark: Mark, snapshot: object, size: int) -> None:
+        if size > self.budget:
+            self.evicted += 1
+            return
+        # By identity: equal marks of a stochastic environment can differ in what no observation shows.
+        key, store = id(mark), weakref.ref(self)
+
+        def forget(_: object) -> None:
+            if (alive := store()) is not None:
+                alive.drop(key)
+
+        self._held[key] = _Held(weakref.ref(mark, forget), snapshot, size)
+        self.used += size
+        while self.used > self.budget:
+            self.drop(next(iter(self._held)))
+            self.evicted += 1
+
+    def drop(self, key: int) -> None:
+        held = self._held.pop(key, None)
+        self.used -= held.size if held is not None else 0
+
+
+class Forkable:
+    """Gives any environment ``mark`` and ``goto``: exact snapshots, else a reset and a checked replay.
+
+    Snapshots live as long as their marks, within ``snapshot_bytes`` (see ``snapshot_size``). One that was given up, or
+    was lost with the process that held it, is made again by a checked replay from the nearest snapshot before it.
+    Replay would not repeat the luck of a stochastic environment, so its snapshots are never given up: a mark that does
+    not fit is refused.
+
+    A copied random state would leak the future into a search, so ``goto`` reseeds a stochastic environment: from
+    ``seed``, the task, the actions and visits that led to the mark, and how often it was visited before. Nothing else
+    that happens in the batch changes a tree's luck; another ``seed`` gives other luck. A stochastic environment
+    without exact snapshots is replayed from its task's seed, which repeats its luck.
+    """
+
+    def __init__(self, env: Env, *, seed: int = 0, snapshot_bytes: int = SNAPSHOT_BYTES) -> None:
+        if snapshot_bytes < 0:
+            raise UserError(f"snapshot_bytes is {snapshot_bytes}: give 0 or more")
+        self.env = env
+        self.replayed_steps = 0
+        """Environment steps paid so far for going back by replay."""
+        self.restored_snapshots = 0
+        self._seed = seed
+        self._snapshots = _Snapshots(snapshot_bytes)
+        self._tools: Sequence[ToolSpec] | None = None
+        """The environment's tools, once a text had to be read; before that ``None``."""
+        self._here: Mark | None = None
+        """``None`` where it is unknown where the environment stands, as after an error."""
+        self._luck = 0
+
+    @property
+    def evicted_snapshots(self) -> int:
+        """Snapshots given up so far for want of room."""
+        return self._snapshots.evicted
+
+    def reset(self, task: Task) -> tuple[str, dict[str, object]]:
+        """Start ``task`` under its own seed.
+
+        Raises:
+            EnvBroken: the environment returned something else than an observation and info.
+        """
+        self.leave()
+        observation, info = checked_reset(self.env.reset(seed=task.seed, options={"task": task}))
+        self._luck = derive_seed(self._seed, task.id, task.seed)
+        self._here = Mark(task, hashes=(_hash(observation),), luck=self._luck)
+        return observation, info
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        """One step of the environment from the current place.
+
+        An environment that offers tools gets a ``ToolCall`` where a text names one of them (``calls.as_call``). Marks
+        keep the action as it was given.
+
+        Raises:
+            EnvBroken: the environment returned something else than a ``StepResult``.
+        """
+        here = self._place()
+        self.leave()
+        result = checked_step(self.env.step(self._call(action)))
+        self._luck = derive_seed(self._luck, repr(action))
+        parent = None
+        if self._replayable:
+            parent = here if self._snapshots.get(here) is not None else here.parent
+        self._here = Mark(
+            here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), result[2], self._luck, parent
+        )
+        return result
+
+    def _call(self, action: str | ToolCall) -> str | ToolCall:
+        # A world model has learnt how the agent's own format spells a call, so it reads the text as written.
+        if isinstance(action, ToolCall) or self.env.origin == "imagined":
+            return action
+        if self._tools is None:
+            self._tools = self.env.tools()
+        return as_call(action, self._tools)
+
+    def mark(self) -> Mark:
+        """The current place, to come back to with ``goto``.
+
+        Raises:
+            RuntimeError: a stochastic environment's snapshots do not fit into ``snapshot_bytes``.
+        """
+        here = self._place()
+        if self.env.snapshot_kind == "exact" and self._snapshots.get(here) is None:
+            self._keep(here)
+        return here
+
+    def goto(self, mark: Mark, *, reseed: int | None = None) -> None:
+        """Stand at ``mark`` again.
+
+        Args:
+            reseed: seed of a stochastic environment's luck from here on; ``None`` derives the next one of this mark.
+
+        Raises:
+            ReplayDivergence: a replayed observation differs from the one first seen.
+            SnapshotLost: the mark of a stochastic environment has no snapshot any more.
+            ValueError: the environment has neither snapshots nor replay.
+        """
+        if self.env.snapshot_kind == "exact":
+            self.leave()
+            if self._replayable:
+                self._go_back(mark)
+            else:
+                self._restore_reseeded(mark, reseed)
+            self._here = mark
+            return
+        if mark == self._here:
+            return
+        if self.env.snapshot_kind == "none" and mark.actions:
+            raise ValueError(
+                f"{type(self.env).__name__} has snapshot_kind 'none' and cannot go back: search it with a world model"
+            )
+        self._replay(mark, self._begin(mark))
+
+    def leave(self) -> None:
+        """Forget where the environment stands, as when something that touched it has failed."""
+        self._here = None
+
+    @property
+    def _replayable(self) -> bool:
+        return self.env.snapshot_kind == "exact" and not self.env.stochastic
+
+    def _restore_reseeded(self, mark: Mark, reseed: int | None) -> None:
+        held = self._snapshots.get(mark)
+        if held is None:
+            raise SnapshotLost(f"no snapshot of task {mark.task.id!r} is kept at this mark: another Forkable made it")
+        if reseed is None:
+            # 31 bits: not every generator takes more.
+            reseed = derive_seed(mark.luck, held.visits) % 2**31
+            held.visits += 1
+        self.env.restore(held.snapshot, reseed=reseed)
+        self._luck = reseed
+        self.restored_snapshots += 1
+
+    def _go_back(self, mark: Mark) -> None:
+        """Restore the nearest snapshot at or before ``mark`` and replay the rest."""
+        start: Mark | None = mark
+        while start is not None and not self._restored(start):
+            start = start.parent
+        if start is not mark:
+            self._replay(mark, self._begin(mark) if start is None else start)
+            self._keep(mark)
+
+    def _restored(self, mark: Mark) -> bool:
+        held = self._snapshots.get(mark)
+        if held is None:
+            return False
+        try:
+            self.env.restore(held.snapshot)
+        except SnapshotLost:
+            self._snapshots.drop(id(mark))
+            return False
+        self.restored_snapshots += 1
+        return True
+
+    def _begin(self, mark: Mark) -> Mark:
+        observation, _ = self.reset(mark.task)
+        self._compare(mark, 0, observation)
+        return self._place()
+
+    def _replay(self, mark: Mark, start: Mark) -> None:
+        """Repeat the actions that lead from ``start``, where the environment stands, to ``mark``."""
+        self._here = start
+        for number, action in enumerate(mark.actions[len(start.actions) :], start=len(start.actions) + 1):
+            self.replayed_steps += 1
+            observation, *_ = self.step(action)
+            self._compare(mark, number, observation)
+
+    def _keep(self, mark: Mark) -> None:
+        """Take a snapshot of the current place, which is ``mark``'s."""
+        snapshot = self.env.snapshot()
+        size, kept = snapshot_size(snapshot), self._snapshots
+        if self.env.stochastic and kept.used + size > kept.budget:
+            raise RuntimeError(
+                f"snapshots of {type(self.env).__name__} need {kept.used + size} bytes, more than snapshot_bytes="
+                f"{kept.budget}, and a stochastic environment cannot replay one that is given up: raise "
+                "snapshot_bytes or search fewer tasks at once"
+            )
+        kept.put(mark, snapshot, size)
+
+    def _place(self) -> Mark:
+        if self._here is None:
+            raise ValueError("no episode has begun: call reset(task) first")
+        return self._here
+
+    def _compare(self, mark: Mark, step: int, observation: str) -> None:
+        if _hash(observation) != mark.hashes[step]:
+            self.leave()
+            action = f" (action {mark.actions[step - 1]!r})" if step else " (reset)"
+            raise ReplayDivergence(
+                f"replay of task {mark.task.id!r} diverged at step {step}{action}: it now reads {observation!r}"
+            )

@@ -1,0 +1,104 @@
+"""Turns of a scripted player, spelt in a policy's format, and whether every format plays an environment alike."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+from treeagent.envs.base import Demonstrator, Env, ToolSpec
+from treeagent.envs.calls import as_call
+from treeagent.envs.dynamics import EnvDynamics
+from treeagent.generators.grammar import Format, Grammar, make_grammar
+from treeagent.types import Action, Task
+
+_STEPS = 50
+"""Most steps of an episode of the check."""
+
+
+def spelt_turn(player: Demonstrator, rng: random.Random, grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
+    """A player's next turn, written in the grammar and read back, as if a model had sampled it.
+
+    Where the grammar calls tools by name, a text that names one of ``tools`` is written as a call of it.
+    """
+    thought, text = player.act(rng)
+    return grammar.read(grammar.write(thought, text if grammar.calls == "text" else as_call(text, tools)))
+
+
+def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
+    """Play one episode of each task in every ``policy.format``, as a warm start does.
+
+    The demonstrator plays without noise; where there is none, random legal actions are played.
+
+    Returns:
+        what is wrong, and what could not be checked, a sentence each.
+    """
+    played: dict[Format, Mapping[tuple[str, ...], str]] = {}
+    for name in get_args(Format):
+        answers = asyncio.run(_answers(env, tasks, make_grammar(name)))
+        if not answers:
+            return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
+        played[name] = answers
+    return [sentence for name in played for sentence in _differences(env, name, played)], []
+
+
+def _differences(env: Env, name: Format, played: Mapping[Format, Mapping[tuple[str, ...], str]]) -> list[str]:
+    """What is wrong with one format: a call that another one can make, or every call, is refused."""
+    refused = {episode: reason for episode, reason in played[name].items() if reason}
+    if refused and len(refused) == len(played[name]):
+        reason, count = Counter(refused.values()).most_common(1)[0]
+        return [
+            f"policy.format {name!r}: all {len(refused)} calls are refused, {count} of them with {reason!r:.200}: "
+            "see that step understands the calls that the demonstrator or legal_actions give"
+        ]
+    if env.stochastic:  # equal calls may lead to other places, where another answer is right
+        return []
+    for other, answers in played.items():
+        differing = [episode for episode in refused if answers.get(episode) == ""]
+        if differing:
+            first = differing[0]
+            return [
+                f"policy.format {name!r}: {len(differing)} calls are refused that succeed in format {other!r}, such as "
+                f"{first[-1]!r:.100} with {refused[first]!r:.200}"
+            ]
+    return []
+
+
+async def _answers(env: Env, tasks: Sequence[Task], grammar: Grammar) -> dict[tuple[str, ...], str]:
+    """Why each call was refused, or the empty text where it was made, by the task and the calls up to and with it."""
+    dynamics, answers = EnvDynamics(env, max_steps=_STEPS), dict[tuple[str, ...], str]()
+    tools = env.tools()
+    for task in tasks:
+        state, rng, episode = await dynamics.reset(task), random.Random(task.seed), tuple[str, ...]((task.id,))
+        player = env.demonstrator(0.0) or _Anything(env)
+        while not isinstance(player, _Anything) or env.legal_actions():
+            said = _Remembered(player)
+            action = spelt_turn(said, rng, grammar, tools)
+            episode = (*episode, said.text)
+            transition = await dynamics.step(state, action)
+            state = transition.state
+            answers[episode] = state.messages[-1].content if transition.invalid else ""
+            if transition.terminated or transition.truncated:
+                break
+    return answers
+
+
+class _Anything:
+    """Plays any legal action."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        return "", rng.choice(self._env.legal_actions() or [""])
+
+
+class _Remembered:
+    """A player whose last call can be read."""
+
+    def __init__(self, player: Demonstrator) -> None:
+        self._player, self.text = player, ""
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        thought, self.text = self._player.act(rng)
+        return thought, self.text
