@@ -17,7 +17,8 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from trl import DPOConfig, DPOTrainer
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
 
 from treeagent.run.trees import read_trees
 from treeagent.views import PairConfig, preference_pairs
@@ -31,7 +32,7 @@ class PairTrainer(DPOTrainer):
 
 
 def tiny_model(vocabulary: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     tokenizer = Tokenizer(WordLevel({"<pad>": 0}, unk_token="<pad>"))
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<pad>")
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, pad_token_id=0, **sizes)), fast
@@ -50,7 +51,8 @@ def main(run: str, out: str, name: str = "", *, max_steps: int = 100) -> None:
         for pair in pairs
     ]
     if name:
-        model, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        model: Any = AutoModelForCausalLM.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name)
     else:
         model, tokenizer = tiny_model(1 + max(token for row in rows for ids in row.values() for token in ids))
     settings = DPOConfig(

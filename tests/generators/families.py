@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MptConfig,
+    MptForCausalLM,
     CohereConfig,
     CohereForCausalLM,
     Exaone4Config,
@@ -195,14 +203,39 @@ FULL: dict[str, Callable[[], PreTrainedModel]] = {
         Qwen2MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, shared_expert_intermediate_size=32)
     ),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16)),
-    "qwen3 of experts": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, head_dim=16)),
+    "qwen3 of experts": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, **{"head_dim": 16})),
     "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**_SHAPE, no_rope_layers=[1, 0])),
     "stablelm": lambda: StableLmForCausalLM(StableLmConfig(**_SHAPE)),
     "starcoder2": lambda: Starcoder2ForCausalLM(Starcoder2Config(**_SHAPE, sliding_window=None)),
 }
 """Models whose layers see all of the past."""
 
-_NUMBERED_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+UNFIT: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
+    "falcon": (
+        lambda: FalconForCausalLM(FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2, alibi=True)),
+        r"cannot run FalconForCausalLM: it weighs tokens by their place in memory \(ALiBi\)",
+    ),
+    "mpt": (
+        lambda: MptForCausalLM(
+            MptConfig(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=2, initializer_range=0.3, **_SPECIAL)
+        ),
+        "cannot run MptForCausalLM: it takes no position_ids",
+    ),
+    "bloom": (
+        lambda: BloomForCausalLM(BloomConfig(**_OLD, n_layer=2, n_head=2)),
+        "cannot run BloomForCausalLM: it takes no position_ids",
+    ),
+    "deepseek3": (
+        lambda: DeepseekV3ForCausalLM(DeepseekV3Config(**_SHAPE, **_LATENT)),
+        "cannot run DeepseekV3ForCausalLM: it does not keep keys and values of one shape",
+    ),
+    "mamba": (
+        lambda: MambaForCausalLM(MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, **_SPECIAL)),
+        "cannot run MambaForCausalLM: it carries a recurrent state",
+    ),
+}
 
 
 def made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:

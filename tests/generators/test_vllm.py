@@ -13,7 +13,7 @@ import torch
 from toy_llama import CONFIG, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
-from treeagent.generators.base import Pause, SampleRequest
+from treeagent.generators.base import Failure, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import VllmConfig
 from treeagent.generators.local import LocalGenerator
@@ -66,9 +66,15 @@ def engine(folder: Path) -> Iterator[VllmGenerator]:
     made.close()
 
 
+def drawn_by(engine: VllmGenerator, request: SampleRequest) -> list[list[Sample]]:
+    drawn = engine.sample(request)
+    assert not any(isinstance(each, Failure) for each in drawn)
+    return cast(list[list[Sample]], drawn)
+
+
 def difference(engine: VllmGenerator, model: PreTrainedModel, temperature: float) -> float:
     """The largest, between the engine's log-probabilities of its samples and the model's own."""
-    drawn = engine.sample(SampleRequest(PROMPTS, 4, SEEDS, stop_id=NEVER, max_new_tokens=12, temperature=temperature))
+    drawn = drawn_by(engine, SampleRequest(PROMPTS, 4, SEEDS, stop_id=NEVER, max_new_tokens=12, temperature=temperature))
     found = 0.0
     for prompt, samples in zip(PROMPTS, drawn, strict=True):
         assert len({sample.token_ids for sample in samples}) == (4 if temperature else 1)
@@ -88,18 +94,17 @@ def test_log_probabilities_are_the_models_own(engine: VllmGenerator, folder: Pat
 
 def test_a_draw_depends_on_its_seed_and_ends_where_the_local_one_does(engine: VllmGenerator, folder: Path) -> None:
     assert engine.load(str(folder / "0"), None)
-    first = engine.sample(SampleRequest(PROMPTS, 3, SEEDS, stop_id=NEVER, max_new_tokens=12))
-    [alone] = engine.sample(SampleRequest(PROMPTS[1:2], 3, SEEDS[1:2], stop_id=NEVER, max_new_tokens=12))
+    first = drawn_by(engine, SampleRequest(PROMPTS, 3, SEEDS, stop_id=NEVER, max_new_tokens=12))
+    [alone] = drawn_by(engine, SampleRequest(PROMPTS[1:2], 3, SEEDS[1:2], stop_id=NEVER, max_new_tokens=12))
     assert [sample.token_ids for sample in alone] == [sample.token_ids for sample in first[1]]
     stop = first[0][1].token_ids[4]
-    [[*_], [*_], [*_], cut] = engine.sample(
-        SampleRequest(PROMPTS, 3, SEEDS, stop_id=stop, max_new_tokens=[9, 1, 4, 12])
+    [[*_], [*_], [*_], cut] = drawn_by(engine, SampleRequest(PROMPTS, 3, SEEDS, stop_id=stop, max_new_tokens=[9, 1, 4, 12])
     )
     for whole, sample in zip(first[3], cut, strict=True):
         ends = [*whole.token_ids, stop].index(stop) + 1
         assert sample.token_ids == whole.token_ids[:ends]
     odd = Pause(frozenset(range(1, NEVER, 2)), lambda ids: True)
-    [paused] = engine.sample(SampleRequest(PROMPTS[:1], 3, SEEDS[:1], stop_id=NEVER, max_new_tokens=12, pauses=[odd]))
+    [paused] = drawn_by(engine, SampleRequest(PROMPTS[:1], 3, SEEDS[:1], stop_id=NEVER, max_new_tokens=12, pauses=[odd]))
     assert all(sum(token % 2 for token in sample.token_ids[:-1]) == 0 for sample in paused)
 
 
@@ -108,7 +113,7 @@ def test_a_shared_prefix_is_read_once(engine: VllmGenerator, folder: Path) -> No
     before = replace(engine.usage)
     engine.sample(SampleRequest(PROMPTS[3:], 1, [0], stop_id=NEVER, max_new_tokens=1))
     assert engine.usage.cached_tokens == before.cached_tokens
-    engine.sample(SampleRequest([(*PROMPTS[3], 7, 8)], 1, [0], stop_id=NEVER, max_new_tokens=1))
+    drawn_by(engine, SampleRequest([(*PROMPTS[3], 7, 8)], 1, [0], stop_id=NEVER, max_new_tokens=1))
     assert engine.usage.cached_tokens - before.cached_tokens >= 128  # whole blocks of the CPU's 128
 
 
@@ -135,13 +140,13 @@ def test_turns_are_held_to_their_form(folder: Path) -> None:
     tokenizer().save_pretrained(str(folder / "0"))
     form = Form(chat, lambda spelt: f"turn: {spelt('Action: ')} CALL\nCALL: /(go|stay) [a-c]{{2,4}}/")
     engine = VllmGenerator(str(folder / "0"), None, VllmConfig(), "float32", structured=True)
-    drawn = engine.sample(SampleRequest(PROMPTS, 4, SEEDS, stop_id=chat.stop_id, max_new_tokens=30, form=form))
+    drawn = drawn_by(engine, SampleRequest(PROMPTS, 4, SEEDS, stop_id=chat.stop_id, max_new_tokens=30, form=form))
     for prompt, samples in zip(PROMPTS, drawn, strict=True):
         for sample in samples:
             assert re.fullmatch("Action: (go|stay) [abc]{2,4}", chat.decode(sample.token_ids))
             assert sample.token_ids[-1] == chat.stop_id
             assert sample.logprobs == pytest.approx(allowed_logprobs(model, prompt, sample.token_ids, form), abs=1e-4)
-    free = engine.sample(SampleRequest(PROMPTS[:1], 4, SEEDS[:1], stop_id=chat.stop_id, max_new_tokens=30))
+    free = drawn_by(engine, SampleRequest(PROMPTS[:1], 4, SEEDS[:1], stop_id=chat.stop_id, max_new_tokens=30))
     assert not any(chat.decode(sample.token_ids).startswith("Action") for sample in free[0])
     engine.close()
 

@@ -125,7 +125,7 @@ def test_every_architecture_called_tested_is_tested() -> None:
 def test_an_untested_architecture_is_used_with_a_warning() -> None:
     model = make_grouped_model()
     LocalGenerator(model)
-    model.config.model_type = "unheard-of"
+    model.config.model_type = "unheard-of"  # type: ignore[misc]
     with pytest.warns(UserWarning, match=r"policy\.generator=local .*'unheard-of'"):
         LocalGenerator(model)
 

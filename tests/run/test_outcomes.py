@@ -15,7 +15,7 @@ from treeagent.config import RunConfig, load_config
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.folder import Run
-from treeagent.run.progress import Advance
+from treeagent.run.progress import Advance, Stage
 from treeagent.stages.evaluate import evaluate
 from treeagent.store import digest, read_records, shards
 
@@ -41,6 +41,8 @@ class Watcher:
     played: list[str] = field(default_factory=list[str])
     done: int = 0
     total: int = 0
+
+    def plan(self, stages: Sequence[Stage]) -> None: ...
 
     def warn(self, sentence: str) -> None:
         raise AssertionError(sentence)

@@ -190,8 +190,9 @@ class LocalGenerator:
         cache = self.model(input_ids=token, use_cache=True, logits_to_keep=1).past_key_values
         shapes = set[tuple[int, int] | None]()
         for layer in cache.layers if isinstance(cache, Cache) else ():
-            if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):  # subclasses keep more than keys and values
-                shapes |= {(kept.shape[1], kept.shape[3]) for kept in (layer.keys, layer.values)}
+            # Subclasses keep more than keys and values.
+            if isinstance(layer, DynamicLayer) and type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
+                shapes |= {(kept.shape[1], kept.shape[3]) for kept in (layer.keys, layer.values) if kept is not None}
             else:
                 shapes.add(None)
         shape = shapes.pop() if len(shapes) == 1 else None
