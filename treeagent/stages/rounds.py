@@ -66,11 +66,6 @@ class Course:
         last = dict(zip(self.policies, self.scores, strict=True))
         return max(last, key=lambda policy: (last[policy], policy == self.policies[-1]))
 
-    @property
-    def stale(self) -> int:
-        """Rounds since the best validation."""
-        return len(self.scores) - 1 - self.scores.index(max(self.scores))
-
 
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
     """Check what the rounds will need, and make the policy that they begin with. Where the first round imagines, also
