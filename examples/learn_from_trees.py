@@ -32,7 +32,12 @@ class PairTrainer(DPOTrainer):
 
 
 def tiny_model(vocabulary: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     tokenizer = Tokenizer(WordLevel({"<pad>": 0}, unk_token="<pad>"))
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<pad>")
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, pad_token_id=0, **sizes)), fast

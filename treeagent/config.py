@@ -381,8 +381,6 @@ class AdaptConfig:
     """Share of a round's tasks that were searched before: those whose returns differed most when last searched."""
     effort: Annotated[float, Field(ge=1)] = 1.0
     """Factor by which ``search.limits`` grow for tasks that were searched before without a success."""
-    patience: Annotated[int, Field(ge=0)] = 0
-    """Rounds in a row without a better validation after which the loop stops; 0 never stops early."""
     imagined: Share | tuple[Share, ...] = 0.0
     """Greatest share of a round's trees that grow in the world model: one number for all rounds, or one for each. The
     audit before each round may allow less."""
@@ -428,8 +426,6 @@ class TeacherConfig:
     """Name that the server gives the teacher."""
     url: str = LOCAL_SERVER
     """Root of the OpenAI-compatible API of the teacher's server; its key is read from ``OPENAI_API_KEY``."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 256
-    """Most tokens of one explanation by the teacher, thinking included where the server counts it."""
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -80,8 +80,6 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         search_round(config, run, progress, current, number, audit)
         current = update_round(config, run, progress, current, number, names_to_learn_from(config, run, number))
         finish_round(config, run, progress, current, number, audit, course)
-        if config.adapt.patience and course.stale >= config.adapt.patience:
-            break
     in_every_mode = (start, course.best)
     rows = measure(
         config,

@@ -211,7 +211,6 @@ FULL: dict[str, Callable[[], PreTrainedModel]] = {
 """Models whose layers see all of the past."""
 
 
-
 UNFIT: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
     "falcon": (
         lambda: FalconForCausalLM(FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2, alibi=True)),

@@ -74,7 +74,9 @@ def drawn_by(engine: VllmGenerator, request: SampleRequest) -> list[list[Sample]
 
 def difference(engine: VllmGenerator, model: PreTrainedModel, temperature: float) -> float:
     """The largest, between the engine's log-probabilities of its samples and the model's own."""
-    drawn = drawn_by(engine, SampleRequest(PROMPTS, 4, SEEDS, stop_id=NEVER, max_new_tokens=12, temperature=temperature))
+    drawn = drawn_by(
+        engine, SampleRequest(PROMPTS, 4, SEEDS, stop_id=NEVER, max_new_tokens=12, temperature=temperature)
+    )
     found = 0.0
     for prompt, samples in zip(PROMPTS, drawn, strict=True):
         assert len({sample.token_ids for sample in samples}) == (4 if temperature else 1)
@@ -98,13 +100,16 @@ def test_a_draw_depends_on_its_seed_and_ends_where_the_local_one_does(engine: Vl
     [alone] = drawn_by(engine, SampleRequest(PROMPTS[1:2], 3, SEEDS[1:2], stop_id=NEVER, max_new_tokens=12))
     assert [sample.token_ids for sample in alone] == [sample.token_ids for sample in first[1]]
     stop = first[0][1].token_ids[4]
-    [[*_], [*_], [*_], cut] = drawn_by(engine, SampleRequest(PROMPTS, 3, SEEDS, stop_id=stop, max_new_tokens=[9, 1, 4, 12])
+    [[*_], [*_], [*_], cut] = drawn_by(
+        engine, SampleRequest(PROMPTS, 3, SEEDS, stop_id=stop, max_new_tokens=[9, 1, 4, 12])
     )
     for whole, sample in zip(first[3], cut, strict=True):
         ends = [*whole.token_ids, stop].index(stop) + 1
         assert sample.token_ids == whole.token_ids[:ends]
     odd = Pause(frozenset(range(1, NEVER, 2)), lambda ids: True)
-    [paused] = drawn_by(engine, SampleRequest(PROMPTS[:1], 3, SEEDS[:1], stop_id=NEVER, max_new_tokens=12, pauses=[odd]))
+    [paused] = drawn_by(
+        engine, SampleRequest(PROMPTS[:1], 3, SEEDS[:1], stop_id=NEVER, max_new_tokens=12, pauses=[odd])
+    )
     assert all(sum(token % 2 for token in sample.token_ids[:-1]) == 0 for sample in paused)
 
 

@@ -1,6 +1,6 @@
 """An evaluation goes on after the batches that it finished, and ends as one that was never interrupted."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path

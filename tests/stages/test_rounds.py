@@ -163,10 +163,9 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
     out = tmp_path / "run"
     done = treeagent(
         "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1", *SMALL,
-        "adapt.rounds=3", "adapt.patience=1", 'adapt.methods=["dpo"]', "update.pairs.min_margin=3",
+        "adapt.rounds=1", 'adapt.methods=["dpo"]', "update.pairs.min_margin=3",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert Run.open(out).facts("adapt")["rounds"] == 2, "one that learns nothing is no better"
     why = "round 1 learns nothing by dpo: "
     assert done.stderr.count(why) == 2, "at once, and after the results"
     assert {row["policy"] for row in json.loads((out / "results.json").read_text())} == {"warm"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, load_checkpoint, load_tokenizer
-from treeagent.config import RunConfig, TeacherConfig, WorldConfig, load_config
+from treeagent.config import RunConfig, TeacherConfig, load_config
 from treeagent.envs.base import Env
 from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
 from treeagent.generators.base import Generator
@@ -29,6 +29,9 @@ from treeagent.world_model.wording import INSTRUCTIONS, Wording
 
 if TYPE_CHECKING:
     from treeagent.world_model.remote import RemoteWriter  # needs the extra "remote"
+
+_TEACHER_TOKENS = 256
+"""Longest explanation of a step, thinking included where the server counts it; one line is asked for."""
 
 
 def memory_path(world: Path) -> Path:
@@ -224,7 +227,7 @@ def _writer(config: RunConfig, world: Path) -> Writer:
 
 def _remote_world(config: RunConfig) -> "RemoteWriter":
     settings = config.world
-    return _served(config, "world", str(settings.model), settings, settings.temperature)
+    return _served(config, "world", str(settings.model), settings.url, settings.temperature, settings.max_new_tokens)
 
 
 def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
@@ -233,17 +236,17 @@ def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
     Raises:
         UserError: the server cannot be reached, or does not serve the model.
     """
-    return _served(config, "world.teacher", settings.model, settings, 0.0)
+    return _served(config, "world.teacher", settings.model, settings.url, 0.0, _TEACHER_TOKENS)
 
 
 def _served(
-    config: RunConfig, section: str, model: str, settings: TeacherConfig | WorldConfig, temperature: float
+    config: RunConfig, section: str, model: str, url: str, temperature: float, max_new_tokens: int
 ) -> "RemoteWriter":
     from treeagent.generators.remote import RemoteChat
     from treeagent.world_model.remote import RemoteWriter
 
-    served = RemoteChat(config.server(settings.url), model, section)
-    return RemoteWriter(served, temperature, max_new_tokens=settings.max_new_tokens)
+    served = RemoteChat(config.server(url), model, section)
+    return RemoteWriter(served, temperature, max_new_tokens=max_new_tokens)
 
 
 @lru_cache(maxsize=1)

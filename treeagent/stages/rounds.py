@@ -63,11 +63,6 @@ class Course:
         last = dict(zip(self.policies, self.scores, strict=True))
         return max(last, key=lambda policy: (last[policy], policy == self.policies[-1]))
 
-    @property
-    def stale(self) -> int:
-        """Rounds since the best validation success."""
-        return len(self.scores) - 1 - self.scores.index(max(self.scores))
-
 
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
     """Check the settings of all rounds and make the first policy. If the first round imagines trees, also search the
