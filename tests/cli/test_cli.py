@@ -82,7 +82,7 @@ def test_every_command_explains_itself_by_an_example(command: str) -> None:
 
 def test_help_loses_no_word_to_markup() -> None:
     told = " ".join(treeagent("world", "fit", "--help").stdout.replace("│", "").split())
-    assert "A recipe's name or a TOML file whose section [world] is used" in told
+    assert "of which the section world counts; by default RUN's own settings." in told
 
 
 def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:

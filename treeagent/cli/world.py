@@ -21,7 +21,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="NAME|FILE.toml",
-        help="A recipe's name or a TOML file whose section [world] is used; by default RUN's own settings.",
+        help="A recipe's name or a TOML file, of which the section world counts; by default RUN's own settings.",
     ),
 ]
 
