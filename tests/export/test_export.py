@@ -18,7 +18,7 @@ import orjson
 import pyarrow.parquet
 import pytest
 import torch
-from datasets import Dataset, load_dataset  # type: ignore[import-untyped]  # ships no types
+from datasets import Dataset, load_dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 

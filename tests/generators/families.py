@@ -9,14 +9,10 @@ import torch
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    MptConfig,
-    MptForCausalLM,
     CohereConfig,
     CohereForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Exaone4Config,
     Exaone4ForCausalLM,
     FalconConfig,
@@ -43,10 +39,14 @@ from transformers import (
     Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    MptConfig,
+    MptForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     Olmo3Config,
@@ -156,6 +156,7 @@ WINDOWED: dict[str, Callable[[], PreTrainedModel]] = {
     ),
 }
 
+_HEAD: dict[str, Any] = {"head_dim": 16}
 _NUMBERED_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
@@ -203,7 +204,7 @@ FULL: dict[str, Callable[[], PreTrainedModel]] = {
         Qwen2MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, shared_expert_intermediate_size=32)
     ),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16)),
-    "qwen3 of experts": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, **{"head_dim": 16})),
+    "qwen3 of experts": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, **_HEAD)),
     "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**_SHAPE, no_rope_layers=[1, 0])),
     "stablelm": lambda: StableLmForCausalLM(StableLmConfig(**_SHAPE)),
     "starcoder2": lambda: Starcoder2ForCausalLM(Starcoder2Config(**_SHAPE, sliding_window=None)),

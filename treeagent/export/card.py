@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 import orjson
 import tomli_w
-from datasets import DatasetInfo, Features  # type: ignore[import-untyped]  # ships no types
-from datasets.info import DatasetInfosDict  # type: ignore[import-untyped]
+from datasets import DatasetInfo, Features
+from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCardData
 
 from treeagent.config import RunConfig, dump_config

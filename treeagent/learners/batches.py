@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 import torch
-from datasets import Dataset  # type: ignore[import-untyped]  # ships no types
+from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import Sampler
 

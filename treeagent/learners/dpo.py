@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Unpack
 
 import torch
-from datasets import Dataset  # type: ignore[import-untyped]  # ships no types
+from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
