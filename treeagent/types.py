@@ -10,11 +10,7 @@ from hashlib import blake2b
 from typing import Literal, Protocol
 
 Role = Literal["system", "user", "assistant"]
-
-
 Split = Literal["train", "validation", "test"]
-
-
 Origin = Literal["real", "imagined"]
 
 

@@ -26,8 +26,6 @@ from treeagent.types import UserError
 
 _ADAPTER = "adapter_config.json"
 """PEFT's name for what tells an adapter's folder from a whole model's."""
-
-
 _SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 """Values of a ``device_map`` that leave it to accelerate where the weights go."""
 

@@ -22,12 +22,10 @@ These are the candidates for the next turn:
 {candidates}
 Which of them brings the task closest to success? Answer with its letter alone."""
 
-
 CANDIDATE = """
 {letter}.
 {text}
 """
-
 
 AGAIN = "Leave {letter} out. Which of the others does? Answer with its letter alone."
 

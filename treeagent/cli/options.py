@@ -25,33 +25,24 @@ Config = Annotated[
     ),
 ]
 
-
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
-
-
 Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it.")]
-
 
 Engine = Annotated[
     Literal["local", "ray"] | None,
     typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
 ]
 
-
 Resume = Annotated[bool, typer.Option(help="Go on with the run in RUN; finished stages are kept.")]
-
 
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Single settings, such as search.limits.simulations=32."),
 ]
 
-
 CheckpointName = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, or a model's name on the Hugging Face hub.")
 ]
-
-
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 
 

@@ -6,15 +6,10 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(help="Fit a world model to a run's steps; audit it on tasks it never saw.", no_args_is_help=True)
-
-
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
-
-
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Single settings, such as world.examples=2.")
 ]
-
 
 Config = Annotated[
     str | None,

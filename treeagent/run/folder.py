@@ -17,7 +17,6 @@ from treeagent.store import StoreError, remove_leftovers, shard_names, shards, w
 COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 
-
 _FREE = (
     *("workers", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
     *("policy.url", "world.url", "world.teacher.url"),

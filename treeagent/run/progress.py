@@ -13,8 +13,6 @@ from rich.text import Text
 
 _PLAIN_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
-
-
 _RESUMED_SECONDS = 0.5
 """What a piece of work reports as done this soon after its start was done by an earlier, interrupted run."""
 _LEAST_SHARE = 0.03

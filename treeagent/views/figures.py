@@ -7,8 +7,6 @@ from treeagent.envs.shield import FORBIDDEN
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, solved
 
 Figures = Mapping[str, float]
-
-
 _GRAM = 3
 """Tokens that count as a repetition when an agent says them again."""
 

@@ -23,8 +23,6 @@ from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
 
 Job = TypeVar("Job")
-
-
 Result = TypeVar("Result")
 
 

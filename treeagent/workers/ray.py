@@ -28,19 +28,11 @@ except ImportError as error:
 
 
 Job = TypeVar("Job")
-
-
 Result = TypeVar("Result")
-
-
 _TRIES = 3
 """Attempts at a job before the run stops: the job itself may be what kills its workers."""
-
-
 _POLL_SECONDS = 0.5
 """Seconds between two looks at the events."""
-
-
 _STORE_BYTES = 80 << 20
 """Bytes of shared memory of a cluster that is started here. Trees and weights travel by disk, and jobs are small."""
 
