@@ -1,4 +1,4 @@
-"""The command line: its groups of commands, and how failures read to people."""
+"""The application that all commands belong to, and how it reports errors."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 
 class Commands(TyperGroup):
-    """Turns the failures that a user can mend into one sentence; all others keep their traceback."""
+    """Print user errors as one sentence; other errors keep their traceback."""
 
     def invoke(self, context: Any) -> Any:
         try:
@@ -29,7 +29,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="Turns a tool environment with a verifier into a better LLM agent: tree search, then learning from the trees.",
+    help="Train LLM agents by tree search: search an environment, learn from the search trees, evaluate.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -20,13 +20,13 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="VIEW",
-            help="pairs, advantages, sft, values or transitions, by default all of these; world or reflection. "
-            "Give it again for more.",
+            help="View to export: pairs, advantages, sft, values or transitions (by default all five), world or "
+            "reflection. Give it again for more.",
         ),
     ] = None,
-    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="Of the files.")] = "parquet",
+    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",
 ) -> None:
-    """Write views of the trees as a Hugging Face dataset with one config a view, to train on elsewhere.
+    """Export views of the trees as a Hugging Face dataset, with one config for each view.
 
     Reads RUN/trees, writes DIR; the same command goes on where it was killed, and takes in trees collected since.
 
@@ -52,7 +52,7 @@ def merge(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The merged checkpoint's folder.", show_default=False)],
 ) -> None:
-    """Make an adapter part of its base: a stock model that vLLM and transformers load.
+    """Merge an adapter into its base model, so that vLLM and transformers load it as a stock model.
 
     Reads CHECKPOINT and its base, writes OUT.
 

@@ -1,5 +1,7 @@
-"""What a command wants of its machine, its model and its environment, asked before the run's folder exists: what cannot
-be had is told at once and leaves nothing behind."""
+"""Checks before a command begins: are the machine, the model, the packages and the tasks there that it needs?
+
+The run's folder does not exist yet, so a failed check leaves nothing behind.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,11 +19,11 @@ from treeagent.stages.update import check_accelerate, refuse_held
 from treeagent.types import Split, UserError
 
 Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
-"""What takes tasks of the environment, by the section that says how many."""
+"""Parts of a command that use tasks, named after the section that sets their number."""
 
 
 def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = (), model: Path | None = None) -> None:
-    """Ask for everything that a command is going to use.
+    """Check everything that a command is going to use.
 
     Args:
         methods: those that it learns by.
@@ -56,7 +58,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
 
 
 def _require_engines(config: RunConfig) -> None:
-    """Each says itself what to install where its package is missing."""
+    """Import the engines. The import of each names the package to install, if it is missing."""
     if config.engine == "ray":
         import_module("treeagent.workers.ray")
     elif config.policy.generator != "local":
@@ -64,7 +66,7 @@ def _require_engines(config: RunConfig) -> None:
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
-    """Asks for the last task that each use wants: a split that is too small would tell only after hours of work."""
+    """Request the last task of each use, so that a split that is too small fails now and not after hours."""
     warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
     seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
     wanted: dict[Use, tuple[Split, str, int]] = {

@@ -1,4 +1,4 @@
-"""``treeagent envs``: which environments there are, whether one keeps the contract, and a start for a new one."""
+"""``treeagent envs``: list environments, check one against the contract, write the start of a new one."""
 
 import json
 import keyword
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help sho
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the checks say of an environment; what many tasks show is told once."""
+    """The findings of the checks of one environment. A finding of many tasks is listed once."""
 
     environment: str
     snapshots: str
@@ -59,7 +59,8 @@ _FITTING = (
     "update.grpo.max_steps=20",
     "evaluate.tasks=33",
 )
-"""Settings of a quickstart of minutes in the environment that ``new`` writes, whose splits hold 33 tasks each."""
+"""Settings of a quickstart that takes minutes in the environment written by ``new``, whose splits hold 33 tasks
+each."""
 
 
 def fitting(name: str) -> tuple[str, ...]:
@@ -67,12 +68,12 @@ def fitting(name: str) -> tuple[str, ...]:
     return (f"environment.name={name}", *_FITTING)
 
 
-app = typer.Typer(help="List environments, check one, start a new one.", no_args_is_help=True)
+app = typer.Typer(help="List environments, check one, write the start of a new one.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_envs() -> None:
-    """Print the built-in environments: the extra that each needs, how it goes back, and what it is.
+    """List the built-in environments: the extra that each needs, its kind of snapshots, and what it is.
 
     Example: treeagent envs list
     """
@@ -95,10 +96,10 @@ def list_envs() -> None:
 def check(
     env: Annotated[str, typer.Argument(metavar="ENV", help='A built-in environment, or your own as "module:Class".')],
     options: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its options, such as difficulty=1.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of the environment, such as difficulty=1.")
     ] = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Tasks to check it on.")] = 3,
-    worker: Annotated[bool, typer.Option("--worker", help="Run it in a process of its own, under its limits.")] = False,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Number of tasks to check.")] = 3,
+    worker: Annotated[bool, typer.Option("--worker", help="Run the environment in a process of its own.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
@@ -131,10 +132,12 @@ def check(
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A word in lower case, such as lights.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write it.")] = Path(),
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the module: one word in lower case, such as lights.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to.")] = Path(),
 ) -> None:
-    """Write DIR/NAME.py, a small environment that works, and its test NAME_test.py, to make your own of.
+    """Write DIR/NAME.py, a small working environment, and its test NAME_test.py, as a start for your own.
 
     Example: treeagent envs new lights
     """

@@ -1,4 +1,4 @@
-"""Commands that look at recipes or into a run, and write nothing there."""
+"""Commands that only read: recipes, show, settings."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,14 +27,14 @@ def recipes() -> None:
 def show(
     run_folder: RunFolder,
     task_id: Annotated[str | None, typer.Argument(metavar="[TASK_ID]", help="Print the trees of this task.")] = None,
-    digest: Annotated[bool, typer.Option("--digest", help="Print only one hash over all trees.")] = False,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Steps of a tree to print.")] = None,
+    digest: Annotated[bool, typer.Option("--digest", help="Print a hash over all trees, and nothing else.")] = False,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Print this many steps of each tree.")] = None,
     graph: Annotated[
         Path | None,
         typer.Option("--graph", help="Write the tree as a graph instead: FILE.graphml, .dot or .json.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Look into a run: what is done and found, the search trees of one task, or a hash to compare two runs by.
+    """Show a run: its stages and results, the search trees of one task, or a hash that identifies all trees.
 
     Reads RUN, also while it is being written; writes nothing but the graph asked for.
 

@@ -1,4 +1,4 @@
-"""What the commands of a run share: their options, and the run that they open or begin."""
+"""The options that commands share, and how a command opens its run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,20 +20,20 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="NAME|FILE.toml",
-        help="Settings: a recipe's name (treeagent recipes lists them) or a TOML file. By default those of the run "
-        "that is resumed, or of the run that CHECKPOINT is from.",
+        help="Settings: a recipe's name (treeagent recipes lists them) or a TOML file. By default the settings of the "
+        "run that is resumed, or of the run that CHECKPOINT is from.",
     ),
 ]
 
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Every random choice derives from it.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random choice.")]
 
 Engine = Annotated[
     Literal["local", "ray"] | None,
     typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
 ]
 
-Resume = Annotated[bool, typer.Option(help="Go on with the run in RUN; finished stages are kept.")]
+Resume = Annotated[bool, typer.Option(help="Continue the run in RUN; finished stages are kept.")]
 
 Overrides = Annotated[
     list[str] | None,
@@ -48,7 +48,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line says of a run."""
+    """The options of a command that writes a run."""
 
     config: str | None
     """A file or a recipe's name."""
@@ -66,8 +66,8 @@ def open_run(
     learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
     checkpoint: Path | None = None,
 ) -> "Iterator[Run]":
-    """The run to write. Its settings are those of ``--config``, else of the run that is resumed, else of the run that
-    CHECKPOINT is of, whose environment and turns the policy knows."""
+    """The run to write. Its settings come from ``--config``, else from the run that is resumed, else from the run that
+    CHECKPOINT belongs to, in whose environment and format the policy was trained."""
     from treeagent.config import load_config
     from treeagent.run.recipes import find_recipe
 
@@ -91,7 +91,7 @@ def open_run(
 
 
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
-    """An optional CHECKPOINT before KEY=VALUE: what stands in its place may be the first of those."""
+    """Tell an optional CHECKPOINT from the KEY=VALUE arguments that follow it."""
     settings = list(overrides or ())
     if checkpoint is None:
         return None, settings
@@ -129,7 +129,7 @@ def _may_be_hub_name(name: str) -> bool:
 
 
 def require_trees(folder: Path, kind: str = "") -> None:
-    """That the run has some, of shards whose names begin with ``kind``."""
+    """Check that the run has shards whose names begin with ``kind``."""
     from treeagent.run.folder import RunError
     from treeagent.store import shard_names
 

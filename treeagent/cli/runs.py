@@ -37,7 +37,7 @@ def quickstart(
     engine: Engine = None,
     resume: Resume = False,
 ) -> None:
-    """Do it all: imitate demonstrations, search, learn from the trees by RFT, DPO and GRPO, compare on held-out tasks.
+    """Run the whole pipeline once: imitate demonstrations, search, update by RFT, DPO and GRPO, evaluate all policies.
 
     Writes RUN/trees, RUN/checkpoints, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
 
@@ -65,7 +65,7 @@ def collect(
     engine: Engine = None,
     resume: Resume = False,
 ) -> None:
-    """Search training tasks with a policy, one tree a task.
+    """Search training tasks with a policy: one search tree for each task.
 
     Reads CHECKPOINT, writes RUN/trees/collect-*.jsonl.zst, a file as soon as a batch of trees is finished.
 
@@ -85,7 +85,9 @@ def train(
     checkpoint: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CHECKPOINT]", help="Where to start; without one, from a warm start.", show_default=False
+            metavar="[CHECKPOINT]",
+            help="The policy to start from; by default a warm start makes one.",
+            show_default=False,
         ),
     ] = None,
     out: Out = Path("runs/train"),
@@ -95,7 +97,7 @@ def train(
     engine: Engine = None,
     resume: Resume = False,
 ) -> None:
-    """Search and adapt: rounds of tree search with the policy as it is and of learning from the trees.
+    """Search and adapt: rounds of tree search with the present policy and of learning from its trees.
 
     Writes RUN/trees, RUN/checkpoints/round-N-METHOD, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
 
@@ -120,7 +122,8 @@ def train(
 @app.command()
 def update(
     method: Annotated[
-        Literal["rft", "dpo", "grpo"], typer.Argument(metavar="METHOD", help="rft, dpo or grpo.", show_default=False)
+        Literal["rft", "dpo", "grpo"],
+        typer.Argument(metavar="METHOD", help="Update method: rft, dpo or grpo.", show_default=False),
     ],
     checkpoint: CheckpointName,
     out: Out,
@@ -130,10 +133,13 @@ def update(
     engine: Engine = None,
     resume: Resume = True,
     trees: Annotated[
-        Path | None, typer.Option("--trees", metavar="RUN", help="Whose trees to learn from; by default RUN's own.")
+        Path | None,
+        typer.Option(
+            "--trees", metavar="RUN", help="Learn from the trees of this run; by default from those of --out."
+        ),
     ] = None,
 ) -> None:
-    """Update a policy from the trees of a run by one method.
+    """Update a policy once, by one method, from the trees of a run.
 
     Reads CHECKPOINT and the trees of all rounds, writes RUN/checkpoints/METHOD. For other settings than the trees' run
     has, take another --out and name that run by --trees; its config is then the default.
@@ -169,7 +175,7 @@ def evaluate(
     engine: Engine = None,
     resume: Resume = True,
 ) -> None:
-    """Measure a policy on held-out tasks: greedy, best of N, tree search, with what each of them spent.
+    """Evaluate a policy on held-out tasks: greedily, by best-of-N and by tree search, with the cost of each.
 
     Reads CHECKPOINT, writes RUN/results.json and prints it as a table.
 

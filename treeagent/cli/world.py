@@ -1,11 +1,11 @@
-"""``treeagent world``: fit a world model to a run's steps, and find out how far it can be trusted."""
+"""``treeagent world``: fit a world model to a run's steps, and audit it on held-out tasks."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Fit a world model to a run's steps; audit it on tasks it never saw.", no_args_is_help=True)
+app = typer.Typer(help="Fit a world model to a run's steps, and audit it on held-out tasks.", no_args_is_help=True)
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Single settings, such as world.examples=2.")
@@ -23,7 +23,7 @@ Config = Annotated[
 
 @app.command()
 def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = None) -> None:
-    """Train a world model on the steps of RUN's trees, apart from the tasks held out.
+    """Train a world model on the steps of RUN's trees, except those of held-out tasks.
 
     Reads RUN/trees, writes RUN/checkpoints/world and beside it world.sqlite, its memory.
 
@@ -60,7 +60,7 @@ def evaluate(
     overrides: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Audit RUN's world model on held-out steps: does it say what the environment would, and how far may it be used?
+    """Audit RUN's world model: compare its predictions with the environment's answers on held-out tasks.
 
     Reads RUN/trees and RUN/checkpoints/world, or the last round's model; writes RUN/fidelity.json.
 
