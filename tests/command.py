@@ -1,5 +1,6 @@
 """The command line called in this process, where torch is imported already: a process of its own takes seconds."""
 
+import gc
 import os
 import sys
 import traceback
@@ -53,9 +54,13 @@ def treeagent(*arguments: str | Path, cwd: Path | None = None) -> Ended:
 
 def forget() -> None:
     """Empty the caches of models and environments, which know them by path: a test may replace what a path holds."""
-    for room in ("stages", "imagination"):
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # which the end of its process closes otherwise
         for name, module in list(sys.modules.items()):
-            if name.startswith(f"treeagent.{room}."):
+            if name.startswith(("treeagent.stages.", "treeagent.imagination.")):
                 for cached in vars(module).values():
                     if hasattr(cached, "cache_clear") and hasattr(cached, "cache_info"):
                         cached.cache_clear()
+        gc.collect()

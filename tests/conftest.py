@@ -33,7 +33,12 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (run / "report.html").is_file():
             from command import CONFIG, treeagent
 
-            fewer = ["warm_start.episodes=400", "update.validation_tasks=4", "evaluate.tasks=4"]
+            fewer = [
+                "warm_start.episodes=400",
+                "warm_start.sft.max_steps=50",
+                "update.validation_tasks=4",
+                "evaluate.tasks=4",
+            ]
             done = treeagent("quickstart", "--config", CONFIG, "--out", run, "--resume", "workers=1", *fewer)
             assert done.returncode == 0, done.stderr
     return run

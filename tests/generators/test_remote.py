@@ -181,8 +181,8 @@ def once(faults: list[Fault]) -> Callable[[Body], Fault | None]:
 
 def test_what_passes_is_tried_again(server: OpenAIServer) -> None:
     expected = draw(remote(server))
-    generator = RemoteGenerator(replace(config(server), timeout=0.8), "toy", 1.0)
-    server.fault, sent = once([429, 500, 503, 1.2]), len(server.asked)
+    generator = RemoteGenerator(replace(config(server), timeout=2.0), "toy", 1.0)
+    server.fault, sent = once([429, 500, 503, 3.0]), len(server.asked)
     same(draw(generator), expected)
     assert len(server.asked) - sent == len(PROMPTS) + 4
 
