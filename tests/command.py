@@ -55,9 +55,7 @@ def treeagent(*arguments: str | Path, cwd: Path | None = None) -> Ended:
 def forget() -> None:
     """Empty the caches of models and environments, which know them by path: a test may replace what a path holds."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ResourceWarning
-        )  # which the end of its process closes otherwise
+        warnings.simplefilter("ignore", ResourceWarning)  # which the end of its process closes otherwise
         for name, module in list(sys.modules.items()):
             if name.startswith(("treeagent.stages.", "treeagent.imagination.")):
                 for cached in vars(module).values():

@@ -13,10 +13,10 @@ from treeagent.run.progress import QuietProgress
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = [
-    "workers=1", "warm_start.episodes=120", "warm_start.sft.max_steps=20", "warm_start.sft.batch_size=8",
-    "warm_start.sft.learning_rate=6e-3", "search.limits.simulations=12",
+    "workers=1", "warm_start.episodes=120", "warm_start.training.max_steps=20", "warm_start.training.batch_size=8",
+    "warm_start.training.learning_rate=6e-3", "search.limits.simulations=12",
     "collect.tasks=4", "update.methods=[\"grpo\"]", "update.validation_tasks=2", "update.grpo.max_steps=1",
-    "update.targets.min_return=0.0", "evaluate.tasks=2", "evaluate.modes=[\"greedy\"]", "policy.max_new_tokens=16",
+    "update.imitation.min_return=0.0", "evaluate.tasks=2", "evaluate.modes=[\"greedy\"]", "policy.max_new_tokens=16",
 ]  # fmt: skip
 
 

@@ -575,16 +575,23 @@ class ConfigError(ValueError):
     """A setting that cannot be used: one sentence with its key, its value and the fix."""
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = (), *, seed: int | None = None) -> RunConfig:
+def load_config(
+    path: Path | None, overrides: Sequence[str] = (), *, seed: int | None = None, world: Path | None = None
+) -> RunConfig:
     """The defaults, changed by a TOML file, then by overrides such as ``collect.tasks=32``, then by ``seed``.
 
     A file may name another one that it ``extends``, by a path relative to itself. An override's value is read as a TOML
     value, a bare word as a string.
 
+    Args:
+        world: a file whose table ``world`` takes the place of that of ``path``.
+
     Raises:
-        ConfigError: the file cannot be read, or a setting is unknown, of another type or out of range.
+        ConfigError: a file cannot be read, or a setting is unknown, of another type or out of range.
     """
     settings = {} if path is None else _read_settings(path)
+    if world is not None:
+        settings["world"] = _read_settings(world).get("world", {})
     for override in overrides:
         _override(settings, override)
     if seed is not None:

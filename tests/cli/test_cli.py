@@ -90,7 +90,7 @@ def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> Non
     said = sentence("quickstart", "--out", out, "search.limits.simulations=none")
     assert "search.limits.simulations" in said and '"none"' in said
     said = sentence("quickstart", "--out", out, "--config", tmp_path / "no.toml")
-    assert "no.toml" in said and "--config" in said
+    assert "no.toml" in said and "recipe" in said
     assert "baselines/ppo" in sentence("quickstart", "--out", out, "--config", "ppo")
     assert not out.exists()
 
@@ -196,7 +196,7 @@ def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
 
 def test_a_world_model_that_cannot_be_had_is_told_before_anything_is_kept(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "world.toml"
-    file.write_text('[world]\ngenerator = "remote"\nmodel = "m"\nremote = { url = "http://localhost:1/v1" }\n')
+    file.write_text('[world]\ngenerator = "remote"\nmodel = "m"\nurl = "http://localhost:1/v1"\n')
     served = sentence("world", "fit", run, "--config", file, "world.generator=remote", "remote.retries=0")
     assert "world.url" in served and "http://localhost:1/v1" in served
     assert "./nowhere" in sentence("world", "fit", run, "world.model=./nowhere")
@@ -228,8 +228,7 @@ def test_a_world_that_does_not_go_with_its_run_is_one_sentence(tmp_path: Path) -
     Run.create(out, load_config(None, ["warm_start.episodes=40"]), resume=False).close()
     file.write_text("world.demonstrations = 10000\n")
     said = sentence("world", "fit", out, "--config", file)
-    assert str(file) in said and str(out / "config.toml") in said
-    assert "warm_start.episodes" in said and "40" in said and "10000" in said
+    assert "world.demonstrations" in said and "warm_start.episodes" in said and "40" in said and "10000" in said
 
 
 def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_the_demonstrator_solves_its_tasks_unless_it_slips(env: PythonEnv) -> No
 def test_foreign_values_are_refused(env: PythonEnv) -> None:
     with pytest.raises(UserError, match="holds no exercise"):
         env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(UserError, match="is no snapshot of a PythonEnv"):
+    with pytest.raises(UserError, match="is no snapshot of PythonEnv"):
         env.restore(3)
     with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)

@@ -269,7 +269,7 @@ def test_foreign_values_are_refused(tmp_path: Path) -> None:
     env = begun()
     with pytest.raises(UserError, match="holds no question"):
         env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(UserError, match="is no snapshot of a QaEnv"):
+    with pytest.raises(UserError, match="is no snapshot of QaEnv"):
         env.restore(3)
     with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)

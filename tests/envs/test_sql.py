@@ -229,7 +229,7 @@ def test_duplicates_types_and_order_count() -> None:
 def test_foreign_values_are_refused(env: SqlEnv) -> None:
     with pytest.raises(UserError, match="holds no question"):
         env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(UserError, match="is no snapshot of a SqlEnv"):
+    with pytest.raises(UserError, match="is no snapshot of SqlEnv"):
         env.restore(3)
     with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)

@@ -262,7 +262,7 @@ def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refus
     config = settings_of("policy.generator=vllm", "workers=1")
     with (
         Run.create(tmp_path / "run", config, resume=False) as run,
-        pytest.raises(UserError, match=r"^dpo compares .*: learn by rft, set policy.structured=false, or search with"),
+        pytest.raises(UserError, match=r"^dpo needs .*policy.structured"),
     ):
         quickstart(config, run, QuietProgress())
     with (
@@ -286,14 +286,12 @@ def test_what_is_not_installed_is_told_before_the_warm_start(tmp_path: Path, mon
 
 
 def test_thoughts_and_actions_apart_are_held_by_the_local_generator_alone() -> None:
-    with pytest.raises(
-        ConfigError, match=r"search.granularity is 'split', but policy.generator 'vllm' cannot hold a turn"
-    ):
+    with pytest.raises(ConfigError, match=r"search.granularity is 'split', but policy.generator 'vllm'"):
         settings_of("policy.generator=vllm", "workers=1", "search.granularity=split")
 
 
 def test_text_alone_cannot_be_held() -> None:
-    with pytest.raises(ConfigError, match=r"structured holds token ids to the format, but remote.text_only has none"):
+    with pytest.raises(ConfigError, match=r"structured .* text_only"):
         load_config(None, ["policy.structured=true", "policy.generator=remote", "policy.text_only=true"])
 
 

@@ -34,5 +34,5 @@ def test_a_split_that_holds_fewer_tasks_is_refused() -> None:
         tasks_at(Short(), "validation", range(5))
     with pytest.raises(UserError, match=r"does not give tasks 0 to 4 of split 'train' \(there are two\): set fewer"):
         tasks_at(Strict(), "train", range(5))
-    with pytest.raises(UserError, match=r"split 'train' holds 33 tasks, not 34: set warm_start.tasks, collect.tasks"):
+    with pytest.raises(UserError, match=r"split 'train' holds 33 tasks, not 34"):
         tasks_at(Example(), "train", range(34))

@@ -29,26 +29,16 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
 
     Example: treeagent world fit runs/shop --config world
     """
-    import re
-    from dataclasses import replace
-
-    from pydantic import ValidationError
     from rich.console import Console
 
-    from treeagent.config import ConfigError, load_config
+    from treeagent.config import load_config
     from treeagent.run.folder import Run
     from treeagent.run.progress import RichProgress
     from treeagent.run.recipes import find_recipe
     from treeagent.stages.world import fit_world
 
     own = Run.open(run_folder).path / "config.toml"
-    world = load_config(own if config is None else find_recipe(config), overrides or ()).world
-    others = [override for override in overrides or () if not config or re.split(r"[.=]", override)[0] != "world"]
-    try:
-        settings = replace(load_config(own, others), world=world)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"[world] of {config} does not go with the other settings of {own}: {reason}") from None
+    settings = load_config(own, overrides or (), world=None if config is None else find_recipe(config))
     with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
         written = fit_world(settings, run, RichProgress())
     Console().print(f"world model in {written}", highlight=False, markup=False)
