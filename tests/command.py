@@ -10,7 +10,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from treeagent.cli import app
+from treeagent.cli.app import app
 
 CONFIG = Path(__file__).parents[1] / "configs" / "debug.toml"
 """The recipe that runs the whole path in the least time."""
