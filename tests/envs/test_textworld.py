@@ -354,6 +354,7 @@ def _first_text(folder: str) -> str:
     return begin(make(folder))
 
 
+@pytest.mark.slow
 def test_processes_share_one_cache_and_one_that_is_killed_does_no_harm(cache: str, tmp_path: Path) -> None:
     context = get_context("spawn")
     killed = context.Process(target=_first_text, args=(str(tmp_path),))

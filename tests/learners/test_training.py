@@ -63,7 +63,7 @@ def make_head() -> ValueHead:
 
 
 @pytest.mark.parametrize("run", [run_sft, run_muon, run_dpo, run_grpo])
-@pytest.mark.parametrize("step", [1, 5])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_resumed_equals_uninterrupted(
     run: Callable[..., TrainResult], step: int, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
