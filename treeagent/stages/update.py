@@ -166,7 +166,7 @@ def refuse_held(config: RunConfig, methods: Sequence[Method]) -> None:
     if policy.structured:
         import_module(
             "treeagent.generators.structured"
-        )  # fails here, if it is not installed, and not after the warm start
+        )  # if its package is missing, fail now, not after the warm start
     if policy.structured and policy.generator != "local" and (unfit := [each for each in methods if each != "rft"]):
         raise UserError(
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
