@@ -310,11 +310,6 @@ def test_an_adapter_or_a_teacher_wants_a_world_model_that_is_trained() -> None:
     assert "but reasoning is false" in sentence(None, "world.reasoning=false", "world.teacher.model=t")
 
 
-def test_no_more_demonstrations_than_the_warm_start_plays() -> None:
-    told = sentence(None, "warm_start.episodes=10", "world.demonstrations=11")
-    assert "world.demonstrations is 11, but warm_start.episodes is only 10" in told
-
-
 def test_the_documented_settings_are_those_of_the_code() -> None:
     """Write them anew by ``treeagent settings --markdown``."""
     page = (RECIPES[0].parents[1] / "docs" / "settings.md").read_text()

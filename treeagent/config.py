@@ -447,7 +447,7 @@ class WorldConfig(ModelConfig):
     """Latest observations of the episode shown to the world model; unset shows all. One is enough where an observation
     holds the whole state, as a board does."""
     demonstrations: Annotated[int, Field(ge=0)] = 0
-    """Episodes of the warm start, its first ones, from which the world model learns beside the trees."""
+    """The world model learns from at most this many episodes of the warm start, its first ones, beside the trees."""
     end_rows: Annotated[int, Field(gt=0)] = 1
     """How often a step that ends an episode appears among the training rows; such steps are few, and their rewards are
     the hardest to predict."""
@@ -516,11 +516,6 @@ class RunConfig:
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.world.demonstrations > self.warm_start.episodes:
-            raise ValueError(
-                f"world.demonstrations is {self.world.demonstrations}, but warm_start.episodes is only "
-                f"{self.warm_start.episodes}: lower the first, or raise the second"
-            )
         if self.update.accelerate_config and self.update.processes == 1:
             raise ValueError("update.accelerate_config is set, but update.processes is 1: set both, or neither")
         if self.engine == "ray" and self.policy.device_map not in (None, "cpu") and not self.ray.gpus_per_worker:

@@ -51,11 +51,11 @@ def _stages(config: RunConfig) -> list[Stage]:
     """The quickstart's stages, with their usual seconds on two cores by the recipe quickstart."""
     return [
         Stage("demonstrations", 30),
-        Stage("warm start", 160, ("warm_start",)),
-        Stage("search", 60),
+        Stage("warm start", 135, ("warm_start",)),
+        Stage("search", 65),
         Stage("value head", 5, ("value",)),
-        Stage("updates", 90, config.update.methods),
-        Stage("evaluation", 60, ("evaluate",)),
+        Stage("updates", 55, config.update.methods),
+        Stage("evaluation", 85, ("evaluate",)),
     ]
 
 

@@ -225,10 +225,10 @@ def test_a_path_of_two_parts_is_no_name_on_the_hub_where_the_first_is_a_folder(
 
 def test_a_world_that_does_not_go_with_its_run_is_one_sentence(tmp_path: Path) -> None:
     out, file = tmp_path / "run", tmp_path / "world.toml"
-    Run.create(out, load_config(None, ["warm_start.episodes=40"]), resume=False).close()
-    file.write_text("world.demonstrations = 10000\n")
+    Run.create(out, load_config(None, ["policy.generator=vllm", "workers=1"]), resume=False).close()
+    file.write_text('world.generator = "vllm"\n')
     said = sentence("world", "fit", out, "--config", file)
-    assert "world.demonstrations" in said and "warm_start.episodes" in said and "40" in said and "10000" in said
+    assert "policy.generator" in said and "world.generator" in said and "vllm" in said
 
 
 def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:

@@ -201,8 +201,7 @@ def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
             + ": set environment.options as that run has them, or name a run of these"
         )
     try:
-        # Demonstrations are used only to fit the model, and need a warm start that this agent may not have.
-        return replace(config, world=replace(settings.world, demonstrations=0)), world
+        return replace(config, world=settings.world), world
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise UserError(f"evaluate.world {run.path} does not go with the other settings: {reason}") from None
