@@ -64,7 +64,7 @@ def test_extras_go_together() -> None:
 
 
 def test_vllm_comes_with_an_older_transformers_or_is_older_itself() -> None:
-    """As docs/models.md tells; and on Ray every worker may have an engine."""
+    """As docs/model.md says; and on Ray every worker may have an engine."""
     found, plain = versions(("vllm", "ray", "remote")), versions(())
     assert (Version(found["vllm"]).release[:2], Version(found["transformers"]).release[:2]) == ((0, 31), (5, 17))
     assert learning(found) == learning(plain) | {"transformers": found["transformers"]}

@@ -458,7 +458,7 @@ def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[O
 
 
 def test_a_hosted_chat_model_is_evaluated_by_its_name_alone(server: OpenAIServer, tmp_path: Path) -> None:
-    """As docs/models.md says. No hub knows the model, and it does not take what models took before it."""
+    """As docs/model.md says. No hub knows the model, and it does not take what models took before it."""
     server.model, out = "gpt-5-mini", tmp_path / "hosted"
     settings = ["policy.generator=remote", "policy.text_only=true", f"policy.url={server.url}"]
     settings += ["policy.model=openai/gpt-5-mini", "policy.format=json", 'evaluate.modes=["greedy"]', "workers=1"]

@@ -182,7 +182,7 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
 
 
 def require_device(key: str, device: str | None) -> None:
-    """That torch can use the device, where one is named.
+    """Check that torch can use the device, if one is named.
 
     Raises:
         UserError: it cannot; the sentence names the setting ``key``.

@@ -147,7 +147,7 @@ class _Ballot:
     """Places of the candidates yet to be compared."""
 
     def choose(self, place: int, answer_ids: tuple[int, ...]) -> None:
-        """The best of those left is told, and left out of the next question."""
+        """Record the best of the remaining candidates and leave it out of the next question."""
         worse = len(self.left) - 1
         self.left.remove(place)
         self.scores[self.texts[place]] = worse / (len(self.texts) - 1)
@@ -157,7 +157,7 @@ class _Ballot:
         self.messages += (Message("assistant", letter, answer_ids), Message("user", AGAIN.format(letter=letter)))
 
     def settle(self, scores: Sequence[float]) -> None:
-        """All candidates are told at once."""
+        """Ask for scores of all candidates in one prompt."""
         self.scores, self.left = dict(zip(self.texts, scores, strict=True)), []
 
 

@@ -104,7 +104,7 @@ class ShieldedEnv(Env):
         return self._env.tools()
 
     def legal_actions(self) -> list[str] | None:
-        """The environment's; those that are forbidden are told apart only when they are tried."""
+        """The environment's legal actions, forbidden ones included: the shield refuses these when they are tried."""
         return self._env.legal_actions()
 
     def verify(self) -> float | None:

@@ -31,7 +31,7 @@ _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _MISSES = 5000
 """Rooms drawn in vain after which there seem to be no new ones."""
 _PLAYED_BACK = 250
-"""Places looked at for each box, from the end backwards, of which a room begins in one."""
+"""Positions examined for each box while a room is solved backwards; the room begins in one of them."""
 _PATIENCE = 30_000
 """Places that the solver looks at before it gives up."""
 _STUCK = 1000

@@ -37,11 +37,11 @@ _START = (
 )
 _LENGTH = struct.Struct("!Q")
 _STDERR_BYTES = 2**20
-"""Beyond which what a process has written is cut."""
+"""Bytes of a process's standard error that are kept."""
 _LAST_BYTES, _LAST_LINES = 4000, 10
-"""What of the standard error of a process that has failed is told."""
+"""Characters of a failed process's standard error that the error message quotes."""
 _EXIT_SECONDS = 1.0
-"""How long a process may take to end that has closed its socket."""
+"""Seconds that a process may take to end after it has closed its socket."""
 _EPISODE = frozenset({"reset", "step", "legal_actions", "verify", "snapshot", "state_key", "act"})
 """Calls that touch the episode."""
 

@@ -20,7 +20,7 @@ from treeagent.search.node import Budget
 
 @dataclass(slots=True)
 class Totals:
-    """Of all trees exported."""
+    """Counts over all exported trees."""
 
     rows: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     """Number of rows by view, then by split."""

@@ -42,7 +42,7 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
     starts = _starts(tree)
     for pair in preference_pairs(tree, config.update.pairs):
         prompt = _said(starts, pair.context_ids)
-        if prompt[-1].partial:  # both sides go on with one turn: they are told from its beginning
+        if prompt[-1].partial:  # both sides continue one turn: show it from its beginning
             prompt = prompt[:-1]
         chosen, rejected = (
             _said(starts, pair.context_ids + side.token_ids)[len(prompt) :] for side in (pair.chosen, pair.rejected)
@@ -84,7 +84,7 @@ def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
         messages = _said(starts, row.token_ids)
         if not any(row.mask):  # of a path's end alone, where its prompt starts anew
             continue
-        while messages[-1].role != "assistant":  # what came after the last action teaches nobody to act
+        while messages[-1].role != "assistant":  # what follows the last action is not imitated
             messages = messages[:-1]
         yield _labelled(row, messages) | {"origin": row.origin}
 

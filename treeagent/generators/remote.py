@@ -47,7 +47,7 @@ class Replies(NamedTuple):
 
     texts: list[str]
     generated_tokens: int
-    """Of all replies together, as the server counts them; 0 if it does not."""
+    """Tokens of all replies together, as the server counts them; 0 if it does not."""
 
 
 class _Server:

@@ -17,7 +17,7 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import derive_seed
 
 TINY = 1e-38
-"""Replaces a prior of 0, of which there is no logarithm."""
+"""Replaces a prior of 0, which has no logarithm."""
 VISIT_OFFSET = 50.0
 """c_visit of equation 8, as in the paper and in mctx (``maxvisit_init``)."""
 VALUE_SCALE = 0.1

@@ -22,7 +22,7 @@ class Budget:
     unreadable: int = 0
     """Imagined steps for which the world model's answer could not be parsed."""
     doubted: int = 0
-    """Imagined ends of the episode of which the world model was not sure enough."""
+    """Imagined ends of episodes that the world model predicted with too little confidence."""
     claims: int = 0
     """Imagined successes that were replayed in the environment."""
     claims_kept: int = 0

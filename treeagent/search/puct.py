@@ -14,7 +14,7 @@ C_BASE = 19652.0
 """AlphaZero's c_base (Silver et al. 2018, pseudocode). Exploration grows noticeably only after about so many visits."""
 FIRST_PLAY_REDUCTION = 0.1
 """An edge without visits counts this much less than its visited siblings, in normalised Q. With several candidates and
-few simulations, it keeps a good first find from being dropped for candidates of which nothing is known yet."""
+few simulations, it keeps a good first find from being dropped for candidates without any estimate yet."""
 
 
 @dataclass(slots=True)

@@ -136,9 +136,9 @@ class _Rollout:
     told: bool = False
     """It came to a known end: nothing is to be added."""
     context_ids: tuple[int, ...] = ()
-    """Of the state it began at."""
+    """Context ids of the state at which the rollout began."""
     left_out: tuple[int, ...] = ()
-    """There, too."""
+    """Observations left out of the prompt at that state."""
     environment_steps: int = 0
     generated_tokens: int = 0
     error: str = ""

@@ -185,9 +185,9 @@ class _Lessons:
     world: Sequence[TokenRow]
     reflections: Sequence[TokenRow]
     outcome: float | None
-    """Its return; none where there was no step, or nobody knows how it ends because the environment failed."""
+    """The return of the demonstration; None if it took no step, or if the environment failed."""
     environment_steps: int
-    """Of alternatives, too."""
+    """Environment steps, those of alternatives included."""
 
 
 def _lessons(config: RunConfig, checkpoint: Checkpoint) -> Callable[[Tree], _Lessons]:

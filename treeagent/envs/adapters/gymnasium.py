@@ -42,7 +42,7 @@ class GymnasiumEnv(Env):
         render: (game, observation) → what the agent reads.
         actions: action values by name.
         success: (game, reward of the last step) → whether an episode that has terminated is a success.
-        key: game → a text that is equal where futures are; none where nobody can tell.
+        key: game → a text that is equal where futures are equal; None if this is unknown.
         stochastic: the game draws luck as it is played, from its ``np_random``.
 
     Raises:

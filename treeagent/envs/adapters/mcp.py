@@ -264,7 +264,7 @@ async def _called(session: Any, call: ToolCall) -> tuple[str, bool]:
         return error.message, True
     content = getattr(answer, "content", None)
     if content is None:
-        return "the tool asks for more input, which nobody can give", True
+        return "the tool asks for more input, which the agent cannot give", True
     return "\n".join(getattr(each, "text", f"[{each.type}]") for each in content), bool(answer.is_error)
 
 

@@ -75,7 +75,7 @@ class OpenEnvEnv(Env):
         self._act, self._render, self._success, self._tools = act, render, success, tools
         self._client: Any = None
         self._released: list[int] = []
-        """Snapshots of the session that nobody holds any more; the server is told when it takes the next one."""
+        """Snapshots of the session that are no longer referenced; the server drops them when it takes the next one."""
         self._last: tuple[Observed, float, bool] | None = None
         try:
             about = _plain(self._started().state())

@@ -59,7 +59,7 @@ class AlfworldDemonstrator:
         return _first(takes, f"take {target} ") or self._seek(target, commands, done)
 
     def _seek(self, kind: str, commands: Sequence[str], done: Collection[str]) -> str:
-        """Towards an object of a kind: where one was seen, else where nobody has looked yet."""
+        """Go towards an object of a kind: to where one was seen, else to a place that was not looked at yet."""
         looked = self._env.looked
         seen = [
             where

@@ -1,4 +1,4 @@
-"""Runs Python code that nobody has read, in a process that can do nothing but compute."""
+"""Run untrusted Python code in a process that can do nothing but compute."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from treeagent.types import UserError
 
 _CHILD = Path(__file__).with_name("child.py")
 _OUTPUT_BYTES = 2**16
-"""Of output, and of results, beyond which a run is ended."""
+"""Most bytes of output, and of results, after which a run is ended."""
 _TOO_LONG = "it took too long"
 
 

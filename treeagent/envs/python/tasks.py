@@ -45,7 +45,7 @@ _FOLDS = (
 )
 _PLAIN = (("", "x"),)
 _LOWEST, _HIGHEST = -9, 20
-"""Of the numbers in tests."""
+"""Range of the numbers in tests."""
 _FEWEST = 4
 """Numbers among those that two conditions leave, at least."""
 _Choice = tuple[str, str]

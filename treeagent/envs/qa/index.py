@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 _WORD = re.compile(r"\w+")
 _MOST_WORDS = 32
-"""Of a query; the rest is not looked for."""
+"""Most words of a query; further words are ignored."""
 _STOP_WORDS = frozenset(
     re.findall(
         r"\w+",

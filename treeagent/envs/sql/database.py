@@ -12,7 +12,7 @@ Rows = list[tuple[Value, ...]]
 MAX_ROWS = 1000
 """Rows that a query may give; more are an error, not cut: half a result is no result."""
 _MAX_INSTRUCTIONS = 2_000_000
-"""Of SQLite's virtual machine, in place of a limit of time: so the same query always ends the same way."""
+"""Most instructions of SQLite's virtual machine for one query. Unlike a time limit, it ends a query always alike."""
 _STRIDE = 10_000
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 100_000,
@@ -37,7 +37,7 @@ class Theme:
     """What a database may be about; a schema takes some of its columns."""
 
     tables: tuple[str, ...]
-    """Names for the main table, any of which it may have."""
+    """Possible names of the main table."""
     names: tuple[str, ...]
     """What its rows are called, at least 20."""
     categories: Mapping[str, tuple[str, ...]]

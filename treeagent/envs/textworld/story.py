@@ -16,7 +16,7 @@ from treeagent.envs.textworld.games import GAME, STORY, contained
 from treeagent.envs.textworld.text import LOST, WON, opening, split_trace
 
 _SEED = 1
-"""Of the interpreter; a game of TextWorld seeds its own generator when it begins."""
+"""Seed of the interpreter. A game of TextWorld seeds its own generator when it begins."""
 _TRACKED = 64
 """Tracked positions kept for each game, 30 kB each; one that was dropped is tracked anew from the first action."""
 _REPLIES = 256
@@ -75,7 +75,7 @@ class Tracked:
 
     @cached_property
     def facts(self) -> bytes:
-        """Hash of what is true, and of which quests are done."""
+        """Hash of the true facts and of the finished quests."""
         true = sorted(map(str, self.progress.state.facts))
         done = [str(quest.done) for quest in self.progress.quest_progressions]
         return blake2b("\n".join((*true, *done)).encode(), digest_size=16).digest()
