@@ -35,7 +35,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
             fewer = [
                 "warm_start.episodes=400",
-                "warm_start.sft.max_steps=50",
+                "warm_start.training.max_steps=50",
                 "update.validation_tasks=4",
                 "evaluate.tasks=4",
             ]

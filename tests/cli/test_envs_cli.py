@@ -312,7 +312,7 @@ def test_check_passes_and_prints_counts_and_times() -> None:
 
 
 def test_a_check_in_a_worker_reports_what_kills_the_process() -> None:
-    assert treeagent("check", f"{__name__}:Quiz", "--worker", "--tasks", "1").exit_code == 0
+    assert treeagent("check", f"{__name__}:Text", "--worker", "--tasks", "1").exit_code == 0
     result = treeagent("check", f"{__name__}:Deadly", "--worker", "--tasks", "1")
     assert result.exit_code == 1
     assert "EnvCrashed" in result.stdout and "ended with exit code 7" in result.stdout
