@@ -3,6 +3,8 @@
 import gc
 from pathlib import Path
 
+import pytest
+
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import load_config
@@ -28,6 +30,7 @@ def alive(kind: type) -> int:
     return sum(type(each) is kind for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_finished_batch_is_let_go(tmp_path: Path) -> None:
     shape = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=512)
     tokenizer = train_tokenizer(["search[red shirt]", "click[1]"], shape)

@@ -61,6 +61,7 @@ def test_a_call_that_fails_is_an_observation(env: McpEnv) -> None:
     assert env.step("find[bird]")[0] == "kiwi"
 
 
+@pytest.mark.slow
 def test_read_only_tools_are_replayed_and_the_check_passes(env: McpEnv, capsys: pytest.CaptureFixture[str]) -> None:
     assert env.snapshot_kind == "replay"
     other = notes()

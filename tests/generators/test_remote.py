@@ -461,8 +461,8 @@ def test_a_hosted_chat_model_is_evaluated_by_its_name_alone(server: OpenAIServer
     """As docs/model.md says. No hub knows the model, and it does not take what models took before it."""
     server.model, out = "gpt-5-mini", tmp_path / "hosted"
     settings = ["policy.generator=remote", "policy.text_only=true", f"policy.url={server.url}"]
-    settings += ["policy.model=openai/gpt-5-mini", "policy.format=json", 'evaluate.modes=["greedy"]', "workers=1"]
-    settings += ["environment.name=frozenlake", "evaluate.tasks=2", "policy.max_new_tokens=4"]
+    settings += ["policy.model=openai/gpt-5-mini", 'evaluate.modes=["greedy"]', "workers=1"]
+    settings += ["environment.name=treeagent.envs.example:Example", "evaluate.tasks=2", "policy.max_new_tokens=4"]
     settings += ["environment.max_steps=2"]
     command = ["eval", "openai/gpt-5-mini", "--out", str(out), *settings]
     server.fault = lambda body: {"message": "out of order"}

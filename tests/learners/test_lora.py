@@ -113,7 +113,7 @@ class Interrupted(Exception):
     pass
 
 
-@LEARNERS
+@pytest.mark.parametrize("learn", [grpo, *(pytest.param(each, marks=pytest.mark.slow) for each in (rft, dpo, packed))])
 def test_a_resumed_adapter_equals_an_uninterrupted_one(
     learn: Learn, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def die(job: int, emit: Emit) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_every_event_of_a_job_comes_before_its_result() -> None:
     told: list[Event] = []
     jobs, results = [Count(4), Count(7), Count(2)], {}
@@ -87,8 +88,8 @@ def test_what_a_job_raises_is_raised_here_with_its_own_traceback() -> None:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("two arguments", "GameError: level 3: no door"),
-        ("lock", "ValueError: .*lock"),
+        pytest.param("two arguments", "GameError: level 3: no door", marks=pytest.mark.slow),
+        pytest.param("lock", "ValueError: .*lock", marks=pytest.mark.slow),
         ("result", "cannot pickle '_thread.lock' object"),
     ],
 )
@@ -104,6 +105,7 @@ def test_a_worker_that_dies_is_told_in_one_sentence() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_processes_end_with_their_pool(tmp_path: Path) -> None:
     pool = Processes(2)
     pids = {pid for _, pid in pool.run(process_id, [1, 2, 3], lambda event: None)}

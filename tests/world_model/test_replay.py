@@ -219,6 +219,7 @@ def read_as_nobody(path: Path, told: Connection) -> None:
     told.send([one.action for one in ReplayBuffer(path, LexicalEncoder()).experiences()])
 
 
+@pytest.mark.slow
 def test_a_file_in_a_folder_that_nobody_can_write_is_read() -> None:
     with TemporaryDirectory() as name:  # tmp_path lies below a folder that only its owner may enter
         folder = Path(name)
