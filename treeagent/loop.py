@@ -50,12 +50,12 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
 def _stages(config: RunConfig) -> list[Stage]:
     """The quickstart's stages, with their usual seconds on two cores by the recipe quickstart."""
     return [
-        Stage("demonstrations", 30),
-        Stage("warm start", 135, ("warm_start",)),
-        Stage("search", 65),
+        Stage("demonstrations", 80),
+        Stage("warm start", 460, ("warm_start",)),
+        Stage("search", 85),
         Stage("value head", 5, ("value",)),
-        Stage("updates", 55, config.update.methods),
-        Stage("evaluation", 85, ("evaluate",)),
+        Stage("updates", 120, config.update.methods),
+        Stage("evaluation", 100, ("evaluate",)),
     ]
 
 
