@@ -463,8 +463,8 @@ class WorldConfig(ModelConfig):
     verify_steps: Annotated[int, Field(ge=0)] = 20
     """Most environment steps that replay the promised successes of each imagined tree; 0 replays none."""
     noise: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Share of wrong training labels that imagined trees may bring in, which caps how many are used; 1 accepts any
-    world model of which fewer than half of the returns are wrong."""
+    """Greatest share of wrong training labels that imagined trees may bring in; it caps how many trees are imagined. 1
+    accepts every world model that errs on fewer than half of the returns."""
     free: tuple[str, ...] = ()
     """First words of actions whose answers the history cannot determine, such as "search"; the audit asks only that
     they be consistent."""

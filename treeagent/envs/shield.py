@@ -32,8 +32,8 @@ class Shield:
     """A function of yours, "module:function": (call) → why it is forbidden, or None. The call is a ``ToolCall`` where
     it is a well-formed call of a tool, else the text."""
     penalty: Annotated[float, Field(ge=0)] = 0.0
-    """What each forbidden call takes off the outcome, of which a verifier's stays at 0 or more; its process reward is
-    as much below 0, so that the cost is the same whatever ``search.process_weight`` is."""
+    """Reward units that each forbidden call costs. The outcome falls by this much (a verifier's verdict not below 0),
+    and the step's process reward too, so that the cost does not depend on ``search.process_weight``."""
 
 
 @dataclass(frozen=True, slots=True)
