@@ -2,6 +2,7 @@
 
 ``python tests/test_docs.py`` copies the examples into README."""
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterator
@@ -90,6 +91,17 @@ def test_settings_exist(page: Path) -> None:
     for name in re.findall(rf"(?<![\w./-])((?:{sections})(?:\.[a-z_]+)+)\b(?![./(])", page.read_text()):
         if not name.startswith("environment.options.") and not name.endswith((".md", ".py")):
             assert name in known, name
+
+
+def test_messages_name_settings_that_exist() -> None:
+    known = set(settings(RunConfig))
+    sections = "|".join(name for name in known if "." not in name)
+    for source in (ROOT / "treeagent").rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            for name in re.findall(rf"(?<![\w./-])((?:{sections})(?:\.[a-z_]+)+)\b(?![./(])", text):
+                if not name.startswith("environment.options") and not name.endswith((".md", ".py", ".sqlite", ".toml")):
+                    assert name in known, f"{source.relative_to(ROOT)} names {name}"
 
 
 def test_the_site_lists_every_page() -> None:

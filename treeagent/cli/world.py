@@ -16,7 +16,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="NAME|FILE.toml",
-        help="A recipe's name or a TOML file, of which the section world counts; by default RUN's own settings.",
+        help="A recipe's name or a TOML file; only its section world is used. By default RUN's own settings.",
     ),
 ]
 

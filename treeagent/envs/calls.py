@@ -5,7 +5,7 @@ A text calls a tool in one of these ways:
 * ``name`` or ``name[]`` calls a tool without arguments; of a tool that needs one text, ``name[]`` gives it the empty
   text.
 * ``name[text]`` calls a tool of one argument. All between the outer brackets is that argument, commas and brackets
-  included. A tool of several arguments, of which one is required, takes it as that one.
+  included. A tool of several arguments takes it as its required argument, if it requires exactly one.
 * ``name[first, second]`` calls a tool that requires several arguments, in the order of its schema's ``required``. There
   must be exactly one comma less than there are arguments.
 * ``name {"key": value}`` calls any tool, with its arguments as a JSON object.

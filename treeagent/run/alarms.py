@@ -102,7 +102,7 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
     if norms and max(norms) > 20 * statistics.median(norms):
         warnings.append(
             f"gradient: its norm jumped to {max(norms):.1f} where {statistics.median(norms):.2f} is usual: lower "
-            "max_grad_norm"
+            "the learning rate"
         )
     return warnings
 
@@ -126,7 +126,7 @@ def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]
         warnings.append(
             f"warm start: training reads {drawn} rows, but only {distinct} of the {kept} demonstrated rows differ, "
             f"which makes {drawn / distinct:.0f} epochs: raise warm_start.tasks and warm_start.episodes, or lower "
-            "warm_start.sft.max_steps"
+            "warm_start.training.max_steps"
         )
     return warnings
 

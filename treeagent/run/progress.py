@@ -48,9 +48,9 @@ class Course:
         self._current = -1
         self._starts: dict[str, float] = {}
         self._resumed: dict[str, float] = {}
-        """Of each piece of work, the fraction that an earlier run did."""
+        """For each piece of work the fraction that an earlier run did."""
         self._done: dict[str, float] = {}
-        """Of each piece of work, the fraction that is done."""
+        """For each piece of work the fraction that is done."""
 
     def start(self, work: str) -> str:
         """Note that a piece of work starts. Returns a line such as "stage 3 of 7: search; about 4 min left", or nothing

@@ -182,8 +182,8 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
 
 
 async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Node]]) -> None:
-    """Write V(s) and the context tokens of each node, by one call. Nodes of which the dynamics knows nothing are left
-    out: an estimate would be made up.
+    """Write V(s) and the context tokens of each node, by one call. A node after a step without an answer is
+    left out, because an estimate there would be made up.
 
     Raises:
         ValueError: an estimate is NaN or infinite.

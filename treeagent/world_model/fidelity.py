@@ -30,7 +30,7 @@ class Prediction:
     terminated: bool = False
     invalid: bool = False
     doubted: bool = False
-    """The model's confidence was below ``world.confidence``."""
+    """The model had an answer, but was not sure enough of it."""
 
 
 @dataclass(frozen=True, slots=True)
