@@ -168,17 +168,24 @@ def _start_processes(count: int) -> dict[Connection, SpawnProcess]:
     # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
     context = multiprocessing.get_context("spawn")
     processes: dict[Connection, SpawnProcess] = {}
-    for _ in range(count):
-        here, there = context.Pipe()
-        processes[here] = context.Process(target=_serve, args=(there,))
-        processes[here].start()
-        there.close()
+    # A child inherits the blocked signals. Without this, Ctrl-C would interrupt a worker that is still importing torch,
+    # before it can ignore the signal itself, and its traceback would end up in the terminal.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for _ in range(count):
+            here, there = context.Pipe()
+            processes[here] = context.Process(target=_serve, args=(there,))
+            processes[here].start()
+            there.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return processes
 
 
 def _serve(pipe: Connection) -> None:
     """The main function of a worker process: run jobs until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     torch.set_num_threads(1)  # for small models, more threads cost more time than they save
     with suppress(EOFError, ConnectionError):
         while True:
