@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol, TypeVar
@@ -168,6 +169,7 @@ def _start_processes(count: int) -> dict[Connection, SpawnProcess]:
     # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
     context = multiprocessing.get_context("spawn")
     processes: dict[Connection, SpawnProcess] = {}
+    resource_tracker.ensure_running()  # its first start, which would otherwise come below, unblocks SIGINT
     # A child inherits the blocked signals. Without this, Ctrl-C would interrupt a worker that is still importing torch,
     # before it can ignore the signal itself, and its traceback would end up in the terminal.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
