@@ -87,7 +87,8 @@ def test_help_loses_no_word_to_markup() -> None:
     """Rich takes a word in brackets for markup and drops it without a warning."""
     group = cast(TyperGroup, get_command(app))
     commands = {(name,): command for name, command in group.commands.items()}
-    commands |= {("world", name): command for name, command in cast(TyperGroup, group.commands["world"]).commands.items()}
+    world = cast(TyperGroup, group.commands["world"])
+    commands |= {("world", name): command for name, command in world.commands.items()}
     for path, command in commands.items():
         shown = treeagent(*path, "--help").stdout.replace("│", " ").split()
         for text in [command.help, *(getattr(option, "help", None) for option in command.params)]:
