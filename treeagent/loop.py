@@ -22,7 +22,7 @@ from treeagent.stages.rounds import (
     update_round,
 )
 from treeagent.stages.search import collect
-from treeagent.stages.update import fit_base, refuse_held, update
+from treeagent.stages.update import fit_base, update
 from treeagent.stages.warm_start import warm_start
 
 
@@ -33,7 +33,6 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
         the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, the updated policies in the
         first of them.
     """
-    refuse_held(config, config.update.methods)
     progress.plan(_stages(config))
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)

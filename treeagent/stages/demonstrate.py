@@ -29,8 +29,8 @@ class Alternatives:
     """Acts at each state, and plays on to the end after every other action tried: so what they come to differs by
     them alone."""
     erring: Demonstrator
-    count: int
-    """Draws of ``erring`` at each state."""
+    count: int = 2
+    """Draws of ``erring`` at each state. Each is played to the end, so few of them already multiply the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:
             f"warm_start.early_experience.rows is {settings.rows!r}, which tries other actions at the states of a "
             f"demonstration, but environment {config.environment.name!r} cannot go back to a state: set it to 'none'"
         )
-    return Alternatives(expert, erring, settings.alternatives)
+    return Alternatives(expert, erring)
 
 
 def demonstration_grammar(config: RunConfig) -> Grammar:

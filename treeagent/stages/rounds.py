@@ -25,7 +25,7 @@ from treeagent.search.record import from_record, to_record
 from treeagent.stages.audit import audit_world
 from treeagent.stages.build import environment, variations
 from treeagent.stages.search import BatchJob, batches, search_batches
-from treeagent.stages.update import learn, refuse_held
+from treeagent.stages.update import learn
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import claims_kept, fit, imagined_trees
 from treeagent.store import read_as, shards, write_shard
@@ -72,7 +72,6 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         UserError, ValueError: as ``loop.train``.
     """
     settings = config.adapt
-    refuse_held(config, settings.methods)
     _check_tasks(config)  # fails here and not in the last round
     checkpoint = checkpoint or run.taken("start")
     if checkpoint:
