@@ -70,8 +70,8 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         rows for the first and the best policy in every mode of ``evaluate.modes``, and for all others greedily.
 
     Raises:
-        ValueError: the environment has too few training tasks for so many rounds.
-        UserError: harder variations are wanted of an environment that offers none.
+        UserError: harder variations are wanted of an environment that offers none, or imagined trees of one that is
+            imagined itself.
     """
     start = current = begin(config, run, progress, checkpoint)
     course = Course()

@@ -464,8 +464,3 @@ def test_episodes_that_all_failed_before_a_step_are_no_measurement() -> None:
         summarise("dpo", "greedy", failed, 1.5)
     for other in (Outcome("c", 0.0, 1, error="OSError: gone"), Outcome("c", 0.0, 0)):
         assert summarise("dpo", "greedy", [*failed, other], 1.5)["success"] == 0.0
-
-
-def test_no_outcomes_are_refused() -> None:
-    with pytest.raises(UserError, match="dpo in mode mcts has no outcomes"):
-        summarise("dpo", "mcts", [], 1.5)

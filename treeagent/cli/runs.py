@@ -185,6 +185,7 @@ def evaluate(
     given = Given(config, overrides, seed, engine, out, resume)
     with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as run:
         from treeagent.run.progress import RichProgress
-        from treeagent.stages.evaluate import evaluate as measure
+        from treeagent.stages.evaluate import measure
 
-        print_rows(measure(run.config, run, RichProgress(), checkpoint_path))
+        wanted = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
+        print_rows(measure(run.config, run, RichProgress(), wanted))

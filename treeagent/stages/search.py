@@ -43,7 +43,7 @@ class BatchJob:
     checkpoint: Path
     """The policy: a folder, or a hub name."""
     name: str
-    """Name of the shards that the trees go to; for an evaluation, the policy's name."""
+    """Name of the stage, and of the shards that the trees go to."""
     index: int
     """Number of the batch, which is also the number of its shard."""
     tasks: Sequence[int]
@@ -77,6 +77,8 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     task is searched, in up to ``collect.resample`` further passes. These tasks follow the last task of the jobs, and
     have indices of ``free`` or more.
     """
+    if not jobs:
+        return
     name, checkpoint = jobs[0].name, jobs[0].checkpoint
     run.take(name, checkpoint)
     if run.is_done(name) and len(shards(run.trees, name)) == len(run.facts(name)["batches"]):
