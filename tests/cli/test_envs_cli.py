@@ -338,8 +338,8 @@ def test_check_exits_with_1_on_a_violation_in_json_too() -> None:
         (("new", "Two Words"), "'Two Words' cannot name a module"),
         (("new", "class"), "'class' is a word or a module of Python's own"),
         (("new", "random"), "'random' is a word or a module of Python's own: give another name, such as my_random"),
-        (("new", "lights", "--out", __file__), "cannot be written to (File exists): choose another folder"),
-        (("new", "lights", "--out", "/proc/nowhere"), "--out /proc/nowhere cannot be written to"),
+        (("new", "lights", "--out", __file__), "File exists"),
+        (("new", "lights", "--out", "/proc/nowhere"), "/proc/nowhere does not exist"),
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:

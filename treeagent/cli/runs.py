@@ -46,13 +46,11 @@ def quickstart(
     given = Given(config, overrides, seed, engine, out, resume)
     with open_run(given, ["warm_start", "collect", "update", "evaluate"], lambda config: config.update.methods) as run:
         from treeagent import loop
-        from treeagent.report.show import show_alarms
         from treeagent.run.progress import RichProgress
         from treeagent.workers.processes import kept_workers
 
         with kept_workers(run.config):
             print_rows(loop.quickstart(run.config, run, RichProgress()))
-        show_alarms(run, Console(stderr=True))
 
 
 @app.command()
@@ -110,13 +108,11 @@ def train(
     given = Given(config, settings, seed, engine, out, resume)
     with open_run(given, uses, lambda config: config.adapt.methods, start) as run:
         from treeagent import loop
-        from treeagent.report.show import show_alarms
         from treeagent.run.progress import RichProgress
         from treeagent.workers.processes import kept_workers
 
         with kept_workers(run.config):
             print_rows(loop.train(run.config, run, RichProgress(), start))
-        show_alarms(run, Console(stderr=True))
 
 
 @app.command()
@@ -154,14 +150,12 @@ def update(
         config = config or str(trees / "config.toml")
     given = Given(config, overrides, seed, engine, out, resume)
     with open_run(given, ["update"], lambda _: [method], checkpoint_path) as run:
-        from treeagent.report.show import show_alarms
         from treeagent.run.folder import Run
         from treeagent.run.progress import RichProgress
         from treeagent.stages.update import update as update_policy
 
         source = Run.open(trees) if trees else None
         [written] = update_policy(run.config, run, RichProgress(), checkpoint_path, [method], source)
-        show_alarms(run, Console(stderr=True))
         Console().print(f"checkpoint in {written}", highlight=False, markup=False)
 
 

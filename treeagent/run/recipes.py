@@ -26,7 +26,7 @@ class Recipe:
 def recipes() -> list[Recipe]:
     """Every recipe of the package, sorted by name."""
     paths = sorted(_FOLDER.rglob("*.toml"))
-    return [Recipe(_name(path), path, _first_sentence(path)) for path in paths]
+    return [Recipe(_name(path), path, first_sentence(_comment(path))) for path in paths]
 
 
 def find_recipe(name: str) -> Path:
@@ -64,7 +64,12 @@ def _name(path: Path) -> str:
     return path.relative_to(_FOLDER).with_suffix("").as_posix()
 
 
-def _first_sentence(path: Path) -> str:
+def first_sentence(text: str) -> str:
+    whole = " ".join(text.split())
+    return re.split(r"(?<=\.) (?=[A-Z`])", whole)[0].rstrip(".") + "."  # "et al. 2017" ends no sentence
+
+
+def _comment(path: Path) -> str:
+    """The comment at the top of a file."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
-    text = " ".join(line.removeprefix("#").strip() for line in lines)
-    return re.split(r"(?<=\.) (?=[A-Z`])", text)[0].rstrip(".") + "."  # "et al. 2017" ends no sentence
+    return " ".join(line.removeprefix("#") for line in lines)

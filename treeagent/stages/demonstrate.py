@@ -17,7 +17,7 @@ from treeagent.run.folder import RunError
 from treeagent.search.growth import Growth, backup, describe, end, plant, take_step
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import environment, play_on, tasks_at
-from treeagent.stages.formats import spelt_turn
+from treeagent.stages.formats import spelt
 from treeagent.types import Action, Message, Task, derive_seed
 
 
@@ -43,7 +43,7 @@ class _Stage:
 
     def turn(self, player: Demonstrator, rng: random.Random) -> Action:
         """A player's turn where the environment stands."""
-        return spelt_turn(player, rng, self.grammar, self.tools)
+        return spelt(player.act(rng), self.grammar, self.tools)
 
 
 def demonstrate(
@@ -62,17 +62,17 @@ def demonstrate(
     stage = _Stage(dynamics, grammar, dynamics.env.tools())
     with asyncio.Runner() as runner:
         for task in tasks:
-            own = derive_seed(seed, task.id)
-            growth = runner.run(_episode(stage, demonstrator, task, own))
-            if alternatives is not None:
-                runner.run(_branch(stage, growth, alternatives, random.Random(derive_seed(own, "alternatives"))))
-            yield growth.tree
+            yield runner.run(_episode(stage, demonstrator, task, derive_seed(seed, task.id), alternatives))
 
 
-async def _episode(stage: _Stage, demonstrator: Demonstrator, task: Task, seed: int) -> Growth:
+async def _episode(
+    stage: _Stage, demonstrator: Demonstrator, task: Task, seed: int, alternatives: Alternatives | None
+) -> Tree:
     (growth,) = await plant(stage.dynamics, [task], [seed])
     await _play(stage, growth, [], demonstrator, random.Random(seed))
-    return growth
+    if alternatives is not None:
+        await _branch(stage, growth, alternatives, random.Random(derive_seed(seed, "alternatives")))
+    return growth.tree
 
 
 async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonstrator, rng: random.Random) -> None:
@@ -174,9 +174,8 @@ def demonstrations(config: RunConfig) -> Iterator[Tree]:
             f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
             "set policy.model to a model that can act already"
         )
-    branched, alternatives = 0, _alternatives(config, env)
-    if alternatives is not None:
-        branched = math.ceil(settings.early_experience.share * settings.episodes)
+    alternatives = _alternatives(config, env)
+    branched = math.ceil(settings.early_experience.share * settings.episodes)
     dynamics, grammar = play_on(env, config, "demonstrate"), demonstration_grammar(config)
     for start in range(0, settings.episodes, settings.tasks):
         count = min(settings.tasks, settings.episodes - start)

@@ -6,19 +6,16 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.run.alarms import refusal_sentence, row_alarms
 from treeagent.run.folder import Run, RunError
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Tree, path_return, reaches
-from treeagent.stages.build import make_chat, value_head
+from treeagent.stages.build import begun, make_chat, value_head
 from treeagent.stages.demonstrate import demonstrated, demonstration_grammar, demonstrations, tokenise
 from treeagent.stages.hooks import training_hooks
 from treeagent.types import derive_seed
@@ -50,7 +47,10 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         played = _advancing(demonstrations(config), advance)
         first = list(islice(played, _TOKENIZER_EPISODES))
         _require_successes(config, first)
-        checkpoint = _initial_checkpoint(config, first)
+        texts = (text for tree in first for text in _texts(config, tree))
+        weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")
+        checkpoint = begun(config.policy, texts, weights_seed, adapter_seed)
+        checkpoint = replace(checkpoint, head=value_head(checkpoint, config))
         told = _lessons(config, checkpoint, chain(first, played))
     rows, world, reflected = (
         [row for row in kind if len(row.token_ids) <= settings.max_tokens]
@@ -136,20 +136,6 @@ def _outcome(demonstration: Tree) -> float | None:
     if played and (last := played[-1].child) is not None and last.ended and not last.unknown:
         return path_return(played)
     return None
-
-
-def _initial_checkpoint(config: RunConfig, demonstrations: Sequence[Tree]) -> Checkpoint:
-    if config.policy.model is not None:
-        checkpoint = load_checkpoint(config.policy.model, device_map=config.policy.device_map)
-        head = value_head(checkpoint, config)
-        adapted = with_adapter(checkpoint.model, config.policy.lora, derive_seed(config.seed, "lora"))
-        return Checkpoint(adapted, checkpoint.tokenizer, head)
-    texts = [text for tree in demonstrations for text in _texts(config, tree)]
-    shape = ScratchConfig(**asdict(config.policy.scratch))
-    tokenizer = train_tokenizer(texts, shape)
-    model = random_model(tokenizer, shape, derive_seed(config.seed, "weights"))
-    begun = Checkpoint(model, tokenizer)
-    return replace(begun, head=value_head(begun, config))
 
 
 def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:

@@ -14,8 +14,6 @@ from typing import Any
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.imagination.load import (
     make_encoder,
     memory_path,
@@ -27,12 +25,12 @@ from treeagent.imagination.load import (
 )
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.likelihood import hard_rows
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.run.folder import COLLECTED, Run, RunError, changed_settings
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Progress
 from treeagent.search.record import from_record
+from treeagent.stages.build import begun
 from treeagent.stages.demonstrate import demonstrations
 from treeagent.stages.hooks import training_hooks
 from treeagent.store import read_as, write_atomic
@@ -140,6 +138,8 @@ def _train(
 ) -> dict[str, Any]:
     """Train and write the weights. Returns facts for RUN/stages.json."""
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
+    if fitting.precision == "bfloat16" and settings.device_map in (None, "cpu"):
+        fitting = replace(fitting, attention="eager")  # there the faster one for rows of up to about 400 tokens
     reasons, taught = _taught(config, run, progress, learnt)
     if last is None:
         checkpoint = _initial_checkpoint(config, learnt, reasons)
@@ -275,13 +275,8 @@ def is_held_out(config: RunConfig, task_id: str) -> bool:
 
 
 def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons: Mapping[str, str]) -> Checkpoint:
-    settings, words = config.world, wording(config)
-    if settings.model is not None:
-        loaded = load_checkpoint(settings.model, device_map=settings.device_map)
-        adapted = with_adapter(loaded.model, settings.lora, derive_seed(config.seed, "world", "lora"))
-        return Checkpoint(adapted, loaded.tokenizer, None)
+    words = wording(config)
     prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
     answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
-    shape = ScratchConfig(**asdict(settings.scratch))
-    tokenizer = train_tokenizer(chain(prompts, answers), shape)
-    return Checkpoint(random_model(tokenizer, shape, derive_seed(config.seed, "world")), tokenizer, None)
+    weights_seed, adapter_seed = derive_seed(config.seed, "world"), derive_seed(config.seed, "world", "lora")
+    return replace(begun(config.world, chain(prompts, answers), weights_seed, adapter_seed), head=None)

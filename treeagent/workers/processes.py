@@ -107,13 +107,13 @@ class Processes:
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
         self._processes = self._processes or _start_processes(self._count)
-        waiting = deque(jobs)
-        running: dict[Connection, Job] = {}
+        waiting, running = deque(jobs), dict[Connection, Job]()
 
         def hand_out(pipe: Connection) -> None:
             if waiting:
                 running[pipe] = waiting.popleft()
-                self._send(pipe, (work, running[pipe]))
+                with self._loss_reported(pipe):
+                    pipe.send((work, running[pipe]))
 
         try:
             for pipe in self._processes:
@@ -121,15 +121,16 @@ class Processes:
             while running:
                 for ready in wait(list(running)):
                     assert isinstance(ready, Connection)
-                    match self._receive(ready):
-                        case _Ended(error=Exception() as error):
-                            raise error
-                        case _Ended(result):
-                            job = running.pop(ready)
-                            hand_out(ready)  # before the yield, since the caller may take long
-                            yield job, result
-                        case event:
-                            on_event(event)
+                    with self._loss_reported(ready):
+                        message = ready.recv()
+                    if not isinstance(message, _Ended):
+                        on_event(message)
+                        continue
+                    if message.error is not None:
+                        raise message.error
+                    job = running.pop(ready)
+                    hand_out(ready)  # before the yield, since the caller may take long
+                    yield job, message.result
         except BaseException:  # also GeneratorExit: the caller stops early, and running jobs are not waited for
             for process in self._processes.values():
                 process.terminate()
@@ -141,14 +142,6 @@ class Processes:
             pipe.close()
             process.join()
         self._processes = {}
-
-    def _send(self, pipe: Connection, message: object) -> None:
-        with self._loss_reported(pipe):
-            pipe.send(message)
-
-    def _receive(self, pipe: Connection) -> Any:
-        with self._loss_reported(pipe):
-            return pipe.recv()
 
     @contextmanager
     def _loss_reported(self, pipe: Connection) -> Iterator[None]:
