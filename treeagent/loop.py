@@ -80,18 +80,13 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         search_round(config, run, progress, current, number, audit)
         current = update_round(config, run, progress, current, number, names_to_learn_from(config, run, number))
         finish_round(config, run, progress, current, number, audit, course)
-    in_every_mode = (start, course.best)
-    rows = measure(
-        config,
-        run,
-        progress,
-        [
-            (policy, mode)
-            for policy in dict.fromkeys((start, *course.policies))
-            for mode in config.evaluate.modes
-            if mode == "greedy" or policy in in_every_mode
-        ],
-    )
+    wanted = [
+        (policy, mode)
+        for policy in dict.fromkeys((start, *course.policies))
+        for mode in config.evaluate.modes
+        if mode == "greedy" or policy in (start, course.best)
+    ]
+    rows = measure(config, run, progress, wanted)
     run.finish("adapt", {"rounds": len(course.figures), "best": course.best.name})
     report(config, run, rows)
     return rows

@@ -23,8 +23,8 @@ def test_a_run_keeps_its_config_stages_and_metrics(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "one"
     with Run.create(path, CONFIG, resume=False) as run:
         assert not run.is_done("collect")
-        run.log("collect", {"success": 0.5})
-        run.log("collect", {"success": 0.75})
+        run.log("collect", {"step": 0, "success": 0.5})
+        run.log("collect", {"step": 1, "success": 0.75})
         run.log("dpo", {"step": 40.0, "loss": 0.1})
         run.finish("collect", {"trees": 8})
         run.finish("value", {"loss": 0.25})

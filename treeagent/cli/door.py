@@ -4,6 +4,7 @@ The run's folder does not exist yet, so a failed check leaves nothing behind.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -50,11 +51,8 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # a hosted model's name is its server's alone
     place = config.environment
-    env = ShieldedEnv(make_env(place.name, place.options), place.shield)
-    try:
+    with closing(ShieldedEnv(make_env(place.name, place.options), place.shield)) as env:
         _require_tasks(config, env, uses)
-    finally:
-        env.close()
 
 
 def _require_engines(config: RunConfig) -> None:
@@ -72,9 +70,6 @@ def refuse_structured(config: RunConfig, methods: Sequence[Method]) -> None:
 
     DPO and GRPO compare the policy with the log-probabilities of the samples. Only the local generator stores these
     under the whole vocabulary; vLLM and servers give them among the tokens that the grammar allows.
-
-    Raises:
-        UserError: a method cannot learn from such samples.
     """
     policy = config.policy
     unfit = [method for method in methods if method != "rft"]

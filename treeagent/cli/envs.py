@@ -1,11 +1,11 @@
 """``treeagent envs``: list environments, check one against the contract, write the start of a new one."""
 
-import json
 import keyword
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +63,6 @@ def check(
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Number of tasks to check.")] = 3,
     worker: Annotated[bool, typer.Option("--worker", help="Run the environment in a process of its own.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
 
@@ -77,18 +76,11 @@ def check(
 
     settings = load_config(None, [f"environment.options.{option}" for option in options or ()]).environment.options
     make = WorkerEnv if worker else make_env
-    checked, other = make(env, settings), make(env, settings)
-    try:
+    with closing(make(env, settings)) as checked, closing(make(env, settings)) as other:
         found = find(env, checked, other, tasks)
-    finally:
-        checked.close()
-        other.close()
     if worker:
         found = replace(found, skipped=(*found.skipped, "global random state: it is the worker's own"))
-    if as_json:
-        typer.echo(json.dumps(asdict(found)))
-    else:
-        _print(found)
+    _print(found)
     if found.violations:
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help sho
     from treeagent.cli.door import Use
     from treeagent.config import Method, RunConfig
     from treeagent.run.folder import Run
+    from treeagent.run.progress import RichProgress
 
 
 Config = Annotated[
@@ -65,8 +66,8 @@ def open_run(
     uses: "Sequence[Use]",
     learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
     checkpoint: Path | None = None,
-) -> "Iterator[Run]":
-    """The run to write; where it ``learns``, its alarms are printed at the end.
+) -> "Iterator[tuple[Run, RichProgress]]":
+    """The run to write and its progress; where it ``learns``, its alarms are printed at the end.
 
     Its settings come from ``--config``, else from the run that is resumed, else from the run that CHECKPOINT belongs
     to, in whose environment and format the policy was trained.
@@ -85,12 +86,13 @@ def open_run(
     from treeagent.cli.door import require
     from treeagent.report.show import show_alarms
     from treeagent.run.folder import Run
+    from treeagent.run.progress import RichProgress
     from treeagent.run.trackers import tracked
 
     methods = learns(config)
     require(config, uses, methods, checkpoint)
     with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
-        yield run
+        yield run, RichProgress()
         if methods:
             show_alarms(run, Console(stderr=True))
 

@@ -108,14 +108,8 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
 
 
 def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]:
-    """Warnings of a warm start's rows.
-
-    Args:
-        taken: rows that the demonstrations gave.
-        kept: those of them within ``warm_start.max_tokens``.
-        distinct: different ones among those kept.
-        drawn: rows that the training reads: its steps times its batch size.
-    """
+    """Warnings of a warm start's rows: ``taken`` from the demonstrations, ``kept`` within ``warm_start.max_tokens``,
+    ``distinct`` among these, and ``drawn`` by the training, its steps times its batch size."""
     warnings: list[str] = []
     if taken - kept > _LEFT_OUT * taken:
         warnings.append(

@@ -3,10 +3,8 @@ writer."""
 
 import fcntl
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import orjson
@@ -39,10 +37,15 @@ class Run:
 
     def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
         """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
-        self.path = path
-        self.config = config
-        self._lock = lock
-        self._steps: Counter[str] | None = None
+        self.path, self.config, self._lock = path, config, lock
+        self.trees = path / "trees"
+        """Shards of searched trees."""
+        self.checkpoints = path / "checkpoints"
+        """One folder per trained model."""
+        self.outcomes = path / "outcomes"
+        """Finished batches of an evaluation that is not complete yet; it exists only while there are some."""
+        self.results = path / "results.json"
+        """The rows of the last evaluation, as a JSON array."""
         self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
         """Called with the stage, step and figures of every logged row, for trackers."""
 
@@ -89,35 +92,12 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    @property
-    def trees(self) -> Path:
-        """Shards of searched trees."""
-        return self.path / "trees"
 
     def collections(self) -> list[str]:
         """Names of the shards of searched training trees, of whichever round."""
         return [name for name in shard_names(self.trees) if name == COLLECTED or name.startswith(f"{COLLECTED}-")]
-
-    @property
-    def checkpoints(self) -> Path:
-        """One folder per trained model."""
-        return self.path / "checkpoints"
-
-    @property
-    def outcomes(self) -> Path:
-        """Finished batches of evaluations whose rows are not complete yet. The folder exists only while there are
-        some."""
-        return self.path / "outcomes"
-
-    @property
-    def results(self) -> Path:
-        """The rows of the last evaluation, as a JSON array."""
-        return self.path / "results.json"
 
     def result_rows(self) -> list[dict[str, Any]]:
         """The rows of ``results``; empty before an evaluation has finished."""
@@ -136,7 +116,8 @@ class Run:
 
     def forget(self, stage: str) -> None:
         """Make a stage undone, so that it is done again."""
-        self._write_stages({name: facts for name, facts in self.stages().items() if name != stage})
+        if self.is_done(stage):
+            self._write_stages({name: facts for name, facts in self.stages().items() if name != stage})
 
     def _write_stages(self, stages: Mapping[str, Any]) -> None:
         self._require_lock()
@@ -168,7 +149,7 @@ class Run:
 
     def _remember(self, purpose: str, name: str) -> None:
         self._require_lock()
-        given = self._given()
+        given = _read(self.path / "given.json", dict)
         if purpose not in given or not self._holds_work():
             write_atomic(self.path / "given.json", orjson.dumps(given | {purpose: name}))
         elif given[purpose] != name:
@@ -178,13 +159,10 @@ class Run:
 
     def taken(self, purpose: str) -> Path | None:
         """The checkpoint that ``take`` recorded, or None."""
-        name = self._given().get(purpose)
+        name = _read(self.path / "given.json", dict).get(purpose)
         if name is None:
             return None
         return self.path / name if name.startswith("./") else Path(name)
-
-    def _given(self) -> dict[str, str]:
-        return _read(self.path / "given.json", dict)
 
     def _named(self, checkpoint: Path) -> str:
         """A path relative to the run, which can be moved with it, if it lies inside; else the whole path, or the hub
@@ -199,16 +177,13 @@ class Run:
         return [sentence for facts in self.stages().values() for sentence in facts.get("alarms", ())]
 
     def log(self, stage: str, metrics: Mapping[str, float]) -> None:
-        """Append a line to metrics.jsonl. ``metrics`` may give its ``step``; else steps of a stage count from 0."""
+        """Append a line to metrics.jsonl. ``metrics`` hold the ``step``."""
         self._require_lock()
-        if self._steps is None:
-            self._steps = Counter(row["stage"] for row in self.metrics())
-        step = metrics.get("step", self._steps[stage])
-        self._steps[stage] += 1
+        step = int(metrics["step"])
         figures = {key: value for key, value in metrics.items() if key != "step"}
         if self.on_log is not None:
-            self.on_log(stage, int(step), figures)
-        row = {"stage": stage, "step": int(step)} | figures
+            self.on_log(stage, step, figures)
+        row = {"stage": stage, "step": step} | figures
         try:
             with (self.path / "metrics.jsonl").open("ab") as file:
                 file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
@@ -239,7 +214,10 @@ class Run:
                     f"{self.path} was begun with another config ({', '.join(changed)} changed): "
                     "restore these settings to resume, or choose another --out"
                 )
-            _drop_torn_line(self.path / "metrics.jsonl")
+            metrics = self.path / "metrics.jsonl"
+            written = metrics.read_bytes() if metrics.exists() else b""
+            if written and not written.endswith(b"\n"):  # a kill has torn its last line
+                write_atomic(metrics, written[: written.rfind(b"\n") + 1])
         else:
             write_atomic(path, dump_config(self.config).encode())
 
@@ -257,15 +235,12 @@ class Run:
 
 def _refuse_foreign_folder(path: Path, resume: bool) -> None:
     # A run that was killed before it wrote its config has left hidden files only.
-    content = [entry.name for entry in path.iterdir() if not _is_hidden(entry)] if path.exists() else []
+    content = [entry.name for entry in path.iterdir()] if path.exists() else []
+    content = [name for name in content if name != ".lock" and not (name.startswith(".") and name.endswith(".tmp"))]
     if content and not resume:
         raise RunError(f"{path} is not empty: pass --resume to continue it, or choose another --out")
     if content and "config.toml" not in content and set(content) - {"trees", "checkpoints"}:
         raise RunError(f"{path} holds files but no run (no config.toml): choose another --out")
-
-
-def _is_hidden(entry: Path) -> bool:
-    return entry.name == ".lock" or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
 
 def _read(path: Path, kind: type[Content]) -> Content:
@@ -279,11 +254,3 @@ def _read(path: Path, kind: type[Content]) -> Content:
     if not isinstance(content, kind):  # not by a kill: it is written whole or not at all
         raise RunError(f"{path} is damaged: delete it and give the command again, or choose another --out")
     return content
-
-
-def _drop_torn_line(path: Path) -> None:
-    if path.exists():
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            write_atomic(path, content[:whole])

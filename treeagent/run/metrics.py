@@ -27,8 +27,6 @@ class Cost:
     """Prompt tokens found in the prefix cache instead."""
     replayed_steps: int = 0
     """Environment steps that were replayed to return to a state without a snapshot."""
-    restored_snapshots: int = 0
-    evicted_snapshots: int = 0
     price: float = 0.0
     """Price of a server's tokens, by ``prompt_price`` and ``generated_price``."""
     budget: Budget = field(default_factory=Budget)
@@ -105,8 +103,7 @@ class Meter:
 
     def _counters(self) -> dict[str, Any]:
         usage = {name: getattr(self._usage, name) for name in ("encoded_tokens", "cached_tokens", "price")}
-        forks = ("replayed_steps", "restored_snapshots", "evicted_snapshots")
-        return usage | {name: getattr(self._forks, name) for name in forks}
+        return usage | {"replayed_steps": self._forks.replayed_steps}
 
 
 @contextmanager

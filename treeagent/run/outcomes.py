@@ -47,11 +47,7 @@ _BATCH = TypeAdapter(PlayedBatch)
 
 
 def keep_batch(path: Path, batch: PlayedBatch) -> None:
-    """Write a finished batch.
-
-    Raises:
-        StoreError: the file system refused; no partial file is left.
-    """
+    """Write a finished batch, whole or not at all."""
     outcomes, seconds = batch
     written = [asdict(replace(each, error=storable(each.error))) for each in outcomes]
     path.parent.mkdir(exist_ok=True)

@@ -44,8 +44,11 @@ class Course:
     def __init__(self, stages: Sequence[Stage], clock: Callable[[], float] = time.monotonic) -> None:
         self._stages, self._clock, self._began = stages, clock, clock()
         self._current = -1
-        # By piece of work: when it started, the fraction that is done, and the fraction that an earlier run did.
-        self._starts, self._done, self._resumed = dict[str, float](), dict[str, float](), dict[str, float]()
+        self._starts = dict[str, float]()
+        self._done = dict[str, float]()
+        """For each piece of work the fraction that is done."""
+        self._skipped = 0.0
+        """Units of share that an earlier run did."""
 
     def start(self, work: str) -> str:
         """Note that a piece of work starts. Returns a line such as "stage 3 of 7: search; about 4 min left", or nothing
@@ -54,28 +57,32 @@ class Course:
         self._starts[work] = self._clock()
         if place <= self._current:
             return ""
-        self._current = place
+        before, self._current = self._position(), place
+        self._skipped += self._position() - before
         left = self.left()
         return f"stage {place + 1} of {len(self._stages)}: {self._stages[place].name}" + (left and f"; {left}")
 
     def advance(self, work: str, fraction: float) -> None:
         """Note which fraction of a piece of work is done."""
-        self._done[work] = fraction
+        before, self._done[work] = self._position(), fraction
         if self._clock() - self._starts[work] < _RESUMED_SECONDS:
-            self._resumed[work] = fraction
+            self._skipped += self._position() - before
+
+    def _position(self) -> float:
+        """Units of share that are done."""
+        if self._current < 0:
+            return 0.0
+        stage = self._stages[self._current]
+        done = sum(self._done.get(work, 0.0) for work in stage.works) / len(stage.works)
+        return sum(each.share for each in self._stages[: self._current]) + stage.share * done
 
     def left(self) -> str:
         """The time that the rest of the run will take, in words; empty while too little has been seen to tell."""
-        seen = left = 0.0
-        for place, stage in enumerate(self._stages):
-            for work in stage.works:
-                share = stage.share / len(stage.works)
-                done = self._done.get(work, 0.0) if place == self._current else float(place < self._current)
-                left += share * (1 - done)
-                seen += share * (done - self._resumed.get(work, 0.0)) if work in self._starts else 0.0
-        if not seen or seen < _LEAST_SHARE * sum(stage.share for stage in self._stages):
+        position, whole = self._position(), sum(stage.share for stage in self._stages)
+        seen = position - self._skipped
+        if not seen or seen < _LEAST_SHARE * whole:
             return ""
-        minutes = (self._clock() - self._began) * left / seen / 60
+        minutes = (self._clock() - self._began) * (whole - position) / seen / 60
         return f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
 
 

@@ -29,25 +29,13 @@ def recipes() -> list[Recipe]:
     return [Recipe(_name(path), path, first_sentence(_comment(path))) for path in paths]
 
 
-def find_recipe(name: str) -> Path:
-    """The file of settings that ``name`` means: a path of a file, or else the name of a recipe.
-
-    Raises:
-        UserError: there is neither such a file nor such a recipe.
-    """
-    return _find(name, ".toml", "config {} is neither a file nor a recipe: ")
-
-
-def find_accelerate_config(name: str) -> Path:
-    """The file of ``accelerate config`` that ``name`` means: a path of a file, or else a name such as "models/fsdp".
+def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
+    """The file that ``name`` means: a path of a file, or else the name of one of the package's own, such as
+    "baselines/ppo". ``key`` names the setting in messages.
 
     Raises:
         UserError: there is neither.
     """
-    return _find(name, ".yaml", "update.accelerate_config {} is neither a file nor one of the package's own: ")
-
-
-def _find(name: str, ending: str, refusal: str) -> Path:
     if Path(name).is_file():
         return Path(name)
     found = {_name(path): path for path in sorted(_FOLDER.rglob(f"*{ending}"))}
@@ -56,8 +44,8 @@ def _find(name: str, ending: str, refusal: str) -> Path:
         return found[bare]
     last = bare.rsplit("/", 1)[-1]
     near = [each for each in found if each.rsplit("/", 1)[-1] == last] or difflib.get_close_matches(bare, found, 3)
-    guess = f"did you mean {' or '.join(near)}? " if near else f"the names are {', '.join(found)}; "
-    raise UserError(f"{refusal.format(repr(name))}{guess}treeagent recipes describes every recipe")
+    guess = f"did you mean {' or '.join(near)}?" if near else f"the names are {', '.join(found)};"
+    raise UserError(f"{key} {name!r} is neither a file nor a recipe: {guess} treeagent recipes describes every recipe")
 
 
 def _name(path: Path) -> str:

@@ -32,11 +32,7 @@ def tracked(run: Run) -> Iterator[None]:
 
 
 def require_trackers(config: RunConfig) -> None:
-    """Check that the packages of the trackers are installed.
-
-    Raises:
-        RunError: one is not.
-    """
+    """Check that the packages of the trackers are installed; a ``RunError`` names one that is not."""
     for name in config.trackers:
         # wandb leaves a folder of its name, which Python takes for a package without an origin.
         if getattr(find_spec(name), "origin", None) is None:

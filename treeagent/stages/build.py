@@ -114,7 +114,12 @@ def _load_policy(
     """A value head reads hidden states, which only a model in this process gives. Where an engine or a server samples,
     the head runs on a copy of the checkpoint in transformers."""
     if settings.generator == "remote" and settings.text_only:
-        return _chat_policy(checkpoint, settings, server, tools), None
+        from treeagent.generators.remote import RemoteChat
+
+        grammar = make_grammar(settings.format)
+        told = grammar.instructions(_specs(tools)) if tools else ""
+        chat = RemoteChat(server, str(checkpoint))
+        return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens), None
     if settings.generator != "local" and not has_head(checkpoint):
         served = _engine_or_server(checkpoint, settings, vllm, server)
         return _policy(served, load_tokenizer(checkpoint), settings, tools), None
@@ -193,15 +198,6 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig
     from treeagent.generators.remote import RemoteGenerator
 
     return RemoteGenerator(server, str(checkpoint), settings.temperature, structured=settings.structured)
-
-
-def _chat_policy(checkpoint: Path, settings: PolicyConfig, server: RemoteConfig, tools: str) -> ChatPolicy:
-    from treeagent.generators.remote import RemoteChat
-
-    chat = RemoteChat(server, str(checkpoint))
-    grammar = make_grammar(settings.format)
-    told = grammar.instructions(_specs(tools)) if tools else ""
-    return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens)
 
 
 def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: SearchConfig) -> Actors:

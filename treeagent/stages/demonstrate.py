@@ -18,7 +18,7 @@ from treeagent.search.growth import Growth, backup, describe, end, plant, take_s
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import environment, play_on, tasks_at
 from treeagent.stages.formats import spelt
-from treeagent.types import Action, Message, Task, derive_seed
+from treeagent.types import Message, Task, derive_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,6 @@ class _Stage:
     dynamics: EnvDynamics
     grammar: Grammar
     tools: Sequence[ToolSpec]
-
-    def turn(self, player: Demonstrator, rng: random.Random) -> Action:
-        """A player's turn where the environment stands."""
-        return spelt(player.act(rng), self.grammar, self.tools)
 
 
 def demonstrate(
@@ -82,7 +78,7 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
     while not (node := end(growth, path)).ended:
         # The environment stands where the last step left it, which is where the demonstrator must act.
         try:
-            action = stage.turn(player, rng)
+            action = spelt(player.act(rng), stage.grammar, stage.tools)
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return
@@ -105,7 +101,7 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
         try:
             stage.dynamics.stand_at(node.state)
             growth.tree.budget.environment_steps += forkable.replayed_steps - before
-            turns = [stage.turn(player, rng) for player in players]
+            turns = [spelt(player.act(rng), stage.grammar, stage.tools) for player in players]
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return

@@ -61,11 +61,7 @@ class Course:
 
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
     """Check the settings of all rounds and make the first policy. If the first round imagines trees, also search the
-    tasks that the first world model learns from.
-
-    Raises:
-        UserError: as ``loop.train``.
-    """
+    tasks that the first world model learns from. Raises as ``loop.train``."""
     settings, env = config.adapt, environment(config)
     if settings.imagined_in(1) and env.origin == "imagined":
         raise UserError(
@@ -91,8 +87,9 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
 def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
     """The names under which the trees of a round and of the ``adapt.replay`` rounds before it are stored, newest
     first."""
-    first = max(number - config.adapt.replay, 0)
-    return [name for earlier in range(number, first - 1, -1) for name in _round_parts(run, earlier)]
+    rounds = range(number, max(number - config.adapt.replay, 0) - 1, -1)
+    names = (name for each in rounds for name in (_round_name(each), imagined_trees(each), _varied_name(each)))
+    return [name for name in names if run.is_done(name)]
 
 
 def finish_round(
@@ -186,11 +183,6 @@ def _varied_name(number: int) -> str:
     return f"{_round_name(number)}-varied"
 
 
-def _round_parts(run: Run, number: int) -> list[str]:
-    """All names under which a round's trees are stored."""
-    return [name for name in (_round_name(number), imagined_trees(number), _varied_name(number)) if run.is_done(name)]
-
-
 def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
     """Refit and audit the world model on the real steps so far. Returns the share of trees to imagine (``imagined``)
     and the figures behind it; empty if the settings want no imagined trees."""
@@ -223,31 +215,20 @@ def search_round(
     places = [*again, *new, *hard]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, part(trust.get("imagined", 0.0), len(places))))
-    real = set(places) - imagined
+    patient = replace(config, search=replace(config.search, limits=scaled(config.search.limits, config.adapt.effort)))
+
+    def jobs(name: str, of: Collection[int]) -> list[BatchJob]:
+        """Batches over the tasks that are in ``of``; the ``hard`` ones get ``adapt.effort`` times the limits."""
+        found = batches(config, run, checkpoint, name, [each for each in (*again, *new) if each in of])
+        return found + batches(patient, run, checkpoint, name, [each for each in hard if each in of], first=len(found))
+
+    real = jobs(_round_name(number), set(places) - imagined)
+    search_batches(config, run, progress, real, free=1 + max([*places, *told]))
     # Verification leaves many imagined trees with a single path, which is no reason to search further tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
-    jobs = _jobs(config, run, checkpoint, _round_name(number), [*again, *new], hard, real)
-    search_batches(config, run, progress, jobs, free=1 + max([*places, *told]))
-    jobs = _jobs(config, run, checkpoint, imagined_trees(number), [*again, *new], hard, imagined)
-    search_batches(once, run, progress, [replace(job, world=_world_folder(run, number)) for job in jobs])
+    dreamt = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]
+    search_batches(once, run, progress, dreamt)
     _vary(once, run, progress, checkpoint, number, varied, searched)
-
-
-def _jobs(
-    config: RunConfig,
-    run: Run,
-    checkpoint: Path,
-    name: str,
-    tasks: Sequence[int],
-    hard: Sequence[int],
-    of: Collection[int],
-) -> list[BatchJob]:
-    """Batches over the tasks that are in ``of``; the ``hard`` ones get ``adapt.effort`` times the limits."""
-    patient = replace(config, search=replace(config.search, limits=scaled(config.search.limits, config.adapt.effort)))
-    jobs: list[BatchJob] = []
-    for settings, places in ((config, tasks), (patient, hard)):
-        jobs += batches(settings, run, checkpoint, name, [each for each in places if each in of], first=len(jobs))
-    return jobs
 
 
 def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,7 +94,7 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
     name = jobs[0].name
     stored = {path.name for path in shards(run.trees, name)}
     waiting = [job for job in jobs if job.shard not in stored]
-    finished = {job.index: _stored_cost(_stored(run, job)) for job in jobs if job.shard in stored}
+    finished = {job.index: sum(map(_cost, _stored(run, job)), Cost()) for job in jobs if job.shard in stored}
     running: dict[int, Cost] = {}
     started = time.perf_counter()
     with progress.track("search", sum(len(job.tasks) for job in jobs)) as advance:
@@ -113,18 +113,19 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
             finished[job.index] = cost
             seconds = time.perf_counter() - started
             advance(len(job.tasks), spent().figures(seconds))
-            run.log(name, {"tasks": len(job.tasks), **spent().metrics(seconds)})
+            step = jobs[0].index + len(finished) - 1
+            run.log(name, {"step": step, "tasks": len(job.tasks), **spent().metrics(seconds)})
         return spent()
+
+
+def _cost(tree: Tree) -> Cost:
+    """By the budget that is stored with it."""
+    return Cost(trees=1, failed=int(bool(tree.error)), budget=tree.budget)
 
 
 def _stored(run: Run, job: BatchJob) -> Iterator[Tree]:
     """The trees of a batch on disk."""
     return read_as(from_record, run.trees, job.name, job.index)
-
-
-def _stored_cost(trees: Iterable[Tree]) -> Cost:
-    """By the budgets that are stored with the trees."""
-    return sum((Cost(trees=1, failed=int(bool(tree.error)), budget=tree.budget) for tree in trees), Cost())
 
 
 def batches(

@@ -148,11 +148,8 @@ def learn(
 
 
 def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
-    """``train_policy`` in ``update.processes`` processes. Returns what it returns.
-
-    Raises:
-        LaunchError: the processes cannot be started, or broke down.
-    """
+    """``train_policy`` in ``update.processes`` processes. Returns what it returns, raises what it raises or ``launch``
+    does."""
     if job.config.update.processes == 1:
         return train_policy(job, emit)
     job.scratch.mkdir(parents=True, exist_ok=True)
@@ -223,11 +220,8 @@ def _place(config: RunConfig) -> str | None:
 
 
 def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob) -> None:
-    """Check that the trees were searched in the checkpoint's own tokens.
-
-    Raises:
-        UserError: the checkpoint's tokenizer or template gives other tokens for a tree's task.
-    """
+    """Check that the trees were searched in the checkpoint's own tokens: that its tokenizer and template write each
+    tree's task alike. Raises ``UserError`` where they do not."""
     chat = make_chat(checkpoint, job.config)
     for tree in trees:
         if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
@@ -253,20 +247,15 @@ def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[f
     With rewards along the way, r + V may leave the range ``returns``, since V is an estimate: such targets are clipped.
     Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises.
     """
-    rows = [
-        replace(row, value_targets=tuple(min(max(target, low), high) for target in row.value_targets))
-        for tree in trees
-        for low, high in [_reached(tree, returns)]
-        for row in value_rows(tree, config.update.values)
-    ]
+    rows = list[TokenRow]()
+    for tree in trees:
+        found = [path_return(path, tree.discount) for path in finished_paths(tree)]
+        low, high = min([returns[0], *found]), max([returns[1], *found])
+        for row in value_rows(tree, config.update.values):
+            clipped = tuple(min(max(target, low), high) for target in row.value_targets)
+            rows.append(replace(row, value_targets=clipped))
     random.Random(derive_seed(config.seed, "value_rows")).shuffle(rows)
     return rows[: config.update.value_rows]
-
-
-def _reached(tree: Tree, returns: tuple[float, float]) -> tuple[float, float]:
-    """``returns``, widened to hold the returns of the tree's finished paths."""
-    found = [path_return(path, tree.discount) for path in finished_paths(tree)]
-    return min([returns[0], *found]), max([returns[1], *found])
 
 
 def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:
@@ -289,8 +278,6 @@ def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[Adva
 def informative(trees: Sequence[Tree], share: float) -> list[Tree]:
     """The ``share`` of trees whose returns have the widest spread, in their given order (StarPO-S, Wang et al.
     2025)."""
-    if share == 1:
-        return list(trees)
     wanted = math.ceil(share * len(trees))
     ranked = sorted(range(len(trees)), key=lambda place: -return_spread(trees[place]))
     return [trees[place] for place in sorted(ranked[:wanted])]

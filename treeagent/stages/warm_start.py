@@ -86,10 +86,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         "environment_steps": told.environment_steps,
         "rows": len(rows),
         "left_out": len(told.imitation) - len(rows),
-        "duplicates": len(rows) - distinct,
         "world_rows": len(world),
         "reflections": len(reflected),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "update": asdict(result),
         "alarms": warnings,
     }

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -54,18 +55,15 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     """
     require_environment(config, run)
     out, kept = run.checkpoints / "world", settings_path(run)
-    if kept.is_file() and (run.is_done("world") or any(path.exists() for path in _scratch(out))):
-        if changed := changed_settings(load_config(kept), config):
-            raise RunError(
-                f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
-                f"them, or remove {kept} to fit it anew"
-            )
-    else:  # left by a fit whose settings are lost
+    if not kept.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
+        run.forget("world")  # what is left is of a fit whose settings are lost
         for folder in _scratch(out):
             shutil.rmtree(folder, ignore_errors=True)
-    made = (memory_path(out), *([] if config.world.generator == "remote" else [out]))
-    if run.is_done("world") and not (kept.is_file() and all(path.exists() for path in made)):
-        run.forget("world")
+    elif changed := changed_settings(load_config(kept), config):
+        raise RunError(
+            f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
+            f"them, or remove {kept} to fit it anew"
+        )
     if not run.is_done("world"):
         require_device("world.device_map", config.world.device_map)
         require_world(config)
@@ -100,13 +98,12 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     path = memory_path(out)
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()  # an earlier fit may hold tasks that are held out now
-    memory = open_memory(config, out)
-    memory.add(learnt)
     demonstrated = sum(tree.budget.environment_steps for tree in played)
     facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
-    if config.world.generator != "remote":
-        facts |= _train(config, run, progress, out, last, learnt, memory)
-    memory.close()
+    with closing(open_memory(config, out)) as memory:
+        memory.add(learnt)
+        if config.world.generator != "remote":
+            facts |= _train(config, run, progress, out, last, learnt, memory)
     run.finish(out.name, facts)
     return out
 
@@ -120,11 +117,8 @@ def require_environment(config: RunConfig, run: Run) -> None:
 
 
 def remembered(config: RunConfig, world: Path) -> Iterator[Experience]:
-    memory = open_memory(config, world)
-    try:
+    with closing(open_memory(config, world)) as memory:
         yield from memory.experiences()
-    finally:
-        memory.close()
 
 
 def _train(
@@ -189,11 +183,7 @@ def _taught(
     config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
 ) -> tuple[Mapping[str, str], dict[str, Any]]:
     """The teacher's reasoning by a step's digest, and facts for RUN/stages.json; both empty without a teacher.
-    RUN/teacher.sqlite keeps every line for later fits.
-
-    Raises:
-        RunError: the teacher explained no step.
-    """
+    RUN/teacher.sqlite keeps every line for later fits."""
     settings = config.world.teacher
     if settings is None:
         return {}, {}

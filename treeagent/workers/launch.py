@@ -28,8 +28,8 @@ from treeagent.config import RunConfig
 from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
 from treeagent.run.metrics import Emit, Event
-from treeagent.run.recipes import find_accelerate_config
-from treeagent.types import NothingToLearn, UserError
+from treeagent.run.recipes import find_recipe
+from treeagent.types import NothingToLearn, UserError, WorkerLost
 
 Work = Callable[[Any, Emit, bool], dict[str, Any]]
 """What every process does, given its job, where to send events, and whether it is the process that leads."""
@@ -50,10 +50,6 @@ _EXPECTED = {"nothing": NothingToLearn, "refused": UserError, "diverged": Traini
 """Errors that a process reports by name and that are raised again here; the first that fits."""
 
 
-class LaunchError(RuntimeError):
-    """The processes ended without a result."""
-
-
 def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) -> dict[str, Any]:
     """``work(job, emit, leads)`` in ``update.processes`` processes of this machine. Returns what the leading one
     returned.
@@ -62,7 +58,7 @@ def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) ->
         log: the file that their output goes to.
 
     Raises:
-        LaunchError: they could not be started, or broke down.
+        WorkerLost: they could not be started, or broke down.
     """
     with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
         folder = Path(name)
@@ -74,18 +70,22 @@ def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) ->
             if kind in _EXPECTED:
                 raise _EXPECTED[kind](content)
             emit(Event(**content))
-    raise LaunchError(f"the {config.update.processes} processes broke down: {log} says why; continue with --resume")
+    raise WorkerLost(f"the {config.update.processes} processes broke down: {log} says why; continue with --resume")
 
 
 def _on_cpu(config: RunConfig) -> bool:
     return config.policy.device_map in (None, "cpu")
 
 
+def _accelerate_config(config: RunConfig) -> Path:
+    return find_recipe(str(config.update.accelerate_config), ".yaml", "update.accelerate_config")
+
+
 def _command(config: RunConfig, folder: Path) -> list[str]:
     # "multi_gpu" means processes that torch starts, on a CPU too, where they communicate by gloo.
     how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
     if config.update.accelerate_config is not None:
-        how = [f"--config_file={find_accelerate_config(config.update.accelerate_config)}"]
+        how = [f"--config_file={_accelerate_config(config)}"]
     # Port 0 means any free port.
     how += [f"--num_processes={config.update.processes}", "--num_machines=1", "--main_process_port=0"]
     program = ["--module", "treeagent.workers.launch", str(folder)]
@@ -93,13 +93,9 @@ def _command(config: RunConfig, folder: Path) -> list[str]:
 
 
 def check_accelerate_config(config: RunConfig) -> None:
-    """Check that updates can train by the file ``update.accelerate_config``.
-
-    Raises:
-        UserError: they cannot.
-    """
+    """Check that updates can train by the file ``update.accelerate_config``; a ``UserError`` names what prevents it."""
     named = f"update.accelerate_config {config.update.accelerate_config}"
-    file = find_accelerate_config(str(config.update.accelerate_config))
+    file = _accelerate_config(config)
     try:
         asked = load_config_from_file(str(file))
     except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -21,6 +21,9 @@ from treeagent.config import RunConfig
 from treeagent.run.metrics import Emit
 from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
+
+if TYPE_CHECKING:
+    from treeagent.workers.ray import RayWorkers  # needs the extra "ray"
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -42,8 +45,12 @@ def run_jobs(
     """
     if not jobs or (config.engine == "local" and (config.workers == 1 or len(jobs) == 1)):
         for job in jobs:
-            with _one_thread():
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # as in a worker: so floating-point sums have the same order wherever a job runs
+            try:
                 result = work(job, on_event)
+            finally:
+                torch.set_num_threads(threads)
             yield job, result
         return
     workers = _kept if _kept is not None else _start(min(config.workers, len(jobs)), config)
@@ -67,20 +74,7 @@ def kept_workers(config: RunConfig) -> Iterator[None]:
         _kept = None
 
 
-class Workers(Protocol):
-    """A set of workers, each running one job at a time."""
-
-    def run(
-        self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
-    ) -> Iterator[tuple[Job, Result]]:
-        """As ``run_jobs``. Where the caller stops early, running jobs are terminated; the next call starts new
-        workers."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def _start(count: int, config: RunConfig) -> Workers:
+def _start(count: int, config: RunConfig) -> "Processes | RayWorkers":
     if config.engine == "ray":
         from treeagent.workers.ray import RayWorkers
 
@@ -97,7 +91,11 @@ class _Ended:
 
 
 class Processes:
-    """Worker processes of this machine, each connected by a pipe. A worker ends when its pipe closes."""
+    """Worker processes of this machine, each connected by a pipe, which run one job at a time.
+
+    A worker ends when its pipe closes. Where the caller of ``run`` stops early, running jobs are terminated; the next
+    call starts new workers.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -197,16 +195,5 @@ def _portable(error: Exception) -> Exception:
     return kept
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One torch thread, as in a worker: so floating-point sums have the same order wherever a job runs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-_kept: Workers | None = None
+_kept: "Processes | RayWorkers | None" = None
 """The workers that ``kept_workers`` shares, if any."""
