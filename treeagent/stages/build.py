@@ -30,7 +30,6 @@ from treeagent.generators.grammar import Grammar, make_grammar, openai_tools
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
-from treeagent.search.config import SearchConfig
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.stages.play import Actors
 from treeagent.types import Dynamics, Policy, Split, Task, UserError, Value, derive_seed
@@ -100,11 +99,20 @@ def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamic
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
-    """The actors that play a checkpoint, and its policy in whole turns. Both share one generator."""
-    whole, value = _load_policy(
-        checkpoint, config.policy, config.vllm, config.server(config.policy.url), known_tools(config)
-    )
-    return make_actors(whole, value, config.search), whole
+    """The actors that play a checkpoint by the search settings, with thoughts as separate steps or with a critic, and
+    its policy in whole turns. All share one generator."""
+    search, server = config.search, config.server(config.policy.url)
+    whole, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config))
+    if isinstance(whole, ChatPolicy):
+        if search.granularity == "split" or search.critic_weight:
+            raise UserError(
+                "search.granularity 'split' and search.critic_weight want token ids, which policy.text_only "
+                "does not give: leave them out"
+            )
+        return Actors(whole, whole.greedy(), value), whole
+    sampling = SplitPolicy(whole) if search.granularity == "split" else whole
+    critic = LMCritic(whole.generator, whole.chat) if search.critic_weight else None
+    return Actors(sampling, whole.greedy(), value, critic), whole
 
 
 @lru_cache(maxsize=1)
@@ -198,23 +206,6 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig
     from treeagent.generators.remote import RemoteGenerator
 
     return RemoteGenerator(server, str(checkpoint), settings.temperature, structured=settings.structured)
-
-
-def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: SearchConfig) -> Actors:
-    """The actors that the search settings ask for: with thoughts as separate steps, with a critic."""
-    if isinstance(whole, ChatPolicy):
-        if search.granularity == "split" or search.critic_weight:
-            raise UserError(
-                "search.granularity 'split' and search.critic_weight want token ids, which policy.text_only "
-                "does not give: leave them out"
-            )
-        return Actors(whole, whole.greedy(), value)
-    return Actors(
-        sampling=SplitPolicy(whole) if search.granularity == "split" else whole,
-        greedy=whole.greedy(),
-        value=value,
-        critic=LMCritic(whole.generator, whole.chat) if search.critic_weight else None,
-    )
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:

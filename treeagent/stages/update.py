@@ -201,12 +201,13 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         return {}
     save_checkpoint(Checkpoint(model, tokenizer, head), job.out, weights)
     shutil.rmtree(job.scratch, ignore_errors=True)
-    unmoved = (
-        f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
-        f"{update.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn from more "
-        f"trees, validate on more tasks (update.validation_tasks), or change update.{job.method}.learning_rate"
-    )
-    alarms = [unmoved] if result.best_step == 0 else []
+    alarms: list[str] = []
+    if result.best_step == 0:
+        alarms.append(
+            f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
+            f"{update.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn from "
+            f"more trees, validate on more tasks (update.validation_tasks), or change update.{job.method}.learning_rate"
+        )
     return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms}
 
 
