@@ -69,7 +69,7 @@ _SETTINGS = TypeAdapter(EnvironmentConfig)
 
 @lru_cache(maxsize=1)
 def _environment(written: bytes) -> Env:
-    """From settings in JSON, which a cache can compare."""
+    """Build the environment from settings in JSON, which a cache can compare."""
     settings = _SETTINGS.validate_json(written)
     name, options = settings.name, settings.options
     env: Env
@@ -138,7 +138,7 @@ def _load_policy(
     return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
 
 
-def begun(settings: ModelConfig, texts: Iterable[str], weights_seed: int, adapter_seed: int) -> Checkpoint:
+def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: int, adapter_seed: int) -> Checkpoint:
     """The model that training begins with: the one that the settings name, with an adapter if they want one, or one
     from scratch, whose tokenizer learns from ``texts``."""
     if settings.model is not None:

@@ -222,12 +222,12 @@ def search_round(
         found = batches(config, run, checkpoint, name, [each for each in (*again, *new) if each in of])
         return found + batches(patient, run, checkpoint, name, [each for each in hard if each in of], first=len(found))
 
-    real = jobs(_round_name(number), set(places) - imagined)
-    search_batches(config, run, progress, real, free=1 + max([*places, *told]))
+    real_jobs = jobs(_round_name(number), set(places) - imagined)
+    search_batches(config, run, progress, real_jobs, free=1 + max([*places, *told]))
     # Verification leaves many imagined trees with a single path, which is no reason to search further tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
-    dreamt = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]
-    search_batches(once, run, progress, dreamt)
+    imagined_jobs = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]
+    search_batches(once, run, progress, imagined_jobs)
     _vary(once, run, progress, checkpoint, number, varied, searched)
 
 

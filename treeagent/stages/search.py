@@ -119,7 +119,7 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
 
 
 def _cost(tree: Tree) -> Cost:
-    """By the budget that is stored with it."""
+    """The cost of a stored tree, as far as its budget tells."""
     return Cost(trees=1, failed=int(bool(tree.error)), budget=tree.budget)
 
 

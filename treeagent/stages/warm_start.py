@@ -15,7 +15,7 @@ from treeagent.run.folder import Run, RunError
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Tree, path_return, reaches
-from treeagent.stages.build import begun, make_chat, value_head
+from treeagent.stages.build import first_checkpoint, make_chat, value_head
 from treeagent.stages.demonstrate import demonstrated, demonstration_grammar, demonstrations, tokenise
 from treeagent.stages.hooks import training_hooks
 from treeagent.types import derive_seed
@@ -49,7 +49,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         _require_successes(config, first)
         texts = (text for tree in first for text in _texts(config, tree))
         weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")
-        checkpoint = begun(config.policy, texts, weights_seed, adapter_seed)
+        checkpoint = first_checkpoint(config.policy, texts, weights_seed, adapter_seed)
         checkpoint = replace(checkpoint, head=value_head(checkpoint, config))
         told = _lessons(config, checkpoint, chain(first, played))
     rows, world, reflected = (

@@ -31,7 +31,7 @@ from treeagent.run.folder import COLLECTED, Run, RunError, changed_settings
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Progress
 from treeagent.search.record import from_record
-from treeagent.stages.build import begun
+from treeagent.stages.build import first_checkpoint
 from treeagent.stages.demonstrate import demonstrations
 from treeagent.stages.hooks import training_hooks
 from treeagent.store import read_as, write_atomic
@@ -269,4 +269,4 @@ def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons
     prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
     answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
     weights_seed, adapter_seed = derive_seed(config.seed, "world"), derive_seed(config.seed, "world", "lora")
-    return replace(begun(config.world, chain(prompts, answers), weights_seed, adapter_seed), head=None)
+    return replace(first_checkpoint(config.world, chain(prompts, answers), weights_seed, adapter_seed), head=None)
