@@ -27,7 +27,7 @@ _TOKENIZER_EPISODES = 1500
 _FEWEST_SUCCESSES = 0.01
 """Least share of the demonstrations that must earn a positive return."""
 _NOISY = 0.6
-"""Noise beyond which a demonstrator may fail always."""
+"""Above this noise, even a sound demonstrator may always fail."""
 _WORLD_STEPS = 200
 """Optimiser steps on "world" rows alone: a short lesson of what actions do, before the imitation teaches how to act."""
 
@@ -137,7 +137,7 @@ def _outcome(demonstration: Tree) -> float | None:
 
 
 def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
-    """What a tokenizer is to spell shortly."""
+    """The texts that a tokenizer from scratch should encode in few tokens."""
     path = demonstrated(demonstration)
     last = path[-1].child if path else demonstration.root
     assert last is not None

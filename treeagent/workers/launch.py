@@ -58,7 +58,7 @@ def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) ->
         log: the file that their output goes to.
 
     Raises:
-        WorkerLost: they could not be started, or broke down.
+        WorkerLost: the processes could not be started, or broke down.
     """
     with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
         folder = Path(name)

@@ -157,7 +157,7 @@ def _connect(config: RunConfig) -> None:
             include_dashboard=False,
             logging_level=logging.WARNING,
         )
-    except Exception as error:  # a part that is not up within Ray's 30 seconds is told of by no other
+    except Exception as error:  # Ray has no error of its own for a part that is not up within its 30 seconds
         why = " ".join(str(error).split())
         raise UserError(
             f"Ray does not start on this machine ({why}): see that processor and memory are free and that TMPDIR is a "
