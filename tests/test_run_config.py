@@ -232,7 +232,7 @@ def test_a_training_is_composed_of_the_shared_table_and_its_own() -> None:
         [
             *("seed=7", "training.schedule=cosine", "training.precision=bfloat16", "training.epochs=2"),
             *("warm_start.training.optimiser=muon", "warm_start.training.warmup_steps=5", "update.dpo.beta=0.2"),
-            *("update.grpo.max_steps=9", "world.training.precision=float32"),
+            "update.grpo.max_steps=9",
         ],
     )
     warm = config.learner(SFTConfig, config.warm_start.training)
@@ -241,7 +241,6 @@ def test_a_training_is_composed_of_the_shared_table_and_its_own() -> None:
     dpo = config.learner(DPOConfig, config.update.dpo)
     assert (dpo.beta, dpo.optimiser, dpo.warmup_steps, dpo.weight_decay, dpo.seed) == (0.2, "adamw", 0, 0.0, 7)
     assert config.learner(GRPOConfig, config.update.grpo).max_steps == 9
-    assert config.learner(SFTConfig, config.world.training).precision == "float32"
 
 
 def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:

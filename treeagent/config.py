@@ -183,8 +183,6 @@ class TrainingConfig:
     """Arithmetic of the forward pass in training; "bfloat16" means mixed precision."""
     gradient_checkpointing: bool = False
     """Recomputes activations in the backward pass, which saves memory and takes about 20 % more time."""
-    log_every: Count = 10
-    """Optimiser steps between two rows of a training's metrics."""
     save_every: Count = 100
     """Optimiser steps between two checkpoints from which an interrupted training resumes."""
 
@@ -214,12 +212,8 @@ class EarlyExperienceConfig:
     """Extra rows of the warm start: "world" are the environment's answers to actions, trained on before the imitation;
     "reflection" are turns that say why an action is better than another, trained on with the demonstrations."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Share of the demonstrations, the first ones, at whose states other actions are tried."""
-    alternatives: Annotated[int, Field(ge=0)] = 2
-    """Wrong actions (K) drawn at each of these states, beside the right one; each is played to the end without further
-    errors."""
-    world_steps: Count = 200
-    """Optimiser steps on "world" rows alone; their other settings are those of ``warm_start.training``."""
+    """Share of the demonstrations, the first ones, at whose states the right action and two wrong ones are tried, each
+    played to the end without further errors."""
 
     def wants(self, kind: Literal["world", "reflection"]) -> bool:
         return self.rows in (kind, "both")
@@ -322,8 +316,6 @@ class UpdateConfig:
     """Policy gradient on tree advantages."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths on which the value head is fitted after every change of the policy."""
-    value_batch_size: Count = 32
-    """Rows of one forward pass of the policy while the value head is fitted."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the trees that are learned from, those whose returns differ most (StarPO-S)."""
     processes: Annotated[int, Field(gt=0)] = 1
@@ -408,17 +400,6 @@ class AdaptConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class WorldTraining(PretrainingConfig):
-    """The fit of the world model."""
-
-    precision: Precision | None = None
-    """Arithmetic of the world model's forward pass in training; unset means ``training.precision``."""
-    attention: Literal["sdpa", "eager"] | None = None
-    """Attention implementation while the world model trains; unset means the model's own. On a CPU in bfloat16, "eager"
-    is faster for rows of up to about 400 tokens."""
-
-
-@dataclass(frozen=True, config=_STRICT)
 class TeacherConfig:
     """A model on a server that explains real steps, for the world model to learn to reason so."""
 
@@ -468,7 +449,7 @@ class WorldConfig(ModelConfig):
     free: tuple[str, ...] = ()
     """First words of actions whose answers the history cannot determine, such as "search"; the audit asks only that
     they be consistent."""
-    training: WorldTraining = Field(default_factory=WorldTraining)
+    training: PretrainingConfig = Field(default_factory=PretrainingConfig)
     """The fit."""
 
     @model_validator(mode="after")

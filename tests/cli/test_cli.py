@@ -249,13 +249,6 @@ def test_a_folder_that_holds_no_model_is_one_sentence(tmp_path: Path) -> None:
     assert str(tmp_path) in said and "Traceback" not in said, said
 
 
-def test_weights_that_are_cut_short_leave_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(b"\x08" * 20)
-    said = sentence("collect", tmp_path, "--out", tmp_path / "run")
-    assert str(tmp_path / "model.safetensors") in said and not (tmp_path / "run").exists()
-
-
 def test_a_world_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     said = sentence("eval", tmp_path, "--out", tmp_path / "run", "evaluate.world=nowhere")

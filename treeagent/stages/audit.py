@@ -46,7 +46,8 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
         RunError: nothing is held out, the model learnt from what is held out, or ``config`` is of another environment.
     """
     require_environment(config, run)
-    own, known = list(_newest_first(run)), list(remembered(config, world))
+    newest_first = sorted(run.collections(), key=round_of, reverse=True)
+    own, known = list(experiences(run, newest_first)), list(remembered(config, world))
     leaked = {one.task_id for one in known if is_held_out(config, one.task_id)}
     if leaked:
         raise RunError(
@@ -102,11 +103,6 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
             found = list(transitions(tree, config.policy.format))
             steps -= len(found)
             yield from found
-
-
-def _newest_first(run: Run) -> Iterator[Experience]:
-    """The steps of the last round's trees first; the steps of a tree stay together."""
-    return experiences(run, sorted(run.collections(), key=round_of, reverse=True))
 
 
 def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:

@@ -16,18 +16,7 @@ from treeagent.search.growth import Growth, end, plant, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree
-from treeagent.types import (
-    Action,
-    Critic,
-    Dynamics,
-    Policy,
-    State,
-    Task,
-    Transition,
-    UserError,
-    Value,
-    derive_seed,
-)
+from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree that holds its task, seeds and budget, and the steps taken so far."""
@@ -134,12 +123,8 @@ async def replan(
 
     Returns:
         outcomes and each task's first tree, in the order of the tasks.
-
-    Raises:
-        UserError: ``mode`` is "greedy", which does not plan.
     """
-    if mode == "greedy":
-        raise UserError("mode is 'greedy', which does not plan: give a search method")
+    assert mode != "greedy"  # which does not plan
     settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -14,8 +15,6 @@ from typing import Any
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.imagination.load import (
     make_encoder,
     memory_path,
@@ -27,12 +26,12 @@ from treeagent.imagination.load import (
 )
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.likelihood import hard_rows
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.run.folder import COLLECTED, Run, RunError, changed_settings
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Progress
 from treeagent.search.record import from_record
+from treeagent.stages.build import first_checkpoint
 from treeagent.stages.demonstrate import demonstrations
 from treeagent.stages.hooks import training_hooks
 from treeagent.store import read_as, write_atomic
@@ -56,18 +55,15 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     """
     require_environment(config, run)
     out, kept = run.checkpoints / "world", settings_path(run)
-    if kept.is_file() and (run.is_done("world") or any(path.exists() for path in _scratch(out))):
-        if changed := changed_settings(load_config(kept), config):
-            raise RunError(
-                f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
-                f"them, or remove {kept} to fit it anew"
-            )
-    else:  # left by a fit whose settings are lost
+    if not kept.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
+        run.forget("world")  # what is left is of a fit whose settings are lost
         for folder in _scratch(out):
             shutil.rmtree(folder, ignore_errors=True)
-    made = (memory_path(out), *([] if config.world.generator == "remote" else [out]))
-    if run.is_done("world") and not (kept.is_file() and all(path.exists() for path in made)):
-        run.forget("world")
+    elif changed := changed_settings(load_config(kept), config):
+        raise RunError(
+            f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
+            f"them, or remove {kept} to fit it anew"
+        )
     if not run.is_done("world"):
         require_device("world.device_map", config.world.device_map)
         require_world(config)
@@ -102,13 +98,12 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     path = memory_path(out)
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()  # an earlier fit may hold tasks that are held out now
-    memory = open_memory(config, out)
-    memory.add(learnt)
     demonstrated = sum(tree.budget.environment_steps for tree in played)
     facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
-    if config.world.generator != "remote":
-        facts |= _train(config, run, progress, out, last, learnt, memory)
-    memory.close()
+    with closing(open_memory(config, out)) as memory:
+        memory.add(learnt)
+        if config.world.generator != "remote":
+            facts |= _train(config, run, progress, out, last, learnt, memory)
     run.finish(out.name, facts)
     return out
 
@@ -122,11 +117,8 @@ def require_environment(config: RunConfig, run: Run) -> None:
 
 
 def remembered(config: RunConfig, world: Path) -> Iterator[Experience]:
-    memory = open_memory(config, world)
-    try:
+    with closing(open_memory(config, world)) as memory:
         yield from memory.experiences()
-    finally:
-        memory.close()
 
 
 def _train(
@@ -140,6 +132,8 @@ def _train(
 ) -> dict[str, Any]:
     """Train and write the weights. Returns facts for RUN/stages.json."""
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
+    if fitting.precision == "bfloat16" and settings.device_map in (None, "cpu"):
+        fitting = replace(fitting, attention="eager")  # there the faster one for rows of up to about 400 tokens
     reasons, taught = _taught(config, run, progress, learnt)
     if last is None:
         checkpoint = _initial_checkpoint(config, learnt, reasons)
@@ -189,11 +183,7 @@ def _taught(
     config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
 ) -> tuple[Mapping[str, str], dict[str, Any]]:
     """The teacher's reasoning by a step's digest, and facts for RUN/stages.json; both empty without a teacher.
-    RUN/teacher.sqlite keeps every line for later fits.
-
-    Raises:
-        RunError: the teacher explained no step.
-    """
+    RUN/teacher.sqlite keeps every line for later fits."""
     settings = config.world.teacher
     if settings is None:
         return {}, {}
@@ -275,13 +265,8 @@ def is_held_out(config: RunConfig, task_id: str) -> bool:
 
 
 def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons: Mapping[str, str]) -> Checkpoint:
-    settings, words = config.world, wording(config)
-    if settings.model is not None:
-        loaded = load_checkpoint(settings.model, device_map=settings.device_map)
-        adapted = with_adapter(loaded.model, settings.lora, derive_seed(config.seed, "world", "lora"))
-        return Checkpoint(adapted, loaded.tokenizer, None)
+    words = wording(config)
     prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
     answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
-    shape = ScratchConfig(**asdict(settings.scratch))
-    tokenizer = train_tokenizer(chain(prompts, answers), shape)
-    return Checkpoint(random_model(tokenizer, shape, derive_seed(config.seed, "world")), tokenizer, None)
+    weights_seed, adapter_seed = derive_seed(config.seed, "world"), derive_seed(config.seed, "world", "lora")
+    return replace(first_checkpoint(config.world, chain(prompts, answers), weights_seed, adapter_seed), head=None)
