@@ -8,19 +8,17 @@ of a chain only.
 import random
 from collections.abc import Generator, Iterator, Sequence
 
-from treeagent.search.batches import Batches, Path, Request
+from treeagent.search.batches import Path, Request, Searcher
 from treeagent.search.growth import Growth, end, receive
 from treeagent.search.puct import edges_from
 
 
-class Chains(Batches):
+class Chains(Searcher):
     """A search that grows its trees by chains."""
 
     async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
         """Sample one action at the end of each path and lead the path through its edge, even where an equal edge
         exists: merging would make two chains one."""
-        if not wanted:
-            return
         nodes = [end(growth, path) for growth, path in wanted]
         seeds = [growth.next_seed() for growth, _ in wanted]
         proposals = await self.policy.propose([node.state for node in nodes], 1, seeds)

@@ -24,8 +24,8 @@ def best_path(
             Without any end it is "visits".
             "visits" follows the most visited child at every step.
             "value" follows the child of greatest Q.
-            "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, and below it the
-            action of greatest probability in the improved policy.
+            "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, without its noise,
+            and below it the action of greatest probability in the improved policy.
         likelihood_weight: λ, in reward units a nat. Among policies within a bound on their KL divergence from π,
             π exp(V/λ) is the best (Korbak et al. 2022, equation 3), and this is its mode. It guards against paths that
             V overrates and that the agent itself finds unlikely.
@@ -66,7 +66,7 @@ def by_visits(edge: Edge) -> tuple[float, float, float]:
 
 def _choose(tree: Tree, node: Node, decision: Decision, config: SearchConfig) -> Edge:
     if decision == "gumbel" and node is tree.root:
-        return best_root_edge(tree, config)
+        return best_root_edge(tree, config, noise=False)
     tried = [edge for edge in node.edges if edge.visits and edge.child is not None]
     if decision == "gumbel":
         improved = {id(edge): share for edge, share in zip(node.edges, improved_policy(node, config), strict=True)}

@@ -8,17 +8,13 @@ its own tree ends, and keeps the reason in ``Tree.error``: a failed rollout is d
 import asyncio
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
 from treeagent.search.puct import ValueRange, edges_from, merge_key
 from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed
-
-OnBatch = Callable[[Sequence[Tree]], None]
-"""A function that is called after every batch with all trees as they are then."""
 
 
 @dataclass(slots=True)
@@ -89,8 +85,6 @@ async def expand(
         ValueError: the policy proposed nothing and says not why, an action has not one log-probability a token, or a
             log-probability or a critic's score is NaN or infinite.
     """
-    if not wanted:
-        return
     seeds = [growth.next_seed() for growth, _ in wanted]
     proposals = await policy.propose([node.state for _, node in wanted], count, seeds)
     for (growth, node), proposal in zip(wanted, proposals, strict=True):
@@ -250,56 +244,3 @@ def share_time(growths: Sequence[Growth], started: float) -> None:
     share = (time.perf_counter() - started) / max(len(growths), 1)
     for growth in growths:
         growth.tree.budget.seconds += share
-
-
-class Searcher(ABC):
-    """A search method: grows one tree a task, many trees at once.
-
-    A method says in ``batches`` what it does with the trees; planting them, the clock and the callback are the same for
-    all methods.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        dynamics: Dynamics,
-        config: SearchConfig,
-        value: Value | None = None,
-        critic: Critic | None = None,
-    ) -> None:
-        """Without ``value`` a leaf is worth 0 beside the rewards on its path. ``critic`` is called if its weight is
-        above 0."""
-        self.policy = policy
-        self.dynamics = dynamics
-        self.config = config
-        self.value = value
-        self.critic = critic
-
-    @abstractmethod
-    def batches(self, growths: Sequence[Growth]) -> AsyncIterator[None]:
-        """Grow the planted trees; each iteration is one batch."""
-
-    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
-        """Search each task.
-
-        Args:
-            seeds: one a task. Equal seeds give equal trees, whatever other tasks are searched beside them.
-            on_batch: called after every batch with all trees.
-
-        Returns:
-            One tree a task, in the tasks' order.
-        """
-        started = time.perf_counter()
-        growths = await plant(self.dynamics, tasks, seeds, self.config)
-        if self.estimates_all:
-            await estimate_nodes(self.value, [(each, each.tree.root) for each in growths if not each.tree.error])
-        share_time(growths, started)
-        async for _ in self.batches(growths):
-            if on_batch is not None:
-                on_batch([growth.tree for growth in growths])
-        return [growth.tree for growth in growths]
-
-    @property
-    def estimates_all(self) -> bool:
-        """Whether V(s) is estimated at every node; else at the leaves of simulations only."""
-        return self.config.estimate_all
