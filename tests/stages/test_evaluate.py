@@ -35,7 +35,7 @@ from treeagent.types import (
     UserError,
     derive_seed,
 )
-from treeagent.world_model.experience import Draft, ExperienceModel
+from treeagent.world_model.experience import ExperienceModel
 
 SHOP = ShopEnv(ShopOptions(products=200))
 SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
@@ -342,9 +342,9 @@ def test_a_slow_model_is_waited_for() -> None:
 
     @dataclass
     class Slow(Teller):
-        async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+        async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
             time.sleep(0.03)
-            return await super().write(prompts, seeds)
+            return await super().write(prompts)
 
     outcome, doors, [tree] = replanned(teller_model(Slow()), step_seconds=0.02)
     assert (outcome.success, doors, tree.error) == (True, ["r", "r"], "")
@@ -358,8 +358,8 @@ def test_where_search_finds_nothing_the_policy_goes_on() -> None:
 
 
 class Babbler:
-    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
-        return [Draft("hm") for _ in prompts]
+    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
+        return ["hm" for _ in prompts]
 
 
 def test_where_a_plan_stops_the_policy_goes_on() -> None:

@@ -156,8 +156,7 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
     growth.tree.budget.environment_steps += transition.cost
     if transition.origin == "imagined":
         growth.tree.budget.imagined_steps += 1
-        growth.tree.budget.doubted += transition.doubted
-        growth.tree.budget.unreadable += bool(transition.error) and not transition.doubted
+        growth.tree.budget.unreadable += bool(transition.error)
     if not math.isfinite(transition.reward or 0.0) or not math.isfinite(transition.process):
         growth.tree.error = f"the environment gave the reward {transition.reward} and process {transition.process}"
         return
