@@ -28,7 +28,7 @@ def gumbel_noise(count: int, seed: int) -> list[float]:
     """g(a) of the root's ``count`` edges, in order: standard Gumbel samples, as the paper takes them; ``seed`` is the
     tree's."""
     rng = np.random.default_rng(derive_seed(seed, "gumbel"))
-    return rng.gumbel(size=count).tolist()
+    return [float(draw) for draw in rng.gumbel(size=count)]
 
 
 def considered_visits(considered: int, simulations: int) -> list[int]:

@@ -113,8 +113,8 @@ class Fidelity:
     def to_json(self) -> dict[str, Any]:
         """As JSON values: overall figures at the top level, tables below them."""
         told = asdict(self)
-        steps_in_a_row = {str(k): row for k, row in told.pop("compounding").items()}
-        return told.pop("overall") | told | {"compounding": steps_in_a_row}
+        overall: dict[str, Any] = told.pop("overall")
+        return overall | told | {"compounding": {str(k): row for k, row in told["compounding"].items()}}
 
 
 def agreement(real: Experience, said: str, *, free: bool = False) -> float:
@@ -270,9 +270,8 @@ async def audit(
         horizon: most steps of an episode, for the bound.
         cr: share of imagined successes that succeeded in the environment too; None if none was replayed.
     """
-    kept, opened = [], []
-    for one in held_out:
-        (opened if one.opens else kept).append(one)
+    everything = list(held_out)
+    kept, opened = ([one for one in everything if one.opens is opens] for opens in (False, True))
 
     def judge(pairs: Sequence[Pair]) -> Figures:
         return figures(pairs, free=free, kind=kind, reward_span=reward_span)
