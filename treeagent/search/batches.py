@@ -23,12 +23,11 @@ from treeagent.search.growth import (
     end,
     estimate_nodes,
     expand,
-    note_success,
     plant,
     share_time,
     take_step,
 )
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, path_return, reaches
 from treeagent.types import Critic, Dynamics, Policy, Task, Value
 
 Path = list[Edge]
@@ -168,9 +167,11 @@ class Searcher(ABC):
         return node.ended or (node.invalid and self.config.prune_invalid)
 
     def back_up(self, growth: Growth, path: Path) -> None:
-        """Finish a simulation."""
+        """Finish a simulation, and note whether it was the success that ends the search."""
         backup(path, growth, self.config.process_weight)
-        note_success(path, growth, self.config.stop_at_return)
+        leaf, enough = path[-1].child, self.config.stop_at_return
+        if enough is not None and leaf is not None and leaf.terminated:
+            growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
 
     def rank(self, path: Path) -> tuple[float, float]:
         """How good a path looks, greater being better: its return G, closed by V(s) at its end; among equals, the

@@ -1,6 +1,6 @@
 """From a finished search to the actions to take."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from treeagent.search.config import SearchConfig
@@ -41,20 +41,21 @@ def best_path(
                 return path_return(path, tree.discount) + likelihood_weight * logprob, logprob, -len(path)
 
             return max(ended, key=rank)
-    path: list[Edge] = []
-    node: Node | None = tree.root
-    while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
-        path.append(_choose(tree, node, decision, config or SearchConfig()))
-        node = path[-1].child
-    return path
+    settings = config or SearchConfig()
+    return _follow(tree, lambda node: _choose(tree, node, decision, settings))
 
 
 def most_visited_path(tree: Tree) -> list[Edge]:
     """The most visited child at every step; in a tree grown by lookahead, the actions that it took."""
+    return _follow(tree, lambda node: max((edge for edge in node.edges if edge.child is not None), key=by_visits))
+
+
+def _follow(tree: Tree, choose: Callable[[Node], Edge]) -> list[Edge]:
+    """The path of the chosen edges, as far as simulations went."""
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
-        path.append(max((edge for edge in node.edges if edge.child is not None), key=by_visits))
+        path.append(choose(node))
         node = path[-1].child
     return path
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.node import Edge, Node, Tree, path_return, reaches
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import ValueRange, edges_from, merge_key
 from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed
 
@@ -94,7 +94,7 @@ async def expand(
         if config.widening is not None:
             actions = [*growth.drawn.get(id(node), ()), *actions]
             growth.drawn[id(node)] = actions
-        node.edges = _kept(node.edges, edges_from(actions, temperature=config.prior_temperature))
+        node.edges = _kept(node.edges, edges_from(actions, config.prior_temperature))
     if critic is not None and config.critic_weight:
         await _rank(critic, wanted)
 
@@ -216,13 +216,6 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
         edge.visits += 1
         edge.value_sum += (1 - process_weight) * outcome + process_weight * process if process_weight else outcome
         growth.value_range.include(edge.value)
-
-
-def note_success(path: Sequence[Edge], growth: Growth, enough: float | None) -> None:
-    """Note that the tree has succeeded if ``path`` ends the task with a return of at least ``enough``."""
-    leaf = path[-1].child
-    if enough is not None and leaf is not None and leaf.terminated:
-        growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
 
 
 def mark_exhausted(root: Node, path: Sequence[Edge]) -> None:

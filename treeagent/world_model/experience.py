@@ -87,7 +87,8 @@ class ExperienceModel:
         answer = await self._answer(((Message("user", task.prompt),), RESET), 0.0)
         if isinstance(answer, str):
             raise Unanswered(f"the opening of task {task.id!r} cannot be imagined: {answer}")
-        return State(task, (Message("user", opening(task, answer.observation)),))
+        seen = answer.observation
+        return State(task, (Message("user", seen if task.prompt in seen else f"{task.prompt}\n{seen}"),))
 
     async def step(self, state: State, action: Action) -> Transition:
         """Imagine one step from ``state``.
@@ -164,8 +165,3 @@ class ExperienceModel:
 
 class _Earned(float):
     """Snapshot of an imagined state: the sum of the rewards of the imagined steps so far."""
-
-
-def opening(task: Task, observation: str) -> str:
-    """The conversation's first message."""
-    return observation if task.prompt in observation else f"{task.prompt}\n{observation}"
