@@ -16,7 +16,6 @@ from treeagent.world_model.fidelity import (
     Fidelity,
     Figures,
     Pair,
-    Prediction,
     agreement,
     audit,
     chains,
@@ -27,12 +26,11 @@ from treeagent.world_model.fidelity import (
     wrong_episodes,
 )
 from treeagent.world_model.transition import Experience
-from treeagent.world_model.wording import Wording
+from treeagent.world_model.wording import Wording, answer_of
 
 
 def said(one: Experience, **other: object) -> Pair:
-    truth = Prediction(one.observation, one.reward, one.terminated, one.invalid)
-    return Pair(one, replace(truth, **other))  # type: ignore[arg-type]
+    return Pair(one, replace(answer_of(one), **other))  # type: ignore[arg-type]
 
 
 def test_agreement_by_hand() -> None:
@@ -62,7 +60,7 @@ def test_figures_by_hand() -> None:
     """Four steps: right; another reward; an end not foreseen; unreadable."""
     one = experience("click[1]", answer="a b", reward=0.5)
     end = replace(one, terminated=True)
-    pairs = [said(one), said(one, reward=0.75), said(end, terminated=False), said(one, reward=None, observation="a b")]
+    pairs = [said(one), said(one, reward=0.75), said(end, terminated=False), Pair(one, None)]
     assert figures(pairs) == Figures(
         steps=4,
         observation_agreement=3 / 4,

@@ -12,6 +12,7 @@ from typing import Any
 from treeagent.types import Action, Dynamics, Message, State, Task, Transition, Unanswered
 from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, answered
+from treeagent.world_model.wording import Answer
 
 Kind = Callable[[Experience], str]
 """Gives the kind of a step's action, by which figures are grouped."""
@@ -20,22 +21,12 @@ TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """A world model's answer to one real transition."""
-
-    observation: str
-    reward: float | None
-    """None if the answer was unreadable."""
-    terminated: bool = False
-    invalid: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Pair:
-    """A real transition and the prediction of it."""
+    """A real transition and the world model's answer to it."""
 
     real: Experience
-    said: Prediction
+    said: Answer | None
+    """None if the answer was unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +182,19 @@ def figures(
         free: kinds of action whose answers the history does not determine.
         reward_span: R_max, the reward error of an unreadable answer.
     """
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for pair in pairs:
         real, said = pair.real, pair.said
-        readable = said.reward is not None
-        agrees = agreement(real, said.observation, free=kind(real) in free) if readable else 0.0
-        off = reward_span if said.reward is None else abs(said.reward - real.reward)
-        ends = readable and said.terminated == real.terminated
+        if said is None:
+            rows.append((0.0, False, False, reward_span, 1.0, False, True))
+            continue
+        agrees = agreement(real, said.observation, free=kind(real) in free)
+        exact = said.observation.strip() == real.observation.strip()
+        off = abs(said.reward - real.reward)
+        ends = said.terminated == real.terminated
         right = ends and said.invalid == real.invalid
-        exact = readable and said.observation.strip() == real.observation.strip()
-        rows.append((agrees, exact, off <= TOLERANCE, off, 1 - agrees if right else 1.0, ends, not readable))
-    return Figures(len(rows), *(sum(map(float, column)) / len(rows) for column in zip(*rows, strict=True)))
+        rows.append((agrees, exact, off <= TOLERANCE, off, 1 - agrees if right else 1.0, ends, False))
+    return Figures(len(rows), *(sum(column) / len(rows) for column in zip(*rows, strict=True)))
 
 
 def optimism(episodes: Sequence[Episode]) -> float:
@@ -283,8 +276,8 @@ async def audit(
         return {name: judge(group) for name, group in sorted(groups.items())}
 
     answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in kept))
-    pairs = [Pair(one, _prediction(transition)) for one, transition in zip(kept, answers, strict=True)]
-    begun = [Pair(one, said) for one, said in zip(opened, await _open(model, opened), strict=True)]
+    pairs = [Pair(one, _answer(transition)) for one, transition in zip(kept, answers, strict=True)]
+    begun = await asyncio.gather(*(_open(model, one) for one in opened))
     # A malformed turn is no step, so the chain that follows it begins within an episode and is left out.
     played = [chain for chain in chains(kept) if not chain[0].depth]
     rolled = await asyncio.gather(*(_roll(model, chain) for chain in played))
@@ -348,21 +341,20 @@ def _action(one: Experience) -> Action:
     return Action(one.action, one.action)
 
 
-def _prediction(transition: Transition) -> Prediction:
+def _answer(transition: Transition) -> Answer | None:
+    if transition.reward is None:
+        return None
     observation = answered(transition.state.messages)
-    return Prediction(observation, transition.reward, transition.terminated, transition.invalid)
+    return Answer(observation, transition.reward, transition.terminated, transition.invalid)
 
 
-async def _open(model: Dynamics, openings: Sequence[Experience]) -> list[Prediction]:
-    async def opened(one: Experience) -> Prediction:
-        task = Task(one.task_id, one.history[0].content)
-        try:
-            state = await model.reset(task)
-        except Unanswered as reason:
-            return Prediction(str(reason), None)
-        return Prediction(state.messages[0].content.removeprefix(f"{task.prompt}\n"), 0.0)
-
-    return await asyncio.gather(*map(opened, openings))
+async def _open(model: Dynamics, one: Experience) -> Pair:
+    task = Task(one.task_id, one.history[0].content)
+    try:
+        state = await model.reset(task)
+    except Unanswered:
+        return Pair(one, None)
+    return Pair(one, Answer(state.messages[0].content.removeprefix(f"{task.prompt}\n")))
 
 
 async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:
@@ -371,7 +363,7 @@ async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:
     state = _state(episode[0])
     for one in episode:
         transition = await model.step(state, _action(one))
-        rolled.append(Pair(one, _prediction(transition)))
+        rolled.append(Pair(one, _answer(transition)))
         state = transition.state
         if transition.terminated or transition.truncated:
             break
@@ -379,9 +371,10 @@ async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:
 
 
 def _episode(real: Sequence[Experience], imagined: Sequence[Pair]) -> Episode:
-    rewards = [pair.said.reward for pair in imagined if pair.said.reward is not None]
+    said = [pair.said for pair in imagined if pair.said is not None]
+    readable = len(said) == len(imagined)
     return Episode(
         sum(one.reward for one in real),
-        sum(rewards) if len(rewards) == len(imagined) else None,
-        len(imagined) == len(real) and imagined[-1].said.terminated == real[-1].terminated,
+        sum(one.reward for one in said) if readable else None,
+        readable and len(said) == len(real) and said[-1].terminated == real[-1].terminated,
     )
