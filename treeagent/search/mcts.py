@@ -10,8 +10,8 @@ One simulation of a tree has four phases:
 3. Evaluate: step the dynamics through the edge, and estimate V(s) of the state it leads to.
 4. Back up: add the return to N and W of every edge on the path.
 
-A batch runs ``leaves`` simulations of each tree side by side. Candidates, steps and estimates of all of them are asked
-for together, so that the language model works on large batches.
+``Search.grow`` reads as if it searched one tree alone, ``leaves`` simulations side by side. Candidates, steps and
+estimates of all trees are asked for together (``batches.py``), so that the language model works on large batches.
 """
 
 import math
