@@ -437,8 +437,6 @@ class WorldConfig(ModelConfig):
     them wrong."""
     max_tokens: Annotated[int, Field(gt=0)] = 4096
     """Most tokens of a training row of the world model; longer ones are left out."""
-    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the tasks on which the world model is audited and from which it never learns."""
     refit_steps: Annotated[int, Field(gt=0)] = 200
     """Optimiser steps of a later round's fit, which continues from the last one on all real steps so far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20

@@ -72,8 +72,6 @@ class ModelConfig:
     """Number format of the weights that sample in this process; "auto" takes the checkpoint's own."""
     device_map: str | None = None
     """Device of the weights, such as "cuda" or "auto", as transformers names it; unset means the CPU."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Sampling temperature of the model; 0 samples greedily."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 256
     """Most tokens of one answer."""
     lora: LoraConfig | None = None

@@ -24,21 +24,16 @@ def fidelity_table(found: Fidelity) -> Group:
     for depth, figures in found.compounding.items():
         _add(table, f"imagined step {depth} in a row", figures)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
-    doubts = f"not sure enough of {found.doubted:.0%} of the steps, which are left out; " if found.doubted else ""
     told = (
-        f"{doubts}{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end "
+        f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end "
         f"wrong in {found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
     )
-    lines = [Text(told)]
-    if found.bound is not None:
-        lines.append(
-            Text(
-                f"worst case of an update made in imagination: the model's errors cost it a return of "
-                f"{found.bound.reward + found.bound.transition:.2f} (rewards {found.bound.reward:.2f}, transitions "
-                f"{found.bound.transition:.2f}; DreamGym's theorem 1)"
-            )
-        )
-    return Group(table, Text(""), *lines)
+    cost = (
+        f"worst case of an update made in imagination: the model's errors cost it a return of "
+        f"{found.bound.reward + found.bound.transition:.2f} (rewards {found.bound.reward:.2f}, transitions "
+        f"{found.bound.transition:.2f}; DreamGym's theorem 1)"
+    )
+    return Group(table, Text(""), Text(told), Text(cost))
 
 
 def _add(table: Table, name: str, figures: Figures) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from treeagent.config import Mode, RunConfig
-from treeagent.imagination.load import planner
+from treeagent.imagination.load import planned_in, world_model
 from treeagent.imagination.verify import call_imagined
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit
@@ -89,7 +89,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
     verified = in_turns(play_on(env, config, "evaluate"), config, whole.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
-    with planner(config, env) if imagines else nullcontext() as model:
+    with world_model(*planned_in(config), env) if imagines else nullcontext() as model:
         blind = in_turns(model or play_on(env, config, "evaluate", reveal_reward=False), config, whole.grammar)
         # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
         if actors.value is not None or imagines:

@@ -56,7 +56,7 @@ async def play(
     plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
     if mode != "greedy":
         settings = _settings(mode, config, search)
-        grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic)
+        grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic, noise=False)
         # Every mode has the same number of simulations in flight, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
@@ -74,7 +74,7 @@ def _broken(tree: Tree) -> str:
 
 
 def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
-    settings = replace(search, method=mode, root_noise=0.0, gumbel=replace(search.gumbel, noise=0.0))
+    settings = replace(search, method=mode)
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)
@@ -131,7 +131,8 @@ async def replan(
 
     async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
         states = {growth.tree.task.id: end(growth, path).state for growth, path in wanted}
-        grower = make_search(actors.sampling, _Resumed(model, states), settings, actors.value, actors.critic)
+        resumed = _Resumed(model, states)
+        grower = make_search(actors.sampling, resumed, settings, actors.value, actors.critic, noise=False)
         trees = await grower.run([growth.tree.task for growth, _ in wanted], [one.next_seed() for one, _ in wanted])
         chosen: dict[int, Action] = {}
         for (growth, _), tree in zip(wanted, trees, strict=True):

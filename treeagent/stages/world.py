@@ -43,6 +43,10 @@ from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.teacher import explain
 from treeagent.world_model.transition import Experience
 
+HELD_OUT = 0.1
+"""Share of the tasks on which the world model is audited and from which it never learns: 10 of 100 tasks hold the steps
+of an audit, and a larger share would cost the model much of what it learns from."""
+
 
 def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     """Fit the world model of ``treeagent world fit`` and return its folder. RUN/world.toml keeps the settings, which
@@ -92,7 +96,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
     # When a round is repeated, trees of later rounds may already be on disk.
     own = [name for name in run.collections() if out.name == "world" or round_of(name) < round_of(out.name)]
-    learnt, held_out = split(config, chain(experiences(run, own), others), known)
+    learnt, held_out = split(chain(experiences(run, own), others), known)
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
     path = memory_path(out)
@@ -100,7 +104,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
         left.unlink()  # an earlier fit may hold tasks that are held out now
     demonstrated = sum(tree.budget.environment_steps for tree in played)
     facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
-    with closing(open_memory(config, out)) as memory:
+    with closing(open_memory(config, out, create=True)) as memory:
         memory.add(learnt)
         if config.world.generator != "remote":
             facts |= _train(config, run, progress, out, last, learnt, memory)
@@ -189,7 +193,7 @@ def _taught(
         return {}, {}
     writer, path = teacher(config, settings), run.path / "teacher.sqlite"
     with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
-        lessons = explain(learnt, writer, wording(config), path, settings.model, config.seed, advance)
+        lessons = explain(learnt, writer, wording(config), path, settings.model, advance)
     asked = len(lessons.reasons) + lessons.unexplained
     if asked and not lessons.reasons:
         raise RunError(f"world.teacher explained none of {asked} steps, the first for this reason: {lessons.error}")
@@ -241,9 +245,7 @@ def round_of(name: str) -> int:
     return int(found[0]) if found else 0
 
 
-def split(
-    config: RunConfig, found: Iterable[Experience], known: Iterable[Experience] = ()
-) -> tuple[list[Experience], list[Experience]]:
+def split(found: Iterable[Experience], known: Iterable[Experience] = ()) -> tuple[list[Experience], list[Experience]]:
     """Split steps into (learnt, held out), by whole tasks; a hash of a task's name decides on which side it is.
 
     Equal steps count once. A step that tasks of both sides share is held out, unless it is ``known``: an earlier fit
@@ -254,14 +256,14 @@ def split(
     held_out: dict[str, Experience] = {}
     for one in found:
         if (digest := one.digest()) not in before:
-            (held_out if is_held_out(config, one.task_id) else learnt).setdefault(digest, one)
+            (held_out if is_held_out(one.task_id) else learnt).setdefault(digest, one)
     learnt |= before
     return [one for digest, one in learnt.items() if digest not in held_out], list(held_out.values())
 
 
-def is_held_out(config: RunConfig, task_id: str) -> bool:
+def is_held_out(task_id: str) -> bool:
     share = int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=4).digest()) / 2**32
-    return share < config.world.held_out
+    return share < HELD_OUT
 
 
 def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons: Mapping[str, str]) -> Checkpoint:

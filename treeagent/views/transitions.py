@@ -44,14 +44,13 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
         invalid=node.invalid,
         origin=node.origin,
         depth=sum(not earlier.thought for earlier in path[:-1]),
-        key=parent.state.key,
     )
 
 
 def opening(tree: Tree) -> Experience:
     """How the task begins, as the answer to a reset, for a world model that is to open tasks too."""
     task, first = played(tree.task, tree.root.state.messages[:1], ReAct())
-    return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin, key=tree.root.state.key)
+    return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin)
 
 
 def _parent(tree: Tree, path: Sequence[Edge]) -> Node:
