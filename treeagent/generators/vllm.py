@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from treeagent.generators.base import Failure, Sample, SampleRequest, context_refusal, require_fit
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
 from treeagent.generators.config import DType, VllmConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
@@ -26,7 +26,7 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM accepts for ``max_lora_rank``."""
 
 
-class VllmGenerator:
+class VllmGenerator(Generator):
     """Runs a whole model, or an adapter on its base model; ``load`` switches it to another checkpoint."""
 
     def __init__(
@@ -81,7 +81,7 @@ class VllmGenerator:
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
         """As ``Generator.sample``. The engine has no pauses: it draws the whole turn, which is cut afterwards."""
-        limits, grammar = request.limits(self.context), request.lark()
+        limits, grammar = request.limits(self.context), request.form and request.form.lark
         count, greedy = request.count, request.temperature == 0
         if not count:
             return [[] for _ in request.prompts]
@@ -104,18 +104,13 @@ class VllmGenerator:
         return request.paused([samples * count for samples in drawn] if greedy else drawn)
 
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
-        """As ``Generator.next_logprobs``."""
         import torch
 
-        require_fit(prompts, self.context)
         asked = list(token_ids) or None
         settings = SamplingParams(max_tokens=1, temperature=1.0, logprob_token_ids=asked, detokenize=False)
         answers = self._generate(prompts, [settings] * len(prompts))
         rows = [[answer.outputs[0].logprobs[0][token].logprob for token in token_ids] for answer in answers]
         return torch.tensor(rows).reshape(len(prompts), len(token_ids))
-
-    def refusal(self, prompt: tuple[int, ...]) -> str:
-        return context_refusal(prompt, self.context)
 
     def forget(self) -> None:
         """Also free the GPUs for training: the weights stay in the CPU's memory until the engine is called again."""
