@@ -69,10 +69,9 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
     """
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map)
+        whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map)
     with _refused(name):
-        if adapter is not None:
-            model = _with_saved_adapter(model, adapter)
+        model = whole if adapter is None else _with_saved_adapter(whole, adapter)
         head = ValueHead.load(Path(name)) if has_head(name) else None
     return Checkpoint(model, load_tokenizer(name), head)
 

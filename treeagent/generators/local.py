@@ -20,7 +20,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -190,7 +190,7 @@ class LocalGenerator(Generator):
         token = torch.zeros(1, 1, dtype=torch.long, device=self.model.device)
         cache = self.model(input_ids=token, use_cache=True, logits_to_keep=1).past_key_values
         plain = (DynamicLayer, DynamicSlidingWindowLayer)  # their subclasses keep more than keys and values
-        layers = [layer for layer in cache.layers if type(layer) in plain] if isinstance(cache, Cache) else []
+        layers: list[Any] = [each for each in cache.layers if type(each) in plain] if isinstance(cache, Cache) else []
         shapes = {(kept.shape[1], kept.shape[3]) for layer in layers for kept in (layer.keys, layer.values)}
         if len(shapes) != 1 or len(layers) < len(cache.layers):
             raise unfit(self.model, "does not keep keys and values of one shape in every layer")

@@ -230,7 +230,7 @@ class RemoteGenerator(_Server, Generator):
         told = _first_logprobs(answer)
         return [told[f"token_id:{token}"] for token in token_ids]
 
-    def _probe(self, temperature: float, fix: str, **extensions: object) -> tuple[tuple[int, ...], float]:
+    def _probe(self, temperature: float, fix: str, **extensions: Any) -> tuple[tuple[int, ...], float]:
         """The tokens of a short sample, and the gap between the log-probabilities of the likeliest and the fifth
         likeliest first token, in nats.
 
