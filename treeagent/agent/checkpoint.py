@@ -158,14 +158,10 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     config.inference_mode = False  # it is to be trained on
     config.base_model_name_or_path = None  # PEFT would warn that it is another than the model's
     saved = load_file(folder / "adapter_model.safetensors")
-    try:
-        with no_old_names():
-            adapted = get_peft_model(model, config)
-        wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-        fits = {key: each.shape for key, each in saved.items()} == {key: each.shape for key, each in wanted.items()}
-    except ValueError:  # it has no layer of such a name
-        fits = False
-    if not fits:
+    with no_old_names():
+        adapted = get_peft_model(model, config)
+    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    if {key: each.shape for key, each in saved.items()} != {key: each.shape for key, each in wanted.items()}:
         raise UserError(
             f"the adapter in {folder} does not fit the {type(model).__name__} in {model.name_or_path}: it was made "
             "for a model of other layers or sizes; restore that one"

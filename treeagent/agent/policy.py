@@ -42,17 +42,8 @@ class LLMPolicy:
         self.chat.forget()
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """Sample ``count`` turns at each state.
-
-        Args:
-            states: the states to act in, from one tree or many.
-            count: turns at each state.
-            seeds: one seed a state; a state's turns depend on its own seed alone, whatever the batch.
-
-        Returns:
-            One proposal a state, with token ids and log-probabilities (in nats) under the distribution sampled from.
-            A state whose prompt cannot be read has no actions and the reason as ``error``.
-        """
+        """``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution sampled
+        from. A state whose prompt cannot be read has no actions and the reason as ``error``."""
         return self.draw(states, count, seeds)
 
     def draw(

@@ -201,17 +201,18 @@ class RemoteGenerator(_Server, Generator):
         distinct = min(request.count, 1) if greedy else request.count  # all greedy samples of a prompt are equal
         if not distinct:
             return []
-        held: dict[str, Any] = {"structured_outputs": {"grammar": request.form.lark}} if request.form else {}
+        # The tokenizer's end of sequence need not be the stop token.
+        extensions: dict[str, object] = {"stop_token_ids": [request.stop_id], "ignore_eos": True}
+        if request.form is not None:
+            extensions["structured_outputs"] = {"grammar": request.form.lark}
         answer = self._complete(
             prompt,
+            extensions,
             n=distinct,
             seed=seed,
             max_tokens=limit,
             temperature=request.temperature,
             logprobs=0,
-            stop_token_ids=[request.stop_id],
-            ignore_eos=True,  # the tokenizer's end of sequence need not be the stop token
-            **held,
         )
         samples = [_sample(choice) for choice in answer.choices]
         if len(samples) != distinct:
@@ -219,18 +220,12 @@ class RemoteGenerator(_Server, Generator):
         return samples * request.count if greedy else samples
 
     def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int]) -> list[float]:
-        answer = self._complete(
-            prompt,
-            max_tokens=1,
-            temperature=1.0,
-            logprobs=len(token_ids),
-            logprob_token_ids=list(token_ids),
-            return_tokens_as_token_ids=True,
-        )
+        extensions: dict[str, object] = {"logprob_token_ids": list(token_ids), "return_tokens_as_token_ids": True}
+        answer = self._complete(prompt, extensions, max_tokens=1, temperature=1.0, logprobs=len(token_ids))
         told = _first_logprobs(answer)
         return [told[f"token_id:{token}"] for token in token_ids]
 
-    def _probe(self, temperature: float, fix: str, **extensions: Any) -> tuple[tuple[int, ...], float]:
+    def _probe(self, temperature: float, fix: str, **extensions: object) -> tuple[tuple[int, ...], float]:
         """The tokens of a short sample, and the gap between the log-probabilities of the likeliest and the fifth
         likeliest first token, in nats.
 
@@ -240,7 +235,11 @@ class RemoteGenerator(_Server, Generator):
 
         def ask() -> tuple[tuple[int, ...], float]:
             answer = self._complete(
-                _PROBE, max_tokens=len(_FORCED), temperature=temperature, logprobs=5, ignore_eos=True, **extensions
+                _PROBE,
+                {"ignore_eos": True} | extensions,
+                max_tokens=len(_FORCED),
+                temperature=temperature,
+                logprobs=5,
             )
             best, *_, fifth = sorted(_first_logprobs(answer).values(), reverse=True)[:5]
             return _sample(answer.choices[0]).token_ids, best - fifth
@@ -251,28 +250,13 @@ class RemoteGenerator(_Server, Generator):
         return probed
 
     def _complete(
-        self,
-        prompt: tuple[int, ...],
-        *,
-        max_tokens: int,
-        temperature: float,
-        logprobs: int,
-        n: int = 1,
-        seed: int = 0,
-        **extensions: object,
+        self, prompt: tuple[int, ...], extensions: dict[str, object], *, n: int = 1, seed: int = 0, **asked: Any
     ) -> Completion:
-        answer = self._client.completions.create(
-            model=self.model,
-            prompt=list(prompt),
-            max_tokens=max_tokens,
-            temperature=temperature,
-            logprobs=logprobs,
-            n=n,
-            seed=seed,
-            top_p=1.0,
-            # Without these, the checkpoint's generation_config.json may choose others, and the server would draw from
-            # another distribution than the learners compute.
-            extra_body={"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True} | extensions,
+        # Without the first three, the checkpoint's generation_config.json may choose others, and the server would draw
+        # from another distribution than the learners compute.
+        whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
+        answer: Completion = self._client.completions.create(
+            model=self.model, prompt=list(prompt), n=n, seed=seed, top_p=1.0, extra_body=whole | extensions, **asked
         )
         self._count(answer.usage)
         return answer
