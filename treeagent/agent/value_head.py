@@ -73,9 +73,7 @@ class ValueHead(nn.Module):
         """Write ``<checkpoint>/value_head/``: vLLM refuses a checkpoint with foreign tensors beside its own."""
         folder = checkpoint / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: tensor.contiguous() for name, tensor in self.state_dict().items()}, folder / "model.safetensors"
-        )
+        save_file(self.state_dict(), folder / "model.safetensors")
         facts = {"hidden_size": self.hidden_size, "reward_range": self.reward_range}
         (folder / "config.json").write_text(json.dumps(facts))
 

@@ -104,16 +104,12 @@ class Grammar(Protocol):
 
 def make_grammar(name: Format, chat_template: str = "") -> Grammar:
     """The grammar of a format. For "tools" the chat template decides the syntax; without one it is that of Hermes."""
-    match name:
-        case "react":
-            return ReAct()
-        case "json":
-            return JsonAction()
-        case "tools":
-            if "[TOOL_CALLS]" in chat_template:
-                return ToolCalls("mistral")
-            llama = '"parameters"' in chat_template and "<tool_call>" not in chat_template
-            return ToolCalls("llama" if llama else "hermes")
+    if name != "tools":
+        return ReAct() if name == "react" else JsonAction()
+    if "[TOOL_CALLS]" in chat_template:
+        return ToolCalls("mistral")
+    llama = '"parameters"' in chat_template and "<tool_call>" not in chat_template
+    return ToolCalls("llama" if llama else "hermes")
 
 
 def written_in(format: Format, turns: Iterable[str]) -> Grammar:

@@ -7,6 +7,7 @@ such as a wrong key, stops the run with one sentence, and ``--resume`` continues
 
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +15,8 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, Usage
 from treeagent.generators.config import RemoteConfig
-from treeagent.generators.usage import Usage
 from treeagent.types import Message, UserError, storable
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ _PROBE = tuple(range(8))
 """A prompt of token ids that every vocabulary has."""
 _FORCED = (7, 5, 6, 7)
 """Tokens that a server must draw if the grammar allows nothing else."""
-_NO_CONTEXT = 1 << 40
-"""Tokens: stands for the context of a server that does not report it."""
 _FIXES = {
     401: "set OPENAI_API_KEY",
     402: "see to the account",
@@ -83,7 +81,7 @@ class _Server:
         """Do nothing: a server's weights do not change while it runs, so its cached prefixes stay valid."""
 
     def _find(self, checkpoint: str) -> tuple[str, int]:
-        """The checkpoint's name on the server, and the length of its context in tokens."""
+        """The checkpoint's name on the server, and the length of its context in tokens if the server reports it."""
         client = self._client.with_options(max_retries=1)  # a wrong address shows at once
         served = self._attempt(lambda: list(client.models.list()))
         if isinstance(served, Failure):
@@ -91,7 +89,7 @@ class _Server:
         for model in served:
             told = model.model_extra or {}
             if PurePath(checkpoint).name in {PurePath(str(name)).name for name in (model.id, told.get("root"))}:
-                return model.id, int(told.get("max_model_len") or _NO_CONTEXT)
+                return model.id, int(told.get("max_model_len") or sys.maxsize)
         names = ", ".join(repr(model.id) for model in served[:8]) or "nothing"
         raise UserError(
             f"the server at {self.config.url} serves {names}, not {checkpoint!r}: start it on this checkpoint (vllm "
