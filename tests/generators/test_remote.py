@@ -87,14 +87,14 @@ def same(one: list[list[Sample]], two: list[list[Sample]]) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_log_probabilities_are_the_served_models_own(server: OpenAIServer, temperature: float) -> None:
     generator = remote(server, temperature or 1.0)
-    drawn = draw(generator, temperature=temperature)
-    assert [len(samples) for samples in drawn] == [3] * 4
+    count = 3 if temperature else 1
+    drawn = draw(generator, count, temperature=temperature)
     for prompt, samples in zip(PROMPTS, drawn, strict=True):
-        assert len({sample.token_ids for sample in samples}) == (3 if temperature else 1)
+        assert len({sample.token_ids for sample in samples}) == len(samples) == count
         for sample in samples:
             expected = plain_logprobs(shared_model(), prompt, sample.token_ids, temperature)
             torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
-    same(drawn, draw(LocalGenerator(shared_model()), temperature=temperature))
+    same(drawn, draw(LocalGenerator(shared_model()), count, temperature=temperature))
     letters = CHAT.encode("search")
     scores = [each.next_logprobs(PROMPTS, letters) for each in (generator, LocalGenerator(shared_model()))]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
@@ -112,7 +112,8 @@ def test_the_distribution_asked_for_is_the_models_whole_one(server: OpenAIServer
 def test_sglang_serves_as_vllm_does(server: OpenAIServer, temperature: float) -> None:
     server.sglang = True
     generator = remote(server, temperature or 1.0)
-    same(draw(generator, temperature=temperature), draw(LocalGenerator(shared_model()), temperature=temperature))
+    drawn = [draw(each, 1, temperature=temperature) for each in (generator, LocalGenerator(shared_model()))]
+    same(*drawn)
     assert generator.usage.cached_tokens == 0 < generator.usage.encoded_tokens
     with pytest.raises(UserError, match=r"logprob_token_ids.*search\.critic_weight"):
         generator.next_logprobs(PROMPTS, [7])

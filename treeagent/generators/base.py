@@ -69,7 +69,7 @@ class SampleRequest:
     prompts: Sequence[tuple[int, ...]]
     """Token ids of each prompt."""
     count: int
-    """Samples per prompt."""
+    """Samples per prompt; at most 1 at temperature 0, except for ``local``."""
     seeds: Sequence[int]
     """One per prompt. The samples of ``prompts[i]`` depend on ``seeds[i]`` alone, up to rounding."""
     stop_id: int

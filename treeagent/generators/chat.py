@@ -228,14 +228,9 @@ class ChatFormat:
             return added
         if found and read.startswith(head) and head.startswith(self._rendered(before, opening=False)):
             return added
-        if found and head.startswith(read):
-            raise self._refused(
-                f"opens a turn with {head[len(read) :]!r}, which its generation prompt leaves out: make it write that "
-                "where add_generation_prompt is true"
-            )
         raise self._refused(
-            "rewrites earlier turns; give the tokenizer one under which a longer conversation starts with the shorter "
-            "one"
+            "rewrites earlier turns, or opens a turn with more than its generation prompt holds; give the tokenizer "
+            "one under which a longer conversation starts with the shorter one and its generation prompt"
         )
 
     def _refused(self, reason: str) -> UserError:

@@ -65,24 +65,19 @@ class Grammar(Protocol):
     def calls(self) -> Literal["text", "named", "native"]:
         """Form of a call: "text" is always plain text; "named" is a tool's name and arguments in our JSON; "native" is
         the model's own syntax, whose chat template lists the tools."""
-        ...
 
     @property
     def mark(self) -> str:
         """The text with which a call begins."""
-        ...
 
     def begins_action(self, text: str) -> bool:
         """Whether this unfinished turn has ended its thought."""
-        ...
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """The system message that explains the format and the tools to a model that was not trained on them."""
-        ...
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         """The text of a turn."""
-        ...
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
         """Well-formed turns as rules in llguidance's dialect of Lark; the rule ``turn`` is a whole turn. With tools a
@@ -91,15 +86,12 @@ class Grammar(Protocol):
         Args:
             spelt: writes a mark as rules spell it: quoted, or as a special token (``<[7]>``).
         """
-        ...
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The action in ``text``. Its ``error`` is set if the text does not hold exactly one call."""
-        ...
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The thought alone, from the start of a turn up to the mark of its call, which is included."""
-        ...
 
 
 def make_grammar(name: Format, chat_template: str = "") -> Grammar:
@@ -236,11 +228,8 @@ class JsonAction(_AfterThinking):
         return "\n".join(("Think first.", call, text, *_listing(tools)) if tools else ("Think first.", text))
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
-        def named(name: str) -> tuple[str, str]:
-            return json.dumps(f'{{"when": true, "which": {_json(name)}, "how": '), json.dumps("}")
-
         if tools:
-            calls = _calls(tools, named)
+            calls = _calls(tools, ('{"when": true, "which": ', ', "how": ', "}"))
         else:
             text = {"type": "string", "pattern": r"\S"}
             said = json.dumps('{"when": false, "which": null, "how": {"text": ')
@@ -305,20 +294,14 @@ class ToolCalls(_AfterThinking):
             said = rf"/\s*[^\s]{_ANY}/ & ~/{'|'.join(others)}/"
             return "\n".join(("turn: thinking? SAID", _thinking(spelt), f"SAID: {said}"))
 
-        def usual(name: str) -> tuple[str, str]:
-            before, between, after = _SPELLINGS[self.syntax]
-            return json.dumps(f"{before}{_json(name)}{between}"), json.dumps(after)
-
-        def later_mistral(name: str) -> tuple[str, str]:
-            return f"{json.dumps(name)} {spelt('[ARGS]')}", ""
-
+        spelling = _SPELLINGS[self.syntax]
         match self.syntax:
             case "hermes":
-                return _after_thought(_calls(tools, usual), spelt, self.mark, "</tool_call>")
+                return _after_thought(_calls(tools, spelling), spelt, self.mark, "</tool_call>")
             case "mistral":
-                return _after_thought(_calls(tools, usual, later_mistral), spelt, self.mark)
+                return _after_thought(_calls(tools, spelling, spelt("[ARGS]")), spelt, self.mark)
             case "llama":
-                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(spelt), *_calls(tools, usual)))
+                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(spelt), *_calls(tools, spelling)))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         said = call if isinstance(call, str) else self._spelt(_json(call.name), _json(call.arguments))
@@ -357,12 +340,22 @@ class ToolCalls(_AfterThinking):
                 return _named(_value(said[begin:].removeprefix("<|python_tag|>")), "parameters")
 
 
-def _calls(tools: Sequence[Tool], *spellings: Callable[[str], tuple[str, str]]) -> list[str]:
-    """The rule ``call`` and the rules it uses. A spelling gives the text before and after the arguments of a tool."""
-    around = [(place, *spelling(tool.name)) for place, tool in enumerate(tools) for spelling in spellings]
-    ways = " | ".join(f"{before} arguments_{place} {after}" for place, before, after in around)
-    schemas = (_json({"type": "object", "x-guidance": _BLANKS} | dict(tool.parameters)) for tool in tools)
-    return [f"call: {ways}", *(f"arguments_{place}: %json {schema}" for place, schema in enumerate(schemas))]
+def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
+    """The rule ``call`` and the rules that it uses.
+
+    Args:
+        spelling: as in ``_SPELLINGS``.
+        mark: if given, a call may also be the tool's name, this mark and the arguments.
+    """
+    before, between, after = spelling
+    ways, schemas = list[str](), list[str]()
+    for place, tool in enumerate(tools):
+        ways.append(f"{json.dumps(before + _json(tool.name) + between)} arguments_{place} {json.dumps(after)}")
+        if mark:
+            ways.append(f"{json.dumps(tool.name)} {mark} arguments_{place}")
+        schema = {"type": "object", "x-guidance": _BLANKS} | dict(tool.parameters)
+        schemas.append(f"arguments_{place}: %json {_json(schema)}")
+    return [f"call: {' | '.join(ways)}", *schemas]
 
 
 def _after_thought(calls: Sequence[str], spelt: Callable[[str], str], mark: str, end: str = "") -> str:

@@ -42,9 +42,7 @@ _FIXES = {
     402: "see to the account",
     403: "set OPENAI_API_KEY",
     404: "correct the url, or set policy.text_only=true if the server completes chats alone",
-    405: "correct the url",
     429: "lower remote.concurrency, or see to the account's quota",
-    501: "correct the url",
 }
 """Statuses that every request would meet, and what the user can do."""
 
@@ -195,9 +193,7 @@ class RemoteGenerator(_Server, Generator):
         return torch.tensor(rows).reshape(len(prompts), len(token_ids))
 
     def _draw(self, request: SampleRequest, prompt: tuple[int, ...], seed: int, limit: int) -> list[Sample]:
-        greedy = request.temperature == 0
-        distinct = min(request.count, 1) if greedy else request.count  # all greedy samples of a prompt are equal
-        if not distinct:
+        if not request.count:
             return []
         # The tokenizer's end of sequence need not be the stop token.
         extensions: dict[str, object] = {"stop_token_ids": [request.stop_id], "ignore_eos": True}
@@ -206,16 +202,16 @@ class RemoteGenerator(_Server, Generator):
         answer = self._complete(
             prompt,
             extensions,
-            n=distinct,
+            n=request.count,
             seed=seed,
             max_tokens=limit,
             temperature=request.temperature,
             logprobs=0,
         )
         samples = [_sample(choice) for choice in answer.choices]
-        if len(samples) != distinct:
-            raise ValueError(f"{len(samples)} samples, not {distinct}")
-        return samples * request.count if greedy else samples
+        if len(samples) != request.count:
+            raise ValueError(f"{len(samples)} samples, not {request.count}")
+        return samples
 
     def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int]) -> list[float]:
         extensions: dict[str, object] = {"logprob_token_ids": list(token_ids), "return_tokens_as_token_ids": True}

@@ -79,14 +79,13 @@ class VllmGenerator(Generator):
         return True
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """As ``Generator.sample``. The engine has no pauses: it draws the whole turn, which is cut afterwards."""
+        """The engine has no pauses: it draws the whole turn, which is cut afterwards."""
         limits, grammar = request.limits(self.context), request.form and request.form.lark
-        count, greedy = request.count, request.temperature == 0
-        if not count:
+        if not request.count:
             return [[] for _ in request.prompts]
         settings = [
             SamplingParams(
-                n=1 if greedy else count,  # all greedy samples of a prompt are equal
+                n=request.count,
                 temperature=request.temperature,
                 seed=seed,
                 max_tokens=limit,
@@ -100,7 +99,7 @@ class VllmGenerator(Generator):
         ]
         drawn = [[_sample(each) for each in answer.outputs] for answer in self._generate(request.prompts, settings)]
         self.usage.generated_tokens += sum(len(sample.token_ids) for samples in drawn for sample in samples)
-        return request.paused([samples * count for samples in drawn] if greedy else drawn)
+        return request.paused(drawn)
 
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
         import torch
