@@ -134,7 +134,7 @@ def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAISer
 
 def test_a_prompt_and_its_samples_fit_the_context(server: OpenAIServer) -> None:
     generator, local = remote(server), LocalGenerator(shared_model())
-    for prompt in ((), (7,) * 255, (7,) * 256):
+    for prompt in ((7,) * 255, (7,) * 256):
         assert generator.refusal(prompt) == local.refusal(prompt)
     [[sample]] = sampled(generator.sample(SampleRequest([(7,) * 250], 1, [0], stop_id=NEVER, max_new_tokens=40)))
     assert len(sample.token_ids) == 6

@@ -124,8 +124,6 @@ class Generator(ABC):
 
     def refusal(self, prompt: tuple[int, ...]) -> str:
         """Why the model cannot read this prompt, in one sentence; empty if it can."""
-        if not prompt:
-            return "the prompt has no tokens"
         if len(prompt) >= self.context:
             return (
                 f"the prompt has {len(prompt)} tokens, but the model's context holds {self.context}: lower "

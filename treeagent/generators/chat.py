@@ -240,12 +240,11 @@ class ChatFormat:
         """Choose the first form, most informative first, with which the template writes everything and rewrites
         nothing."""
         told = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
-        *forms, last = (*(told if self._tools else ()), _Form(False, "user", True), _Form(False, "user", False))
-        for form in forms:
+        for form in (told if self._tools else []) + [_Form(False, "user", True)]:
             with suppress(UserError):
                 self._try(form)
                 return
-        self._try(last)
+        self._try(_Form(False, "user", False))
 
     def _try(self, form: _Form) -> None:
         """Set ``_form``.

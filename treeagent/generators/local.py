@@ -246,7 +246,8 @@ class LocalGenerator(Generator):
         return done
 
     def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
-        paths = [self._reusable(prompt) for prompt in prompts]
+        # The last token is always read: only then are its hidden state and its logits computed.
+        paths = [self.cache.find(prompt[:-1]) for prompt in prompts]
         pasts = [sum(len(segment.token_ids) for segment in path) for path in paths]
         new = [prompt[past:] for prompt, past in zip(prompts, pasts, strict=True)]
         width, past = max(map(len, new)), max(pasts)
@@ -284,14 +285,6 @@ class LocalGenerator(Generator):
         self.usage.encoded_tokens += sum(map(len, new))
         self.usage.cached_tokens += sum(pasts)
         return segments
-
-    def _reusable(self, prompt: tuple[int, ...]) -> list[Segment]:
-        """Cached segments of the prompt, less the last if they spell all of it: the hidden state and the logits are
-        computed only where a token is read."""
-        path = self.cache.find(prompt)
-        while path and sum(len(segment.token_ids) for segment in path) == len(prompt):
-            path.pop()
-        return path
 
     @torch.no_grad()
     def sample(self, request: SampleRequest) -> list[list[Sample]]:

@@ -260,7 +260,7 @@ class RemoteChat(_Server):
     """Conversations and replies as text, by the protocol's chat completions: no token ids and no log-probabilities."""
 
     _spelling = 0
-    """The first of the spellings in ``_answer`` that the server takes, as far as is known."""
+    """Place of the first spelling in ``reply`` that the server takes, as far as is known."""
 
     def reply(
         self,
@@ -271,18 +271,26 @@ class RemoteChat(_Server):
         max_new_tokens: int,
         temperature: float,
     ) -> list[Replies | Failure]:
-        """``count`` replies to each conversation."""
-        reply = partial(self._reply, count, max_new_tokens, temperature)
-        return self._gather([partial(reply, *each) for each in zip(conversations, seeds, strict=True)])
+        """``count`` replies to each conversation.
+
+        OpenAI's reasoning models refuse ``max_tokens`` and every temperature but 1. If a server refuses one spelling of
+        a request, the next is tried. A temperature of 0 or 1 may be left out: 1 is the protocol's default, and nobody
+        learns from a greedy reply.
+        """
+        old, new = {"max_tokens": max_new_tokens}, {"max_completion_tokens": max_new_tokens}
+        drawn = {"temperature": temperature}
+        spellings: list[dict[str, Any]] = [old | drawn, new | drawn, *([new] if temperature in (0.0, 1.0) else [])]
+        each = zip(conversations, seeds, strict=True)
+        return self._gather([partial(self._reply, spellings, count, *one) for one in each])
 
     def _reply(
-        self, count: int, max_new_tokens: int, temperature: float, conversation: Sequence[Message], seed: int
+        self, spellings: Sequence[dict[str, Any]], count: int, conversation: Sequence[Message], seed: int
     ) -> Replies:
-        rows: list[Any] = [{"role": message.role, "content": message.content} for message in conversation]
+        rows = [{"role": message.role, "content": message.content} for message in conversation]
         replies: list[str] = []
         generated_tokens = 0
         while len(replies) < count:  # a server may return fewer replies than were asked for
-            answer = self._answer(rows, count - len(replies), seed + len(replies), max_new_tokens, temperature)
+            answer = self._answer(spellings, messages=rows, n=count - len(replies), seed=seed + len(replies))
             if not answer.choices:
                 raise ValueError("no choices")
             self._count(answer.usage)
@@ -290,21 +298,13 @@ class RemoteChat(_Server):
             replies += [storable(choice.message.content or "") for choice in answer.choices]
         return Replies(replies[:count], generated_tokens)
 
-    def _answer(
-        self, rows: list[Any], count: int, seed: int, max_new_tokens: int, temperature: float
-    ) -> ChatCompletion:
-        """OpenAI's reasoning models refuse ``max_tokens`` and every temperature but 1. If a server refuses one spelling
-        of the request, the next is tried. A temperature of 0 or 1 may be left out: 1 is the protocol's default, and
-        nobody learns from a greedy reply."""
-        old, new = {"max_tokens": max_new_tokens}, {"max_completion_tokens": max_new_tokens}
-        drawn = {"temperature": temperature}
-        spellings: list[dict[str, Any]] = [old | drawn, new | drawn, *([new] if temperature in (0.0, 1.0) else [])]
+    def _answer(self, spellings: Sequence[dict[str, Any]], **asked: Any) -> ChatCompletion:
         last = len(spellings) - 1
         place = min(self._spelling, last)
         while True:
             try:
                 answer: ChatCompletion = self._client.chat.completions.create(
-                    model=self.model, messages=rows, n=count, seed=seed, **spellings[place]
+                    model=self.model, **asked, **spellings[place]
                 )
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if place == last or not any(name in str(error) for name in spellings[place]):

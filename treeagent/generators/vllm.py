@@ -21,9 +21,6 @@ try:
 except ImportError as error:
     raise UserError(f"vllm is missing ({error}): pip install 'treeagent[vllm]'") from error
 
-_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The values that vLLM accepts for ``max_lora_rank``."""
-
 
 class VllmGenerator(Generator):
     """Runs a whole model, or an adapter on its base model; ``load`` switches it to another checkpoint."""
@@ -53,7 +50,7 @@ class VllmGenerator(Generator):
             enable_prefix_caching=True,
             enable_sleep_mode=current_platform.is_sleep_mode_available(),
             enable_lora=adapter is not None,
-            max_lora_rank=next(room for room in _RANKS if room >= rank),
+            max_lora_rank=1 << (max(rank, 8) - 1).bit_length(),  # vLLM takes powers of 2 from 8 to 512
         )
         self.context = int(self._llm.llm_engine.model_config.max_model_len)
         self._tied = bool(self._llm.llm_engine.model_config.hf_text_config.tie_word_embeddings)
