@@ -9,8 +9,9 @@ import torch
 from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
-from treeagent.generators.base import Pause, Sample, SampleRequest, Usage
+from treeagent.generators.base import Pause, Sample, SampleRequest
 from treeagent.generators.local import LocalGenerator, PrefixCache, Segment, _draw
+from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
 NEVER = -1

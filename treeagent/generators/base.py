@@ -9,23 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treeagent.generators.usage import Usage
+
 if TYPE_CHECKING:  # a client of a server does not need torch
     from torch import Tensor
 
     from treeagent.generators.structured import Form  # needs the extra "structured"
-
-
-@dataclass(slots=True)
-class Usage:
-    """What a generator's sampling has cost so far."""
-
-    encoded_tokens: int = 0
-    """Prompt tokens that went through the model."""
-    cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache."""
-    generated_tokens: int = 0
-    price: float = 0.0
-    """What a server charged, by the prices of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ from treeagent.generators.attention import (
     unfit,
     windowed,
 )
-from treeagent.generators.base import Generator, Pause, Sample, SampleRequest, Usage
+from treeagent.generators.base import Generator, Pause, Sample, SampleRequest
+from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
 Row = TypeVar("Row")

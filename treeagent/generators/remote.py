@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, Usage
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
 from treeagent.generators.config import RemoteConfig
+from treeagent.generators.usage import Usage
 from treeagent.types import Message, UserError, storable
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, Usage
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
 from treeagent.generators.config import DType, VllmConfig
+from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.generators.base import Usage
+from treeagent.generators.usage import Usage
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Budget, Tree
 
