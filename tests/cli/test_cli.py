@@ -207,7 +207,7 @@ def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
 def test_a_world_model_that_cannot_be_had_is_told_before_anything_is_kept(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "world.toml"
     file.write_text('[world]\ngenerator = "remote"\nmodel = "m"\nurl = "http://localhost:1/v1"\n')
-    served = sentence("world", "fit", run, "--config", file, "world.generator=remote", "remote.retries=0")
+    served = sentence("world", "fit", run, "--config", file, "world.generator=remote")
     assert "world.url" in served and "http://localhost:1/v1" in served
     assert "./nowhere" in sentence("world", "fit", run, "world.model=./nowhere")
     said = sentence("world", "fit", run, "world.device_map=here")

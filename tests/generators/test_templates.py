@@ -206,7 +206,7 @@ def made(template: str) -> ChatFormat:
 
 
 def test_a_template_without_a_generation_prompt_is_refused() -> None:
-    with pytest.raises(UserError, match=r"opens a turn with '<\|im_start\|>assistant\\n', which its generation prompt"):
+    with pytest.raises(UserError, match="generation prompt"):
         made(CHATML)
     made(CHATML + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
@@ -220,9 +220,7 @@ def test_a_template_without_a_generation_prompt_is_refused() -> None:
     ],
 )
 def test_a_template_that_rewrites_history_is_refused_with_what_to_do(template: str) -> None:
-    with pytest.raises(
-        UserError, match="rewrites earlier turns; give the tokenizer one under which a longer conversati"
-    ):
+    with pytest.raises(UserError, match="rewrites earlier turns"):
         made(template)
 
 

@@ -73,12 +73,13 @@ def drawn_by(engine: VllmGenerator, request: SampleRequest) -> list[list[Sample]
 
 def difference(engine: VllmGenerator, model: PreTrainedModel, temperature: float) -> float:
     """The largest, between the engine's log-probabilities of its samples and the model's own."""
+    count = 4 if temperature else 1
     drawn = drawn_by(
-        engine, SampleRequest(PROMPTS, 4, SEEDS, stop_id=NEVER, max_new_tokens=12, temperature=temperature)
+        engine, SampleRequest(PROMPTS, count, SEEDS, stop_id=NEVER, max_new_tokens=12, temperature=temperature)
     )
     found = 0.0
     for prompt, samples in zip(PROMPTS, drawn, strict=True):
-        assert len({sample.token_ids for sample in samples}) == (4 if temperature else 1)
+        assert len({sample.token_ids for sample in samples}) == count
         for sample in samples:
             expected = plain_logprobs(model, prompt, sample.token_ids, temperature)
             found = max(found, float((torch.tensor(sample.logprobs) - expected).abs().max()))

@@ -349,7 +349,7 @@ def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> Non
 
     def fitted(url: str) -> Ended:
         teacher = ["world.reasoning=true", "world.teacher.model=teller", f"world.teacher.url={url}"]
-        few = ["remote.concurrency=4", "remote.retries=1"]  # the server here is a small one
+        few = ["remote.concurrency=4"]  # the server here is a small one
         return treeagent("world", "fit", copy, *WORLD, *teacher, *few)
 
     lost = fitted("http://127.0.0.1:9/v1")

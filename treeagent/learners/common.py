@@ -194,7 +194,7 @@ class Learner(Trainer):
         with self._without_head():
             super()._load_from_checkpoint(resume_from_checkpoint, model)
         if self.head is not None:
-            saved = ValueHead.load(Path(resume_from_checkpoint), self.head.hidden_size)
+            saved = ValueHead.load(Path(resume_from_checkpoint))
             self.head.load_state_dict(saved.state_dict())
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
