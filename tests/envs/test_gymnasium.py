@@ -283,8 +283,6 @@ def test_an_unknown_id_and_no_action_are_refused() -> None:
     env = lake()
     with pytest.raises(UserError, match="holds no map"):
         env.reset(options={"task": Task("lake", "walk")})
-    with pytest.raises(UserError, match="is no snapshot"):
-        env.restore(3)
     with pytest.raises(ValueError, match="no episode has begun"):
         FrozenLakeEnv().step("up")
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from treeagent.envs.adapters import required
+from treeagent.envs.adapters import required, seeded_tasks
 from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Game: TypeAlias = Any
 """A ``gymnasium.Env``, which has members of its own beside those that all have."""
 
-_BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 _PROBES, _PROBE_STEPS = 3, 5
 """Copies compared with the game that they were made of, and over how many steps."""
 
@@ -68,7 +67,6 @@ class GymnasiumEnv(Env):
         self._at: tuple[Task, Game] | None = None
         self._reward, self._terminated, self._truncated = 0.0, False, False
         self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
-        self.snapshot_portable = True
 
     @property
     def game(self) -> Game:
@@ -102,28 +100,15 @@ class GymnasiumEnv(Env):
 
     def tools(self) -> Sequence[ToolSpec]:
         action = {"type": "string", "enum": list(self._actions)}
-        return (
-            ToolSpec(
-                "act",
-                self._prompt,
-                {
-                    "type": "object",
-                    "properties": {"action": action},
-                    "required": ["action"],
-                    "additionalProperties": False,
-                },
-            ),
-        )
+        schema = {"type": "object", "properties": {"action": action}, "required": ["action"]}
+        return (ToolSpec("act", self._prompt, {**schema, "additionalProperties": False}),)
 
     def legal_actions(self) -> list[str]:
         """Every action's name, of use here or not."""
         return [] if self._terminated or self._truncated else list(self._actions)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [
-            Task(f"{self._name}-{split}-{index}", self._prompt, split, 3 * index + _BUCKETS[split])
-            for index in range(start, start + count)
-        ]
+        return seeded_tasks(self._name, self._prompt, split, count, start)
 
     def verify(self) -> float:
         """1 for an episode that has ended in success, else 0."""
@@ -134,8 +119,7 @@ class GymnasiumEnv(Env):
         return _Place(task, pickle.dumps(game), self._reward, self._terminated, self._truncated)
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        if not isinstance(snapshot, _Place):
-            raise UserError(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
+        assert isinstance(snapshot, _Place)
         game: Game = pickle.loads(snapshot.game)
         if reseed is not None:
             from gymnasium.utils.seeding import np_random
@@ -166,7 +150,6 @@ class GymnasiumEnv(Env):
         for _ in range(_PROBES):
             try:
                 place = self.snapshot()
-                pickle.loads(pickle.dumps(place))
             except (pickle.PicklingError, TypeError, AttributeError):  # what pickle raises of what it cannot take
                 return False
             names = rng.choices(list(self._actions), k=_PROBE_STEPS)
@@ -196,22 +179,21 @@ def from_gymnasium(
         UserError: the extra is not installed, or no environment is registered by that id.
     """
     gym = required("gymnasium")
-    if not isinstance(env, str):
-        named = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        return GymnasiumEnv(
-            lambda _: env,
-            name=named,
-            prompt=prompt,
-            render=render,
-            actions=actions,
-            success=success,
-            stochastic=stochastic,
-        )
-    try:
-        game: Game = gym.make(env, disable_env_checker=True)
-    except gym.error.Error as error:
-        raise UserError(f"Gymnasium cannot make {env!r} ({error}): give the id of a registered environment") from error
-    return from_gymnasium(game, prompt=prompt, render=render, actions=actions, success=success, stochastic=stochastic)
+    game = env
+    if isinstance(env, str):
+        try:
+            game = gym.make(env, disable_env_checker=True)
+        except gym.error.Error as error:
+            raise UserError(f"Gymnasium cannot make {env!r} ({error}): give the id of a registered one") from error
+    return GymnasiumEnv(
+        lambda _: game,
+        name=game.spec.id if game.spec is not None else type(game.unwrapped).__name__,
+        prompt=prompt,
+        render=render,
+        actions=actions,
+        success=success,
+        stochastic=stochastic,
+    )
 
 
 def _name(action: str | ToolCall) -> str:
