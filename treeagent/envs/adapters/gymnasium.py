@@ -3,7 +3,7 @@
 import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from treeagent.envs.adapters import required, seeded_tasks
@@ -19,12 +19,17 @@ _PROBES, _PROBE_STEPS = 3, 5
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    """Where an episode stands; in a snapshot the game is pickled, its random state included."""
+
     task: Task
-    game: bytes
-    """The game, pickled: a copy of it that nothing can move, its random state included."""
-    reward: float
-    terminated: bool
-    truncated: bool
+    game: Game
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated
 
 
 class GymnasiumEnv(Env):
@@ -64,14 +69,13 @@ class GymnasiumEnv(Env):
             raise UserError("actions is empty: name at least one action of the game")
         self._make, self._render, self._success, self._key = make, render, success, key
         self._name, self._prompt, self._actions, self.stochastic = name, prompt, dict(actions), stochastic
-        self._at: tuple[Task, Game] | None = None
-        self._reward, self._terminated, self._truncated = 0.0, False, False
+        self._at: _Place | None = None
         self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
 
     @property
     def game(self) -> Game:
         """The game as it stands. For verifiers and demonstrators only."""
-        return self._place()[1]
+        return self._place().game
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -80,23 +84,20 @@ class GymnasiumEnv(Env):
         task = task_to_play(self, seed, options)
         game = self._make(task)
         observation, _ = game.reset(seed=task.seed)
-        self._at = task, game
-        self._reward, self._terminated, self._truncated = 0.0, False, False
+        self._at = _Place(task, game)
         return self._render(game, observation), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        _, game = self._place()
-        name = _name(action)
-        error = ""
-        if self._terminated or self._truncated:
+        at, name, error = self._place(), _name(action), ""
+        if at.over:
             error = "the episode is over"
         elif name not in self._actions:
             error = f"no such action, use one of: {', '.join(self._actions)}"
         if error:
-            return error, 0.0, self._terminated, self._truncated, {"tool_error": error}
-        observation, reward, terminated, truncated, _ = game.step(self._actions[name])
-        self._reward, self._terminated, self._truncated = float(reward), bool(terminated), bool(truncated)
-        return self._render(game, observation), self._reward, self._terminated, self._truncated, {}
+            return error, 0.0, at.terminated, at.truncated, {"tool_error": error}
+        observation, reward, terminated, truncated, _ = at.game.step(self._actions[name])
+        at = self._at = _Place(at.task, at.game, float(reward), bool(terminated), bool(truncated))
+        return self._render(at.game, observation), at.reward, at.terminated, at.truncated, {}
 
     def tools(self) -> Sequence[ToolSpec]:
         action = {"type": "string", "enum": list(self._actions)}
@@ -105,18 +106,19 @@ class GymnasiumEnv(Env):
 
     def legal_actions(self) -> list[str]:
         """Every action's name, of use here or not."""
-        return [] if self._terminated or self._truncated else list(self._actions)
+        return [] if self._place().over else list(self._actions)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return seeded_tasks(self._name, self._prompt, split, count, start)
 
     def verify(self) -> float:
         """1 for an episode that has ended in success, else 0."""
-        return float(self._terminated and self._success(self._place()[1], self._reward))
+        at = self._place()
+        return float(at.terminated and self._success(at.game, at.reward))
 
     def snapshot(self) -> object:
-        task, game = self._place()
-        return _Place(task, pickle.dumps(game), self._reward, self._terminated, self._truncated)
+        at = self._place()
+        return replace(at, game=pickle.dumps(at.game))
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, _Place)
@@ -125,19 +127,18 @@ class GymnasiumEnv(Env):
             from gymnasium.utils.seeding import np_random
 
             game.unwrapped.np_random = np_random(reseed)[0]
-        self._at = snapshot.task, game
-        self._reward, self._terminated, self._truncated = snapshot.reward, snapshot.terminated, snapshot.truncated
+        self._at = replace(snapshot, game=game)
 
     def state_key(self) -> str | None:
-        task, game = self._place()
-        return None if self._key is None else f"{task.id} {self._key(game)}"
+        at = self._place()
+        return None if self._key is None else f"{at.task.id} {self._key(at.game)}"
 
     def close(self) -> None:
         if self._at is not None:
-            self._at[1].close()
+            self._at.game.close()
             self._at = None
 
-    def _place(self) -> tuple[Task, Game]:
+    def _place(self) -> _Place:
         if self._at is None:
             raise ValueError("no episode has begun: call reset first")
         return self._at
