@@ -481,6 +481,28 @@ def test_a_stochastic_environment_says_when_its_snapshots_do_not_fit() -> None:
         other.goto(marks[0])
 
 
+def test_a_lost_snapshot_is_replayed_and_where_luck_forbids_that_it_is_an_error() -> None:
+    class Losing(ExactCounter):
+        def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+            raise SnapshotLost("gone")
+
+    class LosingLuck(Losing):
+        stochastic = True
+
+    for make, stochastic in ((Losing, False), (LosingLuck, True)):
+        fork = Forkable(make())
+        fork.reset(TASK)
+        fork.step("up")
+        mark = fork.mark()
+        fork.step("up")
+        if stochastic:
+            with pytest.raises(SnapshotLost, match="gone"):
+                fork.goto(mark)
+        else:
+            fork.goto(mark)
+            assert (fork.step("up")[0], fork.replayed_steps, fork.restored_snapshots) == ("at 2", 1, 0)
+
+
 def test_what_cannot_be_pickled_counts_for_a_mebibyte() -> None:
     assert snapshot_size(bytes(100)) == 100
     assert snapshot_size(b"") == 0
