@@ -12,7 +12,7 @@ from treeagent.envs import BUILT_IN, Env, Forkable, Mark, ReplayDivergence, Tool
 from treeagent.envs.base import SnapshotKind, SnapshotLost, StepResult
 from treeagent.envs.forks import snapshot_size
 from treeagent.envs.shop import ShopEnv
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.types import Split, Task, ToolCall
 
 TASK = Task("count-0", "reach three", seed=5, data={"answer": "seven"})
 
@@ -323,14 +323,11 @@ def test_a_stochastic_environment_is_reseeded_by_default() -> None:
     fork = Forkable(Slippery())
     fork.reset(TASK)
     mark = fork.mark()
-    fresh, fixed = set[str](), set[str]()
+    fresh = set[str]()
     for _ in range(8):
         fork.goto(mark)
         fresh.add(fork.step("up")[0])
-        fork.goto(mark, reseed=1)
-        fixed.add(fork.step("up")[0])
     assert len(fresh) > 1
-    assert len(fixed) == 1
 
 
 @pytest.mark.parametrize("make", [HalfDone, HalfDoneReplay])
@@ -383,8 +380,6 @@ def test_without_room_every_way_back_is_a_replay_and_with_room_none() -> None:
     assert walked(none)[1] == walked(plenty)[1]
     assert (none.replayed_steps, none.restored_snapshots) == (sum(WALK), 0)
     assert (plenty.replayed_steps, plenty.restored_snapshots, plenty.evicted_snapshots) == (0, len(WALK), 0)
-    with pytest.raises(UserError, match="snapshot_bytes is -1"):
-        Forkable(ExactCounter(), snapshot_bytes=-1)
 
 
 @given(

@@ -36,8 +36,6 @@ class EnvDynamics:
         seed: int = 0,
         snapshot_bytes: int = SNAPSHOT_BYTES,
     ) -> None:
-        if max_steps < 1:
-            raise ValueError(f"max_steps is {max_steps}: give at least 1")
         # A plan must not know the luck of its execution, which reveals what planning withholds.
         luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
         self.forkable = Forkable(env, seed=luck, snapshot_bytes=snapshot_bytes)
@@ -52,11 +50,7 @@ class EnvDynamics:
         return self.forkable.env
 
     def stand_at(self, state: State) -> None:
-        """Put the environment where ``state`` is, as for reading its demonstrator or verifier there.
-
-        Raises:
-            ValueError: another dynamics made the state.
-        """
+        """Put the environment where ``state`` is, as for reading its demonstrator or verifier there."""
         self.forkable.goto(self._mark(state))
 
     async def reset(self, task: Task) -> State:
@@ -67,11 +61,7 @@ class EnvDynamics:
             return State(task, (Message("user", opening),), _key(self.env.state_key(), 0), self.forkable.mark())
 
     async def step(self, state: State, action: Action) -> Transition:
-        """Make one step from ``state``.
-
-        Raises:
-            ValueError: the state's task is over, or another dynamics made the state.
-        """
+        """Make one step from ``state``, whose task must not be over."""
         mark = self._mark(state)
         if mark.terminated:
             raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
@@ -134,10 +124,7 @@ class EnvDynamics:
 
     @staticmethod
     def _mark(state: State) -> Mark:
-        if not isinstance(state.snapshot, Mark):
-            raise ValueError(
-                f"a state of task {state.task.id!r} was not made by EnvDynamics: only its own states can be stepped"
-            )
+        assert isinstance(state.snapshot, Mark), "another dynamics made this state"
         return state.snapshot
 
     @staticmethod
