@@ -557,10 +557,10 @@ def test_make_env_builds_built_in_and_own_classes() -> None:
         ("nowhere:Env", {}, "'nowhere:Env' cannot be imported"),
         (f"{__name__}:Missing", {}, "cannot be imported"),
         (f"{__name__}:Counter", {"stop": 1}, "refuses options.*'stop'"),
-        ("treeagent.envs.example:Example", {"size": 3}, "refuses options {'size': 3}: it takes no options"),
-        (f"{__name__}:Slippery", {"stop": 1}, "refuses options {'stop': 1}: it takes no options"),
+        ("treeagent.envs.example:Example", {"size": 3}, "refuses options {'size': 3}"),
+        (f"{__name__}:Slippery", {"stop": 1}, "refuses options {'stop': 1}"),
         ("collections:OrderedDict", {}, "'collections:OrderedDict' is no environment: it lacks snapshot_kind, .*reset"),
-        ("..a:b", {}, "'..a:b' cannot be imported: give the module's whole name"),
+        ("..a:b", {}, "'..a:b' cannot be imported"),
     ],
 )
 def test_make_env_refuses_in_one_sentence(name: str, options: dict[str, object], named: str) -> None:

@@ -147,7 +147,7 @@ def test_the_conformance_check_reports_what_hangs(stairs: WorkerEnv) -> None:
         ("garbage", EnvBroken, r"step returned {'stair': 2}: it must return"),
         ("no number", EnvBroken, r"step returned \('stair 2', 'much', False, False, {}\)"),
         ("no text", EnvBroken, r"step returned \(2, 0.0, False, False, {}\)"),
-        ("unpicklable", EnvBroken, r"the answer .* cannot be pickled"),
+        ("unpicklable", EnvBroken, "cannot be pickled"),
         ("raise", KeyError, "stair 2"),
     ],
 )

@@ -13,6 +13,7 @@ from statistics import median, quantiles
 from unittest import mock
 
 from treeagent.envs.base import Env, ToolSpec
+from treeagent.envs.calls import arguments_of, type_of
 from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.types import Split, Task, ToolCall
 
@@ -406,11 +407,10 @@ def _answers(task: Task) -> Iterator[str]:
 
 def _filled(tool: ToolSpec, said: str) -> ToolCall | None:
     """A call of ``tool`` that says ``said`` wherever it asks for a text, and 0 wherever for a number."""
-    properties, required = tool.parameters.get("properties"), tool.parameters.get("required")
-    if not isinstance(properties, Mapping) or not isinstance(required, list | tuple) or not required:
-        return None
+    schemas, required = arguments_of(tool)
     empty = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
-    return ToolCall(tool.name, {name: empty.get(properties[name].get("type"), said) for name in required})
+    arguments = {name: empty.get(type_of(schemas.get(name)), said) for name in required}
+    return ToolCall(tool.name, arguments) if arguments else None
 
 
 @contextmanager

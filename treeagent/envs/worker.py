@@ -125,13 +125,13 @@ class WorkerEnv(Env):
         return cast(float | None, self._call("verify"))
 
     def snapshot(self) -> object:
-        return _Place(self._task_id, self._spent, self._call("snapshot"))
+        return self._task_id, self._spent, self._call("snapshot")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         """As ``Env.restore``, in a new process if need be."""
-        assert isinstance(snapshot, _Place)
-        self._task_id, self._spent = snapshot.task_id, snapshot.seconds
-        self._call("restore", snapshot.content, reseed)
+        assert isinstance(snapshot, tuple)
+        self._task_id, self._spent, content = snapshot
+        self._call("restore", content, reseed)
 
     def state_key(self) -> str | None:
         return cast(str | None, self._call("state_key"))
@@ -229,16 +229,6 @@ class _RemoteDemonstrator:
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         return cast(tuple[str, str], self.env._drawn(rng, "act", self.noise))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Place:
-    """A snapshot as the parent keeps it."""
-
-    task_id: str
-    seconds: float
-    """What the episode took up to here."""
-    content: bytes
 
 
 class _Process:
@@ -362,11 +352,7 @@ class _Host:
         return self.env.variations(task, rng), rng.getstate()
 
     def snapshot(self) -> bytes:
-        snapshot = self.env.snapshot()
-        try:
-            return pickle.dumps(snapshot)
-        except Exception as error:  # whatever a stranger's object raises
-            raise EnvBroken(f"a snapshot cannot be pickled ({error}): set snapshot_portable = False") from None
+        return _pickled(self.env.snapshot())
 
     def restore(self, content: bytes, reseed: int | None) -> None:
         self.env.restore(pickle.loads(content), reseed=reseed)
@@ -386,21 +372,23 @@ class _Host:
 def _answer(host: _Host, method: str, arguments: Sequence[object]) -> bytes:
     """(value, error) pickled: an error is (the exception pickled if it can be, its words, its traceback)."""
     try:
-        value = getattr(host if hasattr(host, method) else host.env, method)(*arguments)
+        return _pickled((getattr(host if hasattr(host, method) else host.env, method)(*arguments), None))
     except Exception as error:  # the boundary: raised again in the parent
-        return _failure(error, traceback.format_exc())
+        try:
+            pickled = pickle.dumps(error)
+        except Exception:  # whatever a stranger's exception raises
+            pickled = b""
+        return pickle.dumps((None, (pickled, f"{type(error).__name__}: {error}", traceback.format_exc())))
+
+
+def _pickled(value: object) -> bytes:
     try:
-        return pickle.dumps((value, None))
+        return pickle.dumps(value)
     except Exception as error:  # whatever a stranger's object raises
-        return _failure(EnvBroken(f"the answer {value!r:.200} cannot be pickled: {error}"), "")
-
-
-def _failure(error: Exception, trace: str) -> bytes:
-    try:
-        pickled = pickle.dumps(error)
-    except Exception:  # whatever a stranger's exception raises
-        pickled = b""
-    return pickle.dumps((None, (pickled, f"{type(error).__name__}: {error}", trace)))
+        raise EnvBroken(
+            f"{value!r:.200} cannot be pickled ({error}): return plain values, and for snapshots set "
+            "snapshot_portable = False"
+        ) from None
 
 
 def _opened(answer: bytes) -> Any:

@@ -180,7 +180,7 @@ def from_gymnasium(
         UserError: the extra is not installed, or no environment is registered by that id.
     """
     gym = required("gymnasium")
-    game = env
+    game: Game = env
     if isinstance(env, str):
         try:
             game = gym.make(env, disable_env_checker=True)
