@@ -238,7 +238,7 @@ def test_the_shop_passes() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (Forgetful, "from a restored snapshot differ"),
+        (Forgetful, "branches from a snapshot"),
         (Handed, "set snapshot_portable = False"),
         (Drifting, "different first observations"),
         (DriftingLater, "differ when replayed from reset"),

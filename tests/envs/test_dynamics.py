@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 
-from treeagent.envs import EnvDynamics
+from treeagent.envs import EnvDynamics, Forkable
 from treeagent.envs.base import Env, EnvBroken, SnapshotKind
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.search.config import SearchConfig
@@ -151,7 +151,8 @@ def test_a_state_without_a_key_stays_without() -> None:
 
 def test_a_small_budget_of_snapshots_costs_steps_and_nothing_else() -> None:
     task = SHOP.tasks("train", 1)[0]
-    plenty, none = EnvDynamics(SHOP, max_steps=9), EnvDynamics(SHOP, max_steps=9, snapshot_bytes=0)
+    plenty, none = EnvDynamics(SHOP, max_steps=9), EnvDynamics(SHOP, max_steps=9)
+    none.forkable = Forkable(SHOP, snapshot_bytes=0)
     seen: list[list[Transition]] = []
     for dynamics in (plenty, none):
         first = step(dynamics, reset(dynamics, task), act("search[lamp]"))

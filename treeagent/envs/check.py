@@ -94,7 +94,6 @@ def check_env(
         "bad calls": check.bad_calls,
         "empty episodes": check.empty_episodes,
         "forks": check.forks,
-        "snapshots of several tasks": check.several_tasks,
         "shared state": check.instances,
         "rewards": check.rewards,
     }
@@ -193,14 +192,18 @@ class _Check:
     """Branches compared with the same actions replayed from reset."""
     equal: int = 0
 
+    def expect(self, kept: bool, violation: str) -> None:
+        if not kept:
+            self.violations.append(violation)
+
     def first_observation(self) -> None:
         first = self.reset()
         self.wander(self.depth)
-        if first != self.reset() and self.env.snapshot_kind != "none":
-            self.violations.append("two resets with one seed give different first observations")
+        same = first == self.reset() or self.env.snapshot_kind == "none"
+        self.expect(same, "two resets with one seed give different first observations")
         for answer in _answers(self.task):
-            if re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", f"{self.task.prompt}\n{first}"):
-                self.violations.append(f"the answer {answer!r} stands in the prompt or the first observation")
+            shown = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", f"{self.task.prompt}\n{first}")
+            self.expect(not shown, f"the answer {answer!r} stands in the prompt or the first observation")
 
     def bad_calls(self) -> None:
         calls: list[Call] = [BAD_TOOL]
@@ -213,16 +216,14 @@ class _Check:
                 *_, info = checked_step(self.env.step(call))
             except Exception as error:  # whatever a stranger's environment raises is the finding
                 self.violations.append(f"the bad call {call!r} raises {error!r}: answer with an observation instead")
-                continue
-            if not info.get("tool_error"):
-                self.violations.append(f'the bad call {call!r} sets no info["tool_error"]')
+            else:
+                self.expect(bool(info.get("tool_error")), f'the bad call {call!r} sets no info["tool_error"]')
 
     def empty_episodes(self) -> None:
         """Episodes without an action, of a single call that ends them, and of answers that say nothing or repeat what
         was asked, and that again and again."""
         first = self.reset()
-        if self.solved():
-            self.violations.append("the verifier calls an episode without any action a success")
+        self.expect(not self.solved(), "the verifier calls an episode without any action a success")
         tools = self.env.tools()
         for tool in tools:
             if not tool.parameters.get("required"):
@@ -261,24 +262,23 @@ class _Check:
         verdict = checked_verdict(self.env.verify())
         if calls and results[-1][2]:
             again = checked_step(self.env.step(calls[-1]))[1]
-            if again > 0:
-                self.violations.append(f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
+            self.expect(again <= 0, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
         with _later() as pass_time:
             self.reset()
             later: list[_Outcome] = []
             for call in calls:
                 pass_time(_PAUSE_SECONDS / len(calls))
                 later += self.play((call,))
-            same = [each[0] for each in later] == [each[0] for each in results]
-            if same and (later != results or checked_verdict(self.env.verify()) != verdict):
-                self.violations.append(
-                    "the same episode played later is rewarded otherwise: keep clocks out of rewards"
-                )
+            told_apart = [each[0] for each in later] != [each[0] for each in results]
+            same = told_apart or (later == results and checked_verdict(self.env.verify()) == verdict)
+            self.expect(same, "the same episode played later is rewarded otherwise: keep clocks out of rewards")
 
     def forks(self) -> None:
         if self.env.snapshot_kind == "none":
             self.skipped.append("forks: the environment declares snapshot_kind 'none'")
             return
+        # A search of several tasks resets all of them before it goes back to the first.
+        another = next((each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id), None)
         diverged = restored_wrong = carried_wrong = luck_kept = reseeded = 0
         for _ in range(self.branches):
             self.reset()
@@ -294,6 +294,7 @@ class _Check:
             if place is not None:
                 self.env.restore(place)
                 self.wander(self.depth)
+                self.reset(another)
                 equal = self.replay(place, tail) == tail_results
                 restored_wrong += not equal
                 if self.env.stochastic:
@@ -311,40 +312,19 @@ class _Check:
             replayed = self.play((*before, *tail)) == [*results, *tail_results]
             diverged += not replayed
             self.equal += equal and replayed
-        found = {
-            "branches from a restored snapshot differ from the first time": restored_wrong,
-            "branches differ where a pickled snapshot is restored on another instance: set snapshot_portable = False": (
-                carried_wrong
-            ),
-            "episodes differ when replayed from reset with one seed": diverged,
-        }
-        self.violations += [f"{count} of {self.compared} {what}" for what, count in found.items() if count]
-        if luck_kept == reseeded > 0:
-            self.violations.append(
-                "restore with another reseed never leads elsewhere: replace the copied random state, or say that the "
-                "environment is not stochastic"
-            )
+        for count, what in (
+            (restored_wrong, "branches from a snapshot, restored after a reset to another task, differ"),
+            (carried_wrong, "pickled snapshots fail on another instance: set snapshot_portable = False"),
+            (diverged, "episodes differ when replayed from reset with one seed"),
+        ):
+            self.expect(not count, f"{count} of {self.compared} {what}")
+        self.expect(
+            luck_kept < reseeded or not reseeded,
+            "restore with another reseed never leads elsewhere: replace the copied random state, or say that the "
+            "environment is not stochastic",
+        )
         if not self.compared:
             self.skipped.append("forks: no actions to try; pass actions, or offer legal_actions or a demonstrator")
-
-    def several_tasks(self) -> None:
-        """A search of several tasks resets all of them before it goes back to the first."""
-        if self.env.snapshot_kind != "exact":
-            return
-        others = [each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id]
-        self.reset()
-        place = self.env.snapshot()
-        calls, results = self.wander(self.depth)
-        self.reset(others[0] if others else self.task)
-        try:
-            found = "leads elsewhere" if self.replay(place, calls) != results else ""
-        except Exception as error:  # whatever a stranger's environment raises is the finding
-            found = f"raises {error!r}"
-        if found:
-            self.violations.append(
-                f"a snapshot that is restored after a reset to another task {found}: keep snapshots over a reset, or "
-                "set snapshot_kind = 'replay'"
-            )
 
     def instances(self) -> None:
         if self.other is None or self.env.snapshot_kind == "none":

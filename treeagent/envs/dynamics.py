@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from treeagent.envs.base import Env, EnvBroken
-from treeagent.envs.forks import SNAPSHOT_BYTES, Forkable, Mark, checked_verdict
+from treeagent.envs.forks import Forkable, Mark, checked_verdict
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed
 
 
@@ -24,21 +24,12 @@ class EnvDynamics:
         max_steps: actions per episode, malformed ones included.
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
         seed: of a stochastic environment's luck.
-        snapshot_bytes: budget of the snapshots kept to go back to, see ``Forkable``.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        *,
-        max_steps: int,
-        reveal_reward: bool = True,
-        seed: int = 0,
-        snapshot_bytes: int = SNAPSHOT_BYTES,
-    ) -> None:
+    def __init__(self, env: Env, *, max_steps: int, reveal_reward: bool = True, seed: int = 0) -> None:
         # A plan must not know the luck of its execution, which reveals what planning withholds.
         luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
-        self.forkable = Forkable(env, seed=luck, snapshot_bytes=snapshot_bytes)
+        self.forkable = Forkable(env, seed=luck)
         """Counts what going back has cost so far."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward

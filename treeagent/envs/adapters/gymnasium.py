@@ -80,7 +80,6 @@ class GymnasiumEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         game = self._make(task)
         observation, _ = game.reset(seed=task.seed)

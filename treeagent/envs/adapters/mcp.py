@@ -73,7 +73,6 @@ class McpEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         if self._changed:
             self.close()

@@ -85,7 +85,6 @@ class OpenEnvEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         self._last = self._asked("reset", seed=task.seed)
         return self._render(self._last.observation), {}
