@@ -136,7 +136,7 @@ def test_a_server_that_is_slow_to_end_is_waited_for() -> None:
 
 
 def test_what_does_not_start_or_is_not_there_is_refused() -> None:
-    with pytest.raises(UserError, match="command is empty"):
+    with pytest.raises(UserError, match="does not start"):
         from_mcp([], tasks=TASKS)
     with pytest.raises(UserError, match=r"\['no-such-server'\] does not start \(.*no-such-server"):
         from_mcp(["no-such-server"], tasks=TASKS)

@@ -51,7 +51,6 @@ class Mark:
     actions: tuple[str | ToolCall, ...] = ()
     hashes: tuple[str, ...] = ()
     """Hash of the reset's observation, then one per action."""
-    terminated: bool = False
     luck: int = field(default=0, compare=False, repr=False)
     """From which a stochastic environment's seeds derive here: the seeds and actions that led here."""
     parent: "Mark | None" = field(default=None, compare=False, repr=False)
@@ -176,9 +175,7 @@ class Forkable:
         parent = None
         if self._replayable:
             parent = here if self._snapshots.get(here) is not None else here.parent
-        self._here = Mark(
-            here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), result[2], self._luck, parent
-        )
+        self._here = Mark(here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), self._luck, parent)
         return result
 
     def _call(self, action: str | ToolCall) -> str | ToolCall:

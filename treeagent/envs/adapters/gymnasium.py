@@ -40,35 +40,44 @@ class GymnasiumEnv(Env):
     it was made of does, which is tried when this is built, ``snapshot_kind`` is ``replay``.
 
     Args:
-        make: the game of a task; it is reset with the task's seed.
-        name: what task ids begin with.
+        game: a Gymnasium environment, the id of a registered one, or a function from a task to one; it is reset with
+            the task's seed.
         prompt: the instruction of every task.
         render: (game, observation) → what the agent reads.
         actions: action values by name.
+        name: what task ids begin with; needed where ``game`` is a function, else the game's own.
         success: (game, reward of the last step) → whether an episode that has terminated is a success.
         key: game → a text that is equal where futures are equal; None if this is unknown.
         stochastic: the game draws luck as it is played, from its ``np_random``.
 
     Raises:
-        UserError: no action is given.
+        UserError: the extra is not installed, no environment is registered by that id, or no action is given.
     """
 
     def __init__(
         self,
-        make: Callable[[Task], Game],
+        game: Game,
         *,
-        name: str,
         prompt: str,
         render: Callable[[Game, Any], str],
         actions: Mapping[str, object],
+        name: str = "",
         success: Callable[[Game, float], bool] = lambda game, reward: reward > 0,
         key: Callable[[Game], str] | None = None,
         stochastic: bool = False,
     ) -> None:
         if not actions:
             raise UserError("actions is empty: name at least one action of the game")
-        self._make, self._render, self._success, self._key = make, render, success, key
-        self._name, self._prompt, self._actions, self.stochastic = name, prompt, dict(actions), stochastic
+        gym = required("gymnasium")
+        if isinstance(game, str):
+            try:
+                game = gym.make(game, disable_env_checker=True)
+            except gym.error.Error as error:
+                raise UserError(f"Gymnasium cannot make {game!r} ({error}): give the id of a registered one") from error
+        self._make: Callable[[Task], Game] = game if callable(game) else lambda _: game
+        self._name = name or (game.spec.id if game.spec is not None else type(game.unwrapped).__name__)
+        self._render, self._success, self._key = render, success, key
+        self._prompt, self._actions, self.stochastic = prompt, dict(actions), stochastic
         self._at: _Place | None = None
         self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
 
@@ -164,36 +173,8 @@ class GymnasiumEnv(Env):
         return True
 
 
-def from_gymnasium(
-    env: str | Game,
-    *,
-    prompt: str,
-    render: Callable[[Game, Any], str],
-    actions: Mapping[str, object],
-    success: Callable[[Game, float], bool] = lambda game, reward: reward > 0,
-    stochastic: bool = False,
-) -> GymnasiumEnv:
-    """A Gymnasium environment, or the one registered by an id, as ours; the arguments are ``GymnasiumEnv``'s.
-
-    Raises:
-        UserError: the extra is not installed, or no environment is registered by that id.
-    """
-    gym = required("gymnasium")
-    game: Game = env
-    if isinstance(env, str):
-        try:
-            game = gym.make(env, disable_env_checker=True)
-        except gym.error.Error as error:
-            raise UserError(f"Gymnasium cannot make {env!r} ({error}): give the id of a registered one") from error
-    return GymnasiumEnv(
-        lambda _: game,
-        name=game.spec.id if game.spec is not None else type(game.unwrapped).__name__,
-        prompt=prompt,
-        render=render,
-        actions=actions,
-        success=success,
-        stochastic=stochastic,
-    )
+from_gymnasium = GymnasiumEnv
+"""A Gymnasium environment as ours, by the name that the adapters have in common."""
 
 
 def _name(action: str | ToolCall) -> str:

@@ -51,8 +51,6 @@ class McpEnv(Env):
         characters: int = 4000,
     ) -> None:
         required("mcp")
-        if not command:
-            raise UserError("command is empty: give the program that starts the server, and its arguments")
         self._command, self._tasks, self._seconds, self._characters = list(command), tasks, seconds, characters
         self._judge = verify
         self._server: _Server | None = None
@@ -156,8 +154,8 @@ class _Server:
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
 
-        parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
         try:
+            parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
             with contextlib.ExitStack() as stack:
                 self._portal = stack.enter_context(start_blocking_portal())
                 transport = stdio_client(parameters, errlog=stack.enter_context(open(os.devnull, "w")))
@@ -173,7 +171,8 @@ class _Server:
 
     def close(self) -> None:
         """End the session, which ends the server."""
-        self._running.close()
+        with contextlib.suppress(Exception):  # whatever a server that has failed raises once more
+            self._running.close()
 
 
 def _spec(offered: Any) -> ToolSpec:

@@ -19,16 +19,13 @@ Observed = Mapping[str, Any]
 
 def call_as_action(call: str | ToolCall) -> Mapping[str, Any]:
     """A call as servers of ``to_openenv`` take it."""
-    if isinstance(call, str):
-        return {"call": call}
-    return {"tool": call.name, "arguments": dict(call.arguments)}
+    return {"call": call} if isinstance(call, str) else {"tool": call.name, "arguments": dict(call.arguments)}
 
 
 def observed_text(observation: Observed) -> str:
     """The ``text`` of an observation, or all of it in JSON, but for what is not for the agent."""
-    text = observation.get("text")
-    if isinstance(text, str):
-        return text
+    if isinstance(observation.get("text"), str):
+        return str(observation["text"])
     apart = ("done", "reward", "metadata")
     return json.dumps({key: each for key, each in observation.items() if key not in apart}, sort_keys=True)
 
@@ -212,9 +209,6 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
     Args:
         make: an environment; every session has its own.
         sessions: most at once.
-
-    Raises:
-        UserError: the extra is not installed.
     """
     required("openenv")
     from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
@@ -247,20 +241,13 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
             self.snapshots: dict[int, object] = {}
             self.numbers = count()
 
-        def reset(
-            self,
-            seed: int | None = None,
-            episode_id: str | None = None,
-            split: Split | None = None,
-            index: int = 0,
-            **_: Any,
-        ) -> Any:
+        def reset(self, seed: int | None = None, split: Split | None = None, index: int = 0, **_: Any) -> Any:
             options = {"task": self.env.tasks(split, 1, index)[0]} if split is not None else None
             observation, _ = self.env.reset(seed=seed, options=options)
             self.steps = 0
             return EnvObservation(text=observation, state_key=self.env.state_key())
 
-        def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        def step(self, action: Any, **_: Any) -> Any:
             if action.verb == "snapshot":
                 for number in action.released:
                     self.snapshots.pop(number, None)
@@ -270,10 +257,7 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
             if action.verb == "restore":
                 if action.snapshot not in self.snapshots:
                     return EnvObservation(tool_error=f"snapshot {action.snapshot} is unknown: it is of another session")
-                try:
-                    self.env.restore(self.snapshots[action.snapshot], reseed=action.reseed)
-                except SnapshotLost as lost:
-                    return EnvObservation(tool_error=str(lost))
+                self.env.restore(self.snapshots[action.snapshot], reseed=action.reseed)
                 return EnvObservation(state_key=self.env.state_key())
             call = ToolCall(action.tool, action.arguments) if action.tool is not None else action.call
             text, reward, terminated, truncated, info = self.env.step(as_call(call, self.env.tools()))
