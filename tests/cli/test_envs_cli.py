@@ -253,8 +253,8 @@ def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
         (Telling, "the answer 'forty-two' stands in"),
         (Moody, "two instances answer the same episode differently"),
         (Fated, "restore with another reseed never leads elsewhere"),
-        (Forgetful, "restored after a reset to another task raises IndexError"),
-        (Absent, "restored after a reset to another task leads elsewhere"),
+        (Forgetful, "forks broke off with IndexError"),
+        (Absent, "restored after a reset to another task, differ"),
     ],
 )
 def test_each_broken_rule_is_named(make: Callable[[], Env], sentence: str) -> None:
