@@ -126,7 +126,6 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value(override: str, key:
         ("world.teacher.url=x", "world.teacher is incomplete: set world.teacher.model"),
         ("environment.returns=[1]", "environment.returns is incomplete: set environment.returns.1"),
         ("policy.context_tokens=100", "policy: context_tokens is set, but context is 'refuse'"),
-        ("update.pairs.critic_weight=0.5", "the config: update.pairs.critic_weight is set"),
         ("evaluate.modes=[]", "evaluate: modes is empty"),
         ('evaluate.modes=["mcts", "mcts"]', "evaluate: modes ['mcts', 'mcts'] names one twice"),
         ("update.methods=[]", "update: methods is empty"),

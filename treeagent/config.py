@@ -544,8 +544,6 @@ class RunConfig:
                 "update.pairs.rule 'trajectory' needs one prompt before all actions of a path, which policy.context "
                 "'drop' may cut: compare siblings"
             )
-        if self.update.pairs.critic_weight and not self.search.critic_weight:
-            raise ValueError("update.pairs.critic_weight is set, but no critic is asked: set search.critic_weight too")
         if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:
             raise ValueError(
                 f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "

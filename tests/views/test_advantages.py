@@ -16,10 +16,8 @@ from treeagent.views.advantages import (
     AdvantageConfig,
     AdvantageRow,
     GAEConfig,
-    GiGPOConfig,
     GRPOConfig,
     QConfig,
-    TreeGRPOConfig,
     advantage_rows,
     advantages,
 )
@@ -34,8 +32,7 @@ trees = randoms.map(random_tree)
 
 
 def of(kind: Kind, scale: Scale = "std") -> AdvantageConfig:
-    grpo, tree_grpo, gigpo = GRPOConfig(scale=scale), TreeGRPOConfig(scale=scale), GiGPOConfig(scale=scale)
-    return AdvantageConfig(kind=kind, grpo=grpo, tree_grpo=tree_grpo, gigpo=gigpo)
+    return AdvantageConfig(kind=kind, grpo=GRPOConfig(scale=scale))
 
 
 def by_name(trees: Tree | Sequence[Tree], config: AdvantageConfig) -> dict[str, float]:
@@ -115,9 +112,6 @@ def test_gigpo_by_hand() -> None:
     tree, z = hand_tree(), sqrt(1.5)
     apart = {"A": z, "A1": z + sqrt(0.5), "A2": -sqrt(0.5), "C": -2 * z}
     assert by_name(tree, of("gigpo")) == pytest.approx(apart)
-    assert by_name(tree, AdvantageConfig(kind="gigpo", gigpo=GiGPOConfig(step_weight=0.0))) == pytest.approx(
-        by_name(tree, of("grpo"))
-    )
     for each in tree.root.edges[:2]:
         assert each.child is not None
         each.child.state = replace(each.child.state, key="here")
@@ -126,17 +120,18 @@ def test_gigpo_by_hand() -> None:
 
 
 def test_gigpo_compares_returns_from_the_anchor_state_on() -> None:
-    """γ = 1/2: episodes a b of 1/2 and c d of 1/4, but from the state that both pass, 1 and 0."""
+    """γ = 1/2: episodes a b of 1/2 and c d of 1, but from the state that both pass, 1 and 0. The better of two returns
+    gets 1/√2, the worse one -1/√2."""
     b, d = edge("b", (3,), 1, 1.0, node((4,), end="terminated"), 1.0), edge("d", (7,), 1, 0.0, node((8,)), 0.0)
     tree = Tree(
-        TASK, 0, node((1,), edge("a", (2,), 1, 0.5, node((9,), b)), edge("c", (6,), 1, 0.25, node((9,), d), 0.25))
+        TASK, 0, node((1,), edge("a", (2,), 1, 0.5, node((9,), b)), edge("c", (6,), 1, 1.0, node((9,), d), 1.0))
     )
     tree.discount = 0.5
     for each in tree.root.edges:
         assert each.child is not None
         each.child.state = replace(each.child.state, key="here")
-    scored = by_name(tree, AdvantageConfig(kind="gigpo", gigpo=GiGPOConfig(scale="none", step_weight=2.0)))
-    assert scored == pytest.approx({"a": 0.375, "b": 1.125, "c": -0.375, "d": -1.125})
+    scored, z = by_name(tree, of("gigpo")), sqrt(0.5)
+    assert scored == pytest.approx({"a": -2 * z, "c": 2 * z})
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,8 @@ from treeagent.types import Task
 from treeagent.views.advantages import (
     AdvantageConfig,
     GAEConfig,
-    GiGPOConfig,
     GRPOConfig,
     QConfig,
-    TreeGRPOConfig,
     advantages,
 )
 from treeagent.views.pairs import PairConfig, preference_pairs
@@ -62,8 +60,6 @@ def test_where_visits_count_trajectories_the_preferred_sibling_has_the_higher_ad
     config = AdvantageConfig(
         kind=kind,
         grpo=GRPOConfig(scale=scale),
-        tree_grpo=TreeGRPOConfig(scale=scale),
-        gigpo=GiGPOConfig(scale=scale),
         gae=GAEConfig(lambda_=1.0),
     )
     scored = by_tokens(group, advantages(group, config))

@@ -40,7 +40,7 @@ class View:
 
 def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
     starts = _starts(tree)
-    for pair in preference_pairs(tree, config.update.pairs):
+    for pair in preference_pairs(tree, config.update.pairs, config.search.critic_weight):
         prompt = _said(starts, pair.context_ids)
         if prompt[-1].partial:  # both sides continue one turn: show it from its beginning
             prompt = prompt[:-1]

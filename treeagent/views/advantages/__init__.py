@@ -10,12 +10,12 @@ from treeagent.search.node import Tree
 from treeagent.types import UserError
 from treeagent.views.advantages.common import TINY, trajectories
 from treeagent.views.advantages.gae import GAEConfig, gae_advantages
-from treeagent.views.advantages.gigpo import GiGPOConfig, gigpo_advantages
+from treeagent.views.advantages.gigpo import gigpo_advantages
 from treeagent.views.advantages.grpo import GRPOConfig, grpo_advantages
 from treeagent.views.advantages.q import QConfig, q_advantages
 from treeagent.views.advantages.rloo import rloo_advantages
 from treeagent.views.advantages.rows import AdvantageRow, advantage_rows
-from treeagent.views.advantages.tree_grpo import TreeGRPOConfig, tree_grpo_advantages
+from treeagent.views.advantages.tree_grpo import tree_grpo_advantages
 from treeagent.views.advantages.treerl import treerl_advantages
 
 __all__ = [
@@ -23,9 +23,7 @@ __all__ = [
     "AdvantageRow",
     "GAEConfig",
     "GRPOConfig",
-    "GiGPOConfig",
     "QConfig",
-    "TreeGRPOConfig",
     "advantage_rows",
     "advantages",
 ]
@@ -45,10 +43,6 @@ class AdvantageConfig:
     other trajectory (void-turn filtering, Xue et al. 2025), which still count in the baselines of the others."""
     q: QConfig = Field(default_factory=QConfig)
     """Options of the kind "q"."""
-    tree_grpo: TreeGRPOConfig = Field(default_factory=TreeGRPOConfig)
-    """Options of the kind "tree_grpo"."""
-    gigpo: GiGPOConfig = Field(default_factory=GiGPOConfig)
-    """Options of the kind "gigpo"."""
     grpo: GRPOConfig = Field(default_factory=GRPOConfig)
     """Options of the kind "grpo"."""
     gae: GAEConfig = Field(default_factory=GAEConfig)
@@ -91,11 +85,11 @@ def _score(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:
             each = (q_advantages(tree, config.q, config.min_visits) for tree in trees)
             return {edge: advantage for scored in each for edge, advantage in scored.items()}
         case "tree_grpo":
-            return tree_grpo_advantages(trees, config.tree_grpo)
+            return tree_grpo_advantages(trees)
         case "treerl":
             return treerl_advantages(trees)
         case "gigpo":
-            return gigpo_advantages(trees, config.gigpo)
+            return gigpo_advantages(trees)
         case "grpo":
             return grpo_advantages(trees, config.grpo)
         case "rloo":
