@@ -31,8 +31,8 @@ from treeagent.learners.config import (
     OptimiserConfig,
     Positive,
     Precision,
-    Schedule,
     Seed,
+    TrainingConfig,
 )
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
@@ -167,26 +167,6 @@ class PolicyConfig(ModelConfig):
                 f"({self.max_new_tokens}): lower that or policy.context_tokens ({self.context_tokens or 'unset'})"
             )
         return self.context_tokens or room
-
-
-@dataclass(frozen=True, config=_STRICT)
-class TrainingConfig:
-    """What all trainings of a run share; a stage's own table holds what differs."""
-
-    schedule: Schedule = "linear"
-    """Course of the learning rate after the warm-up steps, in every training."""
-    epochs: Positive = 1.0
-    """Passes over the training rows in every training whose own ``max_steps`` is unset."""
-    accumulation: Count = 1
-    """Forward passes of one optimiser step; raise it where a smaller batch_size must fit the memory."""
-    precision: Precision = "float32"
-    """Arithmetic of the forward pass in training; "bfloat16" means mixed precision."""
-    gradient_checkpointing: bool = False
-    """Recomputes activations in the backward pass, which saves memory and takes about 20 % more time."""
-    log_every: Count = 10
-    """Optimiser steps between two rows of a training's metrics."""
-    save_every: Count = 100
-    """Optimiser steps between two checkpoints from which an interrupted training resumes."""
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -53,7 +53,7 @@ def run_dpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedToken
 
 
 def run_grpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
-    config = GRPOConfig(max_steps=7, batch_size=4, save_every=2, iterations=3, learning_rate=1e-2, warmup_steps=3)
+    config = GRPOConfig(max_steps=7, batch_size=4, save_every=2, learning_rate=1e-2, warmup_steps=3)
     return train_grpo(model, tokenizer, advantage_rows(make_model(), 10), config, **hooks)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from treeagent.store import write_atomic
 from treeagent.types import UserError
 
 _SEAL = "progress.json"
@@ -45,9 +45,7 @@ def seal(folder: Path, step: int, run: str, progress: Progress, best: Mapping[st
     checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
     if best:
         save_file(dict(best), checkpoint / _BEST)
-    draft = checkpoint / f"{_SEAL}.draft"
-    draft.write_text(json.dumps({"run": run, "progress": asdict(progress)}))
-    os.replace(draft, checkpoint / _SEAL)
+    write_atomic(checkpoint / _SEAL, json.dumps({"run": run, "progress": asdict(progress)}).encode())
 
 
 def newest(folder: Path, run: str) -> Path | None:

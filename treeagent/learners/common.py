@@ -1,6 +1,5 @@
 """What the learners on TRL share: lending the model to a trainer, crash-safe checkpoints, running it to its end."""
 
-import copy
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.sharding import allow_cpu, gathered, sharing, trains_on_cpu
-from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch
+from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
 
 Model = PreTrainedModel | PeftModel
 
@@ -41,7 +40,6 @@ def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, fold
         "lr_scheduler_type": schedule,
         "warmup_steps": config.warmup_steps,
         "weight_decay": config.weight_decay,
-        "max_grad_norm": config.max_grad_norm,
         "bf16": config.precision == "bfloat16",
         "gradient_checkpointing": config.gradient_checkpointing or None,  # TRL turns it on; False is deprecated
         "logging_steps": config.log_every,
@@ -63,12 +61,8 @@ def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, fold
 @contextmanager
 def output_folder(hooks: Hooks) -> Iterator[Path]:
     """The caller's folder, or one that is gone afterwards: a Trainer insists on having one."""
-    folder = hooks.get("checkpoint_dir")
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
-        yield Path(name)
+    with tempfile.TemporaryDirectory(prefix="treeagent-") as spare:
+        yield hooks.get("checkpoint_dir") or Path(spare)
 
 
 @contextmanager
@@ -85,7 +79,7 @@ def _labelled_positions_only() -> Iterator[None]:
 
 
 @contextmanager
-def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -> Iterator[ValueHead | None]:
+def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -> Iterator[None]:
     """Lend a model to a trainer, its value head as a submodule (one optimiser, one gradient norm) and its attention as
     configured, and undo afterwards what trainers leave behind: a patched ``forward`` (each round would wrap it once
     more), ``use_cache`` off, dropout set to 0, gradient checkpointing, float32 in place of weights that came shorter.
@@ -101,17 +95,16 @@ def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -
         if isinstance(getattr(module, name, None), float | bool)
     ]
     use_cache, training, dtype = model.config.use_cache, model.training, model.dtype
-    attention, lent_head = model.config._attn_implementation, head
+    attention = model.config._attn_implementation
     if config.attention is not None:
         base_model(model).set_attn_implementation(config.attention)
     if head is not None:
-        # A part of a head that is shared out is nothing to its owner.
-        lent_head = model.value_head = copy.deepcopy(head) if sharing() else head.to(model.device)
+        model.value_head = head.to(model.device)
     if dtype.itemsize < torch.float32.itemsize and not isinstance(model, PeftModel):  # PEFT keeps adapters so itself
         nn.Module.to(model, torch.float32)
     try:
         with _labelled_positions_only(), no_old_names():
-            yield lent_head
+            yield
     finally:
         if head is not None:
             del model.value_head
@@ -167,32 +160,14 @@ class Learner(Trainer):
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
         return loss
 
-    @contextmanager
-    def _without_head(self) -> Iterator[None]:
-        """The stock model: checkpoints of the policy know nothing of the head."""
-        if self.head is None:
-            yield
-            return
-        del self.model.value_head
-        try:
-            yield
-        finally:
-            self.model.value_head = self.head
-
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if state_dict is not None:
-            state_dict = {name: weight for name, weight in state_dict.items() if not name.startswith("value_head.")}
-        with self._without_head(), no_progress_bars():
+        with no_progress_bars():
             super()._save(output_dir, state_dict)
-        if self.head is not None and output_dir is not None:
+        if self.head is not None and output_dir is not None:  # a checkpoint of an adapter holds nothing else
             self.head.save(Path(output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if sharing():  # the head is a part of what is shared out
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
-        with self._without_head():
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
         if self.head is not None:
             saved = ValueHead.load(Path(resume_from_checkpoint), self.head.hidden_size)
             self.head.load_state_dict(saved.state_dict())
@@ -244,9 +219,9 @@ def fit(
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except TrainingDiverged:
-            watch.restore_good()
+            restore_weights(model, watch.best or watch.finite)
             raise
-    watch.restore_best()
+    restore_weights(model, watch.best)
     done = watch.progress
     seconds = time.perf_counter() - start
     return TrainResult(done.step, done.metrics, done.best_validation, done.best_step, seconds)

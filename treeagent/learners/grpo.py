@@ -19,8 +19,11 @@ from treeagent.learners.common import Learner, Model, fit, lent, output_folder, 
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.types import NothingToLearn, UserError
+from treeagent.types import NothingToLearn
 from treeagent.views.advantages import AdvantageRow
+
+_PACK_TOKENS = 2048
+"""Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
 
 
 def train_grpo(
@@ -35,15 +38,14 @@ def train_grpo(
     """Train a policy by the clipped policy gradient (PPO, Schulman et al. 2017; GRPO, Shao et al. 2024, equation 3);
     changes ``model`` in place.
 
-    The loss of a token with advantage A is -min(ρ A, clip(ρ, 1 - ε, 1 + ε_high) A), where ρ = π / μ. μ is the behaviour
+    The loss of a token with advantage A is -min(ρ A, clip(ρ, 0.8, 1 + ε_high) A), where ρ = π / μ. μ is the behaviour
     policy, by the log-probabilities stored when the token was sampled; it is also the reference of the KL term. How
     tokens are averaged depends on ``config.loss_type``. Tokens outside the mask get exactly no gradient, and rows
     without any masked token are left out.
 
     Metrics, means over the steps since the last row: ``loss`` (advantage units); ``entropy`` (nats a token); ``kl``
     (nats a token, if ``config.beta`` is set); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of tokens that are
-    clipped); ``policy_loss`` (``loss`` before the entropy bonus, if that is set); ``anchor`` (nats a token, if
-    ``config.anchor`` is set); ``grad_norm`` (before clipping).
+    clipped); ``anchor`` (nats a token, if ``config.anchor`` is set); ``grad_norm`` (before clipping).
 
     Args:
         model: the policy to train.
@@ -55,7 +57,7 @@ def train_grpo(
 
     Raises:
         NothingToLearn: no row trains a token.
-        UserError: a row starts without a prompt, or the model cannot train packed rows as ``config`` asks.
+        UserError: the model cannot train packed rows as ``config`` asks.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     given = len(rows)
@@ -65,9 +67,6 @@ def train_grpo(
             f"none of {given} advantage rows trains a token: collect more trees, or lower "
             "update.advantages.min_visits, since siblings that were all visited too little carry no advantage"
         )
-    for row in rows:
-        if not row.prompt_ids:
-            raise UserError(f"a row of task {row.task_id} has no prompt: its first token has no probability to train")
     if config.packed:
         refuse_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)
@@ -78,8 +77,6 @@ def train_grpo(
             args=GRPOArguments(
                 **training_arguments(config, model, hooks, folder),
                 loss_type=config.loss_type,
-                importance_sampling_level=config.importance_sampling,
-                epsilon=config.epsilon,
                 epsilon_high=config.clip_high,
                 use_bias_correction_kl=True,
                 temperature=temperature,
@@ -92,14 +89,14 @@ def train_grpo(
         )
         trainer.rows = rows
         trainer.anchor = config.anchor
-        trainer.pack_tokens = config.pack_tokens if config.packed else None
+        trainer.packed = config.packed
         trainer.beta = config.beta  # given to the constructor, TRL would load a reference model
         # TRL draws `accumulation` batches at once, and draws them anew for every forward pass.
         batches = Batches(
             [len(row.prompt_ids) + len(row.completion_ids) for row in rows],
             config.batch_size * config.accumulation,
             config.seed,
-            repeats=config.iterations * config.accumulation,
+            repeats=config.accumulation,
             groups=[row.task_id for row in rows] if config.packed else (),
         )
         return fit(trainer, config, rows, batches, hooks)
@@ -142,14 +139,13 @@ def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
 class _GRPOTrainer(Learner, GRPOTrainer):
     rows: Sequence[AdvantageRow]
     anchor: float
-    pack_tokens: int | None
-    """``None`` packs nothing."""
+    packed: bool
     _buffered_inputs: Any  # TRL's, which it declares as None alone
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Tensor]:
         """TRL's buffer, less its shuffling, which would part rows that share a prefix."""
         parts = self.args.steps_per_generation
-        if self._buffered_inputs is None or self._step % (parts * self.num_iterations) == 0:
+        if self._buffered_inputs is None or self._step % parts == 0:
             whole = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = split_tensor_dict({**whole}, parts)
         inputs: dict[str, Tensor] = self._buffered_inputs[self._step % parts]
@@ -193,26 +189,24 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep - 1, 0))  # of all but first tokens
         router = {"output_router_logits": True} if compute_aux_loss else {}
         with self.accelerator.autocast():
-            if self.pack_tokens is None:
+            if not self.packed:
                 labels = functional.pad(input_ids[:, 1:].where(trained, -100), (1, 0), value=-100)
                 outputs = model(
                     input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **router
                 )
                 logps, entropies = outputs.log_probs, outputs.entropy
             else:
-                outputs = self._packed_forward(model, input_ids, attention_mask, trained, self.pack_tokens)
+                outputs = self._packed_forward(model, input_ids, attention_mask, trained)
                 nothing = torch.zeros(trained.shape, device=trained.device)
                 logps, entropies = (nothing.masked_scatter(trained, x[0]) for x in (outputs.log_probs, outputs.entropy))
         self._logps = logps[:, -logits_to_keep:]
         return self._logps, entropies[:, -logits_to_keep:], outputs.aux_loss
 
-    def _packed_forward(
-        self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, trained: Tensor, most_tokens: int
-    ) -> Any:
+    def _packed_forward(self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, trained: Tensor) -> Any:
         """TRL's ``FusedCausalLMOutput`` (1, trained tokens) in the order of ``trained``, (rows, tokens - 1)."""
         lengths = attention_mask.sum(1).tolist()
         rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
-        packed = pack(rows, most_tokens, self.model.config.get_text_config().hidden_size)
+        packed = pack(rows, _PACK_TOKENS, self.model.config.get_text_config().hidden_size)
         places = packed.places[trained[:, : packed.places.shape[1]].cpu()]
         with states_at(self.model, places.to(input_ids.device)):
             return model(

@@ -19,9 +19,6 @@ from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_wei
 from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow
 
-_SUCCESS = 0.999
-"""Rescaled targets from here on count as success in the AUC."""
-
 
 @dataclass(frozen=True, slots=True)
 class ValueResult:
@@ -37,10 +34,6 @@ class ValueResult:
     """Mean cross-entropy of the head kept, in nats."""
     constant_loss: float
     """The same for a predictor that always says the training mean: a head above it has learnt nothing."""
-    brier: float
-    """Mean squared error."""
-    auc: float | None
-    """Chance that a state that led to success is valued above one that did not; ``None`` where one kind is missing."""
     train_positions: int
     held_out_positions: int
     seconds: float
@@ -78,7 +71,7 @@ def fit_value(
     kept, held_out = _split([row for row in rows if row.value_positions], config)
     train = _states(model, head, kept, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
-    optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate)
     shuffler = torch.Generator().manual_seed(config.seed)
     epoch, train_loss = 0, _loss(head, *train)
     best_epoch, best_loss, best = 0, _loss(head, *test), copy_weights(head)
@@ -98,17 +91,13 @@ def fit_value(
             best_epoch, best_loss, best = epoch, loss, copy_weights(head)
     restore_weights(head, best)
     head.zero_grad()
-    with torch.no_grad():
-        predictions = torch.sigmoid(head(test[0]))
-    constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(predictions)
+    constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(test[1])
     return ValueResult(
         epochs=epoch,
         best_epoch=best_epoch,
         train_loss=train_loss,
         held_out_loss=best_loss,
         constant_loss=functional.binary_cross_entropy(constant, test[1]).item(),
-        brier=(predictions - test[1]).square().mean().item(),
-        auc=_auc(predictions, test[1] >= _SUCCESS),
         train_positions=len(train[1]),
         held_out_positions=len(test[1]),
         seconds=time.perf_counter() - start,
@@ -187,13 +176,3 @@ def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size:
 @torch.no_grad()
 def _loss(head: ValueHead, states: Tensor, targets: Tensor) -> float:
     return functional.binary_cross_entropy_with_logits(head(states), targets).item()
-
-
-def _auc(scores: Tensor, success: Tensor) -> float | None:
-    """Area under the ROC curve as the Mann-Whitney statistic, ties counting one half."""
-    wins, losses = int(success.sum()), int((~success).sum())
-    if not wins or not losses:
-        return None
-    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum(0) - (counts - 1) / 2)[place].double()
-    return float((ranks[success].sum() - wins * (wins + 1) / 2) / (wins * losses))
