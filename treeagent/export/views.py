@@ -1,7 +1,7 @@
 """Each view of a tree as rows of plain values, in TRL's dataset formats where TRL has one."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow
@@ -30,10 +30,6 @@ class View:
     rows: Callable[[Tree, RunConfig], Iterator[Row]]
     section: str = ""
     """The section of ``update`` that the rows depend on, if any."""
-    loosen: tuple[str, ...] = ()
-    """Settings of that section which leave rows out."""
-    asked: bool = False
-    """Whether it is exported only when it is named."""
     texts: bool = False
     """Whether the rows hold texts only, so that trees without token ids have them too."""
 
@@ -67,15 +63,7 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for row in advantage_rows(tree, advantages([tree], config.update.advantages)):
-        yield {
-            "task_id": row.task_id,
-            "prompt_ids": row.prompt_ids,
-            "completion_ids": row.completion_ids,
-            "mask": row.mask,
-            "advantages": row.advantages,
-            "logprobs": row.logprobs,
-            "origin": row.origin,
-        }
+        yield {field.name: getattr(row, field.name) for field in fields(row)}
 
 
 def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
@@ -129,18 +117,8 @@ def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for step in transitions(tree, config.policy.format):
-        yield {
-            "task_id": step.task_id,
-            "origin": step.origin,
-            "depth": step.depth,
-            "history": _talk(step.history),
-            "action": step.action,
-            "observation": step.observation,
-            "reward": step.reward,
-            "terminated": step.terminated,
-            "truncated": step.truncated,
-            "invalid": step.invalid,
-        }
+        row = {field.name: getattr(step, field.name) for field in fields(step) if field.name != "key"}
+        yield row | {"history": _talk(step.history)}
 
 
 def _starts(tree: Tree) -> list[Node]:
@@ -189,90 +167,52 @@ def _talk(messages: Iterable[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def _schema(**columns: pyarrow.DataType) -> pyarrow.Schema:
-    return pyarrow.schema(columns.items())
+def _columns(*names: str) -> pyarrow.Schema:
+    return pyarrow.schema([(name, _TYPES[name]) for name in names])
 
 
 _text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
 _ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
 _messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
+_TYPES = {
+    **dict.fromkeys(("task_id", "origin", "action", "observation"), _text),
+    **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history", "completion"), _messages),
+    **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
+    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward"), _real),
+    **dict.fromkeys(("advantages", "logprobs", "value_targets"), _reals),
+    **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
+    **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
+    "value_positions": _ids,
+    "depth": pyarrow.int32(),
+}
+"""The type of a column, which is the same in every view."""
 
 VIEWS: Mapping[str, View] = {
     "pairs": View(
-        _schema(
-            task_id=_text,
-            prompt=_messages,
-            chosen=_messages,
-            rejected=_messages,
-            ends_turn=_flag,
-            prompt_ids=_ids,
-            chosen_ids=_ids,
-            rejected_ids=_ids,
-            chosen_mask=_flags,
-            rejected_mask=_flags,
-            ref_chosen_logps=_real,
-            ref_rejected_logps=_real,
-            margin=_real,
-            origin=_text,
+        _columns(
+            *("task_id", "prompt", "chosen", "rejected", "ends_turn", "prompt_ids", "chosen_ids", "rejected_ids"),
+            *("chosen_mask", "rejected_mask", "ref_chosen_logps", "ref_rejected_logps", "margin", "origin"),
         ),
         _pairs,
         "pairs",
-        ("min_margin", "min_visits"),
     ),
     "advantages": View(
-        _schema(
-            task_id=_text,
-            prompt_ids=_ids,
-            completion_ids=_ids,
-            mask=_flags,
-            advantages=_reals,
-            logprobs=_reals,
-            origin=_text,
-        ),
+        _columns("task_id", "prompt_ids", "completion_ids", "mask", "advantages", "logprobs", "origin"),
         _advantages,
         "advantages",
-        ("min_visits",),
     ),
-    "sft": View(
-        _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids, origin=_text),
-        _imitation,
-        "imitation",
-        ("min_return",),
-    ),
-    "values": View(
-        _schema(task_id=_text, input_ids=_ids, value_positions=_ids, value_targets=_reals, origin=_text),
-        _values,
-        "values",
-    ),
+    "sft": View(_columns("task_id", "messages", "input_ids", "labels", "origin"), _imitation, "imitation"),
+    "values": View(_columns("task_id", "input_ids", "value_positions", "value_targets", "origin"), _values, "values"),
     "transitions": View(
-        _schema(
-            task_id=_text,
-            origin=_text,
-            depth=pyarrow.int32(),
-            history=_messages,
-            action=_text,
-            observation=_text,
-            reward=_real,
-            terminated=_flag,
-            truncated=_flag,
-            invalid=_flag,
+        _columns(
+            *("task_id", "history", "action", "observation", "reward", "terminated", "truncated", "invalid"),
+            *("origin", "depth"),
         ),
         _transitions,
         texts=True,
     ),
-    "world": View(
-        _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids),
-        _world,
-        asked=True,
-    ),
-    "reflection": View(
-        _schema(task_id=_text, prompt=_messages, completion=_messages),
-        _reflections,
-        "imitation",
-        ("min_return",),
-        asked=True,
-        texts=True,
-    ),
+    "world": View(_columns("task_id", "messages", "input_ids", "labels"), _world),
+    "reflection": View(_columns("task_id", "prompt", "completion"), _reflections, "imitation", texts=True),
 }
-USUAL = tuple(name for name, view in VIEWS.items() if not view.asked)
+USUAL = ("pairs", "advantages", "sft", "values", "transitions")
 """The views that are exported when none is named."""
