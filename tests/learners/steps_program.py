@@ -67,10 +67,10 @@ def score() -> float:
 
 
 learn("validated", train_sft, make_model(), rows, replace(sft, validate_every=2), validate=score)
-bad = [replace(row, weight=float("nan") if n == 5 else 1.0) for n, row in enumerate(rows)]
+bad = replace(stored[5], chosen=replace(stored[5].chosen, logprobs=(float("nan"),) * len(stored[5].chosen.mask)))
 diverged, model = "", make_model()
 try:
-    train_sft(model, tokenizer, bad, replace(sft, accumulation=2 // processes))
+    train_dpo(model, tokenizer, [*stored[:5], bad, *stored[6:]], dpo)
 except TrainingDiverged as reason:
     diverged = str(reason)
 finite = bool(torch.isfinite(weights(model)).all())

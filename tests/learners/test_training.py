@@ -175,7 +175,7 @@ def test_an_update_that_only_harms_is_undone(model: LlamaForCausalLM, tokenizer:
     assert torch.equal(weights(model), before)
 
 
-def test_a_broken_reference_stops_dpo_and_a_broken_weight_stops_imitation(
+def test_a_broken_reference_stops_dpo(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     """What was saved before stays as it is, and no later checkpoint counts as complete."""
@@ -185,9 +185,6 @@ def test_a_broken_reference_stops_dpo_and_a_broken_weight_stops_imitation(
         train_dpo(
             model, tokenizer, [broken, *stored[1:]], DPOConfig(batch_size=8, save_every=1), checkpoint_dir=tmp_path
         )
-    rows = [replace(row, weight=float("inf")) for row in token_rows(8)]
-    with pytest.raises(TrainingDiverged, match="at step 1"):
-        train_sft(model, tokenizer, rows, SFTConfig(batch_size=8, save_every=1), checkpoint_dir=tmp_path)
     assert torch.equal(weights(model), before)
     assert not list(tmp_path.iterdir())
 

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.node import Edge, Tree, path_return
-from treeagent.types import Task, UserError
 from treeagent.views.advantages import (
     AdvantageConfig,
     AdvantageRow,
     GAEConfig,
     GRPOConfig,
-    QConfig,
     advantage_rows,
     advantages,
 )
@@ -68,15 +66,6 @@ def test_imagined_actions_that_were_not_replayed_get_no_positive_advantage(kind:
         sibling.child.origin = "imagined"
     found = by_name(tree, of(kind))
     assert taken_at_its_word["B"] > 0 and found == {name: taken_at_its_word[name] for name in "AC"}
-
-
-def test_q_minus_v_by_hand() -> None:
-    """V: root 1/2, after A 1, after B 0; a single action has something to be compared with."""
-    scored = by_name(hand_tree(), AdvantageConfig(q=QConfig(baseline="value")))
-    assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A2": -1 / 2, "B1": 1 / 2})
-    assert by_name(hand_tree(), AdvantageConfig(q=QConfig(baseline="value"), min_visits=3)) == pytest.approx(
-        {"A": 1 / 4}
-    )
 
 
 def test_outcomes_by_hand() -> None:
@@ -250,21 +239,6 @@ def test_the_order_of_siblings_changes_nothing(group: list[Tree], shuffler: rand
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trajectories_that_hold_a_malformed_action_may_be_left_out(kind: Kind) -> None:
-    """A2 is malformed: A stays, for A1 goes through it too. C is malformed: nothing of it is trained."""
-    tree = hand_tree()
-    a, _, c, _ = tree.root.edges
-    assert a.child is not None
-    for each in (a.child.edges[1], c):
-        each.action = replace(each.action, error="no call")
-    everything = by_name(tree, of(kind))
-    assert by_name(tree, replace(of(kind), keep_invalid=False)) == {
-        name: advantage for name, advantage in everything.items() if name not in ("A2", "C")
-    }
-    assert "C" in everything and "A" in everything
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_edges_tried_less_often_are_left_out(kind: Kind) -> None:
     scored = by_name(hand_tree(), replace(of(kind), min_visits=2))
     assert scored.keys() <= {"A", "B", "A2"}
@@ -289,13 +263,6 @@ def test_an_end_whose_reward_is_withheld_counts_as_estimated(kind: Kind) -> None
         assert each.child is not None
         each.reward, each.child.value = None, estimate
     assert by_name(withheld, of(kind)) == by_name(told, of(kind))
-
-
-def test_trees_of_several_tasks_are_refused() -> None:
-    strange = hand_tree()
-    strange.task = Task("hand-2", "do that")
-    with pytest.raises(UserError, match="trees of one task, not of hand-1, hand-2: call once for each task"):
-        advantages([hand_tree(), strange], AdvantageConfig())
 
 
 def test_advantage_rows_by_hand() -> None:

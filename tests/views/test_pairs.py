@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.node import Edge, Tree, path_return
-from treeagent.types import Task, UserError
+from treeagent.types import Task
 from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
 
 ALL = PairConfig(rule="all")
@@ -162,13 +162,6 @@ def test_a_path_with_an_unknown_end_makes_no_trajectory_pair() -> None:
     assert names(tree, TRAJECTORY) == ["won>?"]
     unknown.child.unknown = True
     assert names(tree, TRAJECTORY) == []
-
-
-def test_trajectories_of_several_tasks_are_refused() -> None:
-    strange = hand_tree()
-    strange.task = Task("hand-2", "do that")
-    with pytest.raises(UserError, match="paths of one task, not of hand-1, hand-2: call once for each task"):
-        list(preference_pairs([hand_tree(), strange], TRAJECTORY))
 
 
 def test_equal_trajectories_that_paid_differently_make_no_pair() -> None:

@@ -1,7 +1,6 @@
 """Supervised fine-tuning on the agent's own tokens, and of the value head from the same forward pass."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
-from trl.trainer.utils import FusedCausalLMOutput
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
@@ -37,10 +35,9 @@ def train_sft(
 ) -> TrainResult:
     """Train a policy to imitate the masked tokens of rows; changes ``model`` and ``head`` in place.
 
-    The loss of a batch is L = -(1/M) Σ_i w_i Σ_{t masked} log π(y_t | y_<t) + c L_value: the mean over its M masked
-    tokens, in nats, a row i counting by its weight w_i, plus the head's mean binary cross-entropy over the value
-    positions of the batch, in nats, times c = 0.5. The second term is there if a head is given and rows carry value
-    positions.
+    The loss of a batch is L = -(1/M) Σ_{t masked} log π(y_t | y_<t) + c L_value: the mean over its M masked tokens, in
+    nats, plus the head's mean binary cross-entropy over the value positions of the batch, in nats, times c = 0.5. The
+    second term is there if a head is given and rows carry value positions.
 
     Metrics, means over the steps since the last row: ``loss`` (L, in nats); ``value_loss`` (L_value, in nats);
     ``mean_token_accuracy`` (share of masked tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens``
@@ -49,7 +46,7 @@ def train_sft(
     Args:
         model: the policy to train.
         tokenizer: saved with checkpoints; nothing is tokenised.
-        rows: rows of ``imitation_rows``, ``policy_rows`` or ``world_rows``; those with nothing to learn are left out.
+        rows: rows of ``imitation_rows`` or ``world_rows``; those with nothing to learn are left out.
         config: the optimiser.
         head: a value head to train along, in one process; its gradient reaches the policy too.
         hooks: observers of the training; see ``Hooks``.
@@ -84,33 +81,17 @@ def train_sft(
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
-    """Rows to ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``weights`` (rows), ``value_places``
-    (positions, 2: row and column) and ``value_targets`` (positions)."""
+    """Rows to ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_places`` (positions, 2: row and
+    column) and ``value_targets`` (positions)."""
     labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
     places = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
     return {
         "input_ids": pad([row.token_ids for row in rows], torch.long),
         "attention_mask": pad([[1] * len(row.token_ids) for row in rows], torch.long),
         "labels": pad(labels, torch.long, _IGNORED),
-        "weights": torch.tensor([row.weight for row in rows]),
         "value_places": torch.tensor(places, dtype=torch.long).reshape(-1, 2),
         "value_targets": torch.tensor([target for row in rows for target in row.value_targets]),
     }
-
-
-@contextmanager
-def _weighted(model: nn.Module, weights: Tensor) -> Iterator[None]:
-    """The log-probabilities that TRL sums to its loss, times their row's weight (rows)."""
-
-    def weigh(module: nn.Module, arguments: Any, output: FusedCausalLMOutput) -> None:
-        assert output.log_probs is not None
-        output.log_probs = output.log_probs * weights[:, None]
-
-    handle = model.register_forward_hook(weigh)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 class _SFTTrainer(Learner, SFTTrainer):
@@ -122,8 +103,7 @@ class _SFTTrainer(Learner, SFTTrainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         places, targets = inputs.pop("value_places"), inputs.pop("value_targets")
-        weights = inputs.pop("weights")
-        with last_hidden_states(self.model) as hidden_states, _weighted(model, weights):
+        with last_hidden_states(self.model) as hidden_states:
             loss: Tensor = super().compute_loss(model, inputs, False, num_items_in_batch)  # type: ignore[no-untyped-call]
         if self.head is None or not len(targets):
             return loss

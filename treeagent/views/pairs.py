@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.node import Edge, Tree, path_origin, path_return
-from treeagent.types import Origin, UserError
+from treeagent.types import Origin
 from treeagent.views.tokens import spell
 
 _MOST_PER_NODE = 4
@@ -76,8 +76,7 @@ def preference_pairs(
             as the search had it.
 
     Raises:
-        UserError: the rule is "trajectory" and the trees are of several tasks, or the prompt starts anew on a path that
-            is compared.
+        UserError: the rule is "trajectory" and the prompt starts anew on a path that is compared.
     """
     trees = [trees] if isinstance(trees, Tree) else trees
     if config.rule == "trajectory":
@@ -123,19 +122,14 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     tell what follows is left out. The chosen path ends with an action that ``tree.may_prefer``.
 
     Raises:
-        UserError: the trees are of several tasks, or the prompt starts anew on one of the two paths.
+        UserError: the prompt starts anew on one of the two paths.
     """
-    tasks = sorted({tree.task.id for tree in trees})
-    if len(tasks) > 1:
-        raise UserError(f"a pair compares paths of one task, not of {', '.join(tasks)}: call once for each task")
     ended = [
         (path_return(path, tree.discount), tree, path)
         for tree in trees
         for path, node in tree.walk()
         if path and node.ended and not node.unknown
     ]
-    if not ended:
-        return
     believed = [one for one in ended if one[1].may_prefer(one[2][-1])]
     if not believed:
         return
