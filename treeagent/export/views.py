@@ -8,7 +8,7 @@ import pyarrow
 
 from treeagent.config import RunConfig
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Message, UserError, as_read
+from treeagent.types import Message, as_read
 from treeagent.views.advantages import advantage_rows, advantages
 from treeagent.views.early_experience import reflections, world_rows
 from treeagent.views.imitation import imitation_rows
@@ -35,14 +35,13 @@ class View:
 
 
 def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    starts = _starts(tree)
+    said = _conversations(tree)
     for pair in preference_pairs(tree, config.update.pairs, config.search.critic_weight):
-        prompt = _said(starts, pair.context_ids)
+        prompt = said[pair.context_ids]
         if prompt[-1].partial:  # both sides continue one turn: show it from its beginning
             prompt = prompt[:-1]
-        chosen, rejected = (
-            _said(starts, pair.context_ids + side.token_ids)[len(prompt) :] for side in (pair.chosen, pair.rejected)
-        )
+        sides = (pair.chosen, pair.rejected)
+        chosen, rejected = (said[pair.context_ids + side.token_ids][len(prompt) :] for side in sides)
         yield {
             "task_id": pair.task_id,
             "prompt": _talk(prompt),
@@ -67,9 +66,9 @@ def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    starts = _starts(tree)
+    said = _conversations(tree)
     for row in imitation_rows(tree, config.update.imitation):
-        messages = _said(starts, row.token_ids)
+        messages = said[row.token_ids]
         if not any(row.mask):  # of a path's end alone, where its prompt starts anew
             continue
         while messages[-1].role != "assistant":  # what follows the last action is not imitated
@@ -87,19 +86,18 @@ def _labelled(row: TokenRow, messages: Sequence[Message]) -> Row:
 
 
 def _world(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    starts = _starts(tree)
+    said = _conversations(tree)
     for row in world_rows(tree):
-        yield _labelled(row, _said(starts, row.token_ids))
+        yield _labelled(row, said[row.token_ids])
 
 
 def _reflections(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for one in reflections(tree, config.update.imitation.min_return, tree_grammar(tree, config.policy.format)):
         node = one.path[-1].child if one.path else tree.root
         assert node is not None
-        *_, (start, _) = tree.segments(one.path)
         yield {
             "task_id": tree.task.id,
-            "prompt": _talk(as_read(node.state.messages, start.left_out)),
+            "prompt": _talk(_read(tree, one.path, node)),
             "completion": _talk([Message("assistant", one.turn)]),
         }
 
@@ -121,38 +119,22 @@ def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
         yield row | {"history": _talk(step.history)}
 
 
-def _starts(tree: Tree) -> list[Node]:
-    """The nodes at which a prompt starts anew, the root first."""
-    return [node for node in tree.nodes() if node is tree.root or node.left_out]
-
-
-def _said(starts: Sequence[Node], ids: tuple[int, ...]) -> tuple[Message, ...]:
-    """The conversation as these tokens hold it. It ends at a state or with an action.
-
-    Raises:
-        UserError: no path of the tree has these tokens, as where its actions have none.
-    """
-    stack = [
-        (node, len(node.context_ids), node.left_out)
-        for node in reversed(starts)
-        if ids and ids[: len(node.context_ids)] == node.context_ids
-    ]
-    while stack:
-        node, read, left_out = stack.pop()
-        messages = as_read(node.state.messages, left_out)
-        if read == len(ids):
-            return messages
+def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
+    """The conversation behind every prompt of the tree, by the prompt's tokens: up to each state, and with each action
+    that was drawn there."""
+    found: dict[tuple[int, ...], tuple[Message, ...]] = {}
+    for path, node in tree.walk():
+        prompt, messages = tree.prompt_ids(path), _read(tree, path, node)
+        found.setdefault(prompt, messages)
         for edge in node.edges:
-            end = read + len(edge.action.token_ids)
-            if end == read or ids[read:end] != edge.action.token_ids:
-                continue
-            if end == len(ids):
-                return _told(messages, edge)
-            child = edge.child
-            if child is not None and not child.left_out and ids[end:][: len(child.context_ids)] == child.context_ids:
-                stack.append((child, end + len(child.context_ids), left_out))
-    task = starts[0].state.task.id
-    raise UserError(f"no path of the tree of task {task} has the tokens of its row: let a model sample its actions")
+            found.setdefault(prompt + edge.action.token_ids, _told(messages, edge))
+    return found
+
+
+def _read(tree: Tree, path: Sequence[Edge], node: Node) -> tuple[Message, ...]:
+    """The conversation at the end of a path, as the policy read it."""
+    *_, (start, _) = tree.segments(path)
+    return as_read(node.state.messages, start.left_out)
 
 
 def _told(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:

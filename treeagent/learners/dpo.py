@@ -1,8 +1,8 @@
 """Direct preference optimisation on pairs from trees, the stored behaviour log-probabilities being the reference."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Unpack
+from unittest.mock import patch
 
 import torch
 from datasets import Dataset
@@ -63,7 +63,12 @@ def train_dpo(
         raise NothingToLearn(
             "no preference pairs: collect more trees, or lower update.pairs.min_visits or update.pairs.min_margin"
         )
-    with lent(model, config), output_folder(hooks) as folder, _without_reference():
+    # TRL would load a reference model where weights are shared out, and hash the policy for the log-probabilities that
+    # it would compute.
+    without_reference = patch.multiple(
+        dpo_trainer, create_model_from_path=lambda *args, **kwargs: None, hash_module=lambda module: ""
+    )
+    with lent(model, config), output_folder(hooks) as folder, without_reference:
         trainer = _DPOTrainer(
             model=model,
             args=DPOArguments(
@@ -88,20 +93,6 @@ def train_dpo(
         ]
         # TRL gathers as many pairs from every process.
         return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed, full=True), hooks)
-
-
-@contextmanager
-def _without_reference() -> Iterator[None]:
-    """Within, TRL neither loads a reference model, as it would where weights are shared out, nor hashes the policy for
-    the log-probabilities that it would compute."""
-    namespace = vars(dpo_trainer)
-    replaced = {"create_model_from_path": lambda *args, **kwargs: None, "hash_module": lambda module: ""}
-    originals = {name: namespace[name] for name in replaced}
-    namespace.update(replaced)
-    try:
-        yield
-    finally:
-        namespace.update(originals)
 
 
 def _collate(pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
