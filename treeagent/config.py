@@ -572,8 +572,7 @@ def dump_config(config: RunConfig) -> str:
 def config_difference(old: RunConfig, new: RunConfig) -> list[str]:
     """The dotted keys whose values differ, sorted."""
     before, after = flat_settings(old), flat_settings(new)
-    absent = object()
-    return sorted(key for key in before | after if before.get(key, absent) != after.get(key, absent))
+    return sorted(key for key in before | after if before.get(key) != after.get(key))
 
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:

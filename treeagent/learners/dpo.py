@@ -16,7 +16,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from treeagent.generators.attention import base_model
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
@@ -68,11 +68,11 @@ def train_dpo(
     without_reference = patch.multiple(
         dpo_trainer, create_model_from_path=lambda *args, **kwargs: None, hash_module=lambda module: ""
     )
-    with lent(model, config), output_folder(hooks) as folder, without_reference:
+    with lent(model, config, hooks) as arguments, without_reference:
         trainer = _DPOTrainer(
             model=model,
             args=DPOArguments(
-                **training_arguments(config, model, hooks, folder),
+                **arguments,
                 loss_type=list(config.loss_type),
                 loss_weights=list(config.loss_weights),
                 beta=config.beta,
@@ -91,7 +91,7 @@ def train_dpo(
         lengths = [
             len(pair.context_ids) + max(len(pair.chosen.token_ids), len(pair.rejected.token_ids)) for pair in pairs
         ]
-        # TRL gathers as many pairs from every process.
+        # TRL expects as many pairs from every process.
         return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed, full=True), hooks)
 
 

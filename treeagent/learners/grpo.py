@@ -1,6 +1,8 @@
-"""Clipped policy gradient (PPO, GRPO and kin) on stored actions: advantages come from trees, nothing is generated.
+"""Clipped policy gradient (PPO, GRPO and their variants) on stored actions. Advantages come from trees; nothing is
+generated.
 
-TRL's GRPOTrainer is used from the loss on; its stage "generate, reward, compare" is replaced by collating rows.
+TRL's GRPOTrainer computes the loss. Its earlier stage, which generates, rewards and compares, is replaced: stored rows
+are collated.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
@@ -70,12 +72,12 @@ def train_grpo(
     if config.packed:
         refuse_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)
-    with lent(model, config), output_folder(hooks) as folder:
+    with lent(model, config, hooks) as arguments:
         trainer = _GRPOTrainer(
             model=model,
             reward_funcs=_no_reward,
             args=GRPOArguments(
-                **training_arguments(config, model, hooks, folder),
+                **arguments,
                 loss_type=config.loss_type,
                 epsilon_high=config.clip_high,
                 use_bias_correction_kl=True,
@@ -110,8 +112,8 @@ def _no_reward(completions: Sequence[object], **columns: object) -> list[float |
 def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
     """Rows to the dictionary that TRL's loss reads; every tensor is (rows, tokens).
 
-    "Prompt" are the leading tokens that all rows have in common in number, the rest of each prompt opens its
-    "completion", untrained: so nothing is padded on the left, which absolute positions would not survive.
+    The "prompt" of each row has the length of the shortest prompt; the rest of a longer prompt begins its "completion"
+    and is not trained. So nothing is padded on the left, which would shift absolute positions.
     """
     shared = min(len(row.prompt_ids) for row in rows)
     completions = [(*row.prompt_ids[shared:], *row.completion_ids) for row in rows]
@@ -122,7 +124,7 @@ def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
 
     mask = aligned("mask", torch.bool)
     prompts = torch.tensor([row.prompt_ids[:shared] for row in rows])
-    # Whatever stands at untrained tokens must not reach the loss, where 0 * NaN is NaN.
+    # Values at untrained tokens must not reach the loss, where 0 * NaN is NaN.
     behaviour = aligned("logprobs", torch.float).where(mask, 0.0)
     return {
         "prompt_ids": prompts,
@@ -143,7 +145,7 @@ class _GRPOTrainer(Learner, GRPOTrainer):
     _buffered_inputs: Any  # TRL's, which it declares as None alone
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Tensor]:
-        """TRL's buffer, less its shuffling, which would part rows that share a prefix."""
+        """TRL's buffer without its shuffling, which would separate rows that share a prefix."""
         parts = self.args.steps_per_generation
         if self._buffered_inputs is None or self._step % parts == 0:
             whole = self._generate_and_score_completions(generation_batch)
@@ -153,8 +155,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
         rows = [self.rows[item["row"]] for item in inputs]
-        # TRL splits what it drew into equal parts, drops the rest, and gathers as many rows from every process: fill up
-        # with rows that train nothing.
+        # TRL splits a batch into equal parts, drops the rest, and expects as many rows from every process. So the batch
+        # is filled up with rows that train nothing.
         most = int(self.accelerator.gather(torch.tensor([len(rows)], device=self.accelerator.device)).max())
         while len(rows) < most or len(rows) % self.args.steps_per_generation:
             rows.append(AdvantageRow(rows[0].task_id, rows[0].prompt_ids, (), (), (), ()))

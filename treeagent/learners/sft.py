@@ -12,7 +12,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
@@ -63,11 +63,11 @@ def train_sft(
             f"none of {given} rows has a token to imitate or a value to learn: collect more trees, or lower "
             "update.imitation.min_return"
         )
-    with lent(model, config, head), output_folder(hooks) as folder:
+    with lent(model, config, hooks, head) as arguments:
         trainer = _SFTTrainer(
             model=model,
             args=SFTArguments(
-                **training_arguments(config, model, hooks, folder),
+                **arguments,
                 max_length=None,
                 dataset_kwargs={"skip_prepare_dataset": True},
             ),

@@ -29,8 +29,8 @@ class Hooks(TypedDict, total=False):
     on_progress: Callable[[int, int], None] | None
     """Receives steps done and steps in all."""
     validate: Callable[[], float] | None
-    """Scores the model as it stands, higher is better; called before the first step too. Of processes that train
-    together the first one alone is asked."""
+    """Scores the model's current weights, higher is better; called before the first step too. Of processes that train
+    together only the first one calls it."""
     checkpoint_dir: Path | None
     """Where checkpoints go; a rerun of the same call resumes from the newest complete one."""
 
@@ -94,7 +94,6 @@ class Watch(TrainerCallback):
         norm = whole(torch.nn.utils.get_total_norm(gradients)).item()
         if not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm is {norm} at step {state.global_step + 1}")
-        # These weights have given a finite loss and gradient.
         self.finite = copy_weights(self.model)
 
     def on_step_end(
@@ -109,7 +108,7 @@ class Watch(TrainerCallback):
         if control.should_training_stop:
             self.progress.finished = control.should_log = True
             control.should_save = args.save_strategy != "no"
-        # A row of metrics is a mean since the last one: none may span a checkpoint, or a resumed run would log others.
+        # A row of metrics is a mean since the last row. None may span a checkpoint, or a resumed run would log others.
         control.should_log |= control.should_save
         self.on_progress(step, state.max_steps)
 
@@ -136,7 +135,7 @@ class Watch(TrainerCallback):
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             torch.no_grad(),
-            # Accelerate sees to it but where weights are shared out.
+            # Accelerate does this only where weights are not shared out.
             torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
         ):
             scores = [led(self.model, self.validate, leads=state.is_world_process_zero)]
