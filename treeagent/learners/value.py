@@ -33,7 +33,7 @@ class ValueResult:
     held_out_loss: float
     """Mean cross-entropy of the head kept, in nats."""
     constant_loss: float
-    """The same for a predictor that always says the training mean: a head above it has learnt nothing."""
+    """The same for a predictor that always gives the training mean: a head above it has learnt nothing."""
     train_positions: int
     held_out_positions: int
     seconds: float
@@ -45,8 +45,8 @@ def fit_value(
     rows: Sequence[TokenRow],
     config: ValueConfig,
     *,
-    on_metrics: Callable[[Mapping[str, float]], None] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_metrics: Callable[[Mapping[str, float]], None] = lambda row: None,
+    on_progress: Callable[[int, int], None] = lambda done, most: None,
 ) -> ValueResult:
     """Fit ``head`` to the value targets of rows, in place; ``model`` is only read.
 
@@ -83,10 +83,8 @@ def fit_value(
             restore_weights(head, best)
             raise
         loss = _loss(head, *test)
-        if on_metrics:
-            on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": loss})
-        if on_progress:
-            on_progress(epoch, config.epochs)
+        on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": loss})
+        on_progress(epoch, config.epochs)
         if loss < best_loss:
             best_epoch, best_loss, best = epoch, loss, copy_weights(head)
     restore_weights(head, best)
