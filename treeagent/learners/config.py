@@ -134,9 +134,7 @@ class GRPOLoss:
     @property
     def clip_high(self) -> float:
         """``epsilon_high`` with its default filled in."""
-        if self.epsilon_high is not None:
-            return self.epsilon_high
-        return 5.0 if self.loss_type == "cispo" else 0.28
+        return self.epsilon_high or (5.0 if self.loss_type == "cispo" else 0.28)
 
 
 @dataclass(frozen=True, config=_STRICT)

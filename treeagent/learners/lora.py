@@ -49,11 +49,10 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
 def _refuse_other(model: PeftModel, config: LoraConfig) -> None:
     """Refuse settings of another shape: a later update cannot change the shape of an adapter."""
     own = model.active_peft_config
-    found = own.r
     targets = config.targets if isinstance(config.targets, str) else set(config.targets)
-    if found != config.rank or targets not in ("all-linear", own.target_modules):
+    if own.r != config.rank or targets not in ("all-linear", own.target_modules):
         raise UserError(
-            f"the checkpoint's adapter has rank {found} on {sorted(own.target_modules)}, but lora "
+            f"the checkpoint's adapter has rank {own.r} on {sorted(own.target_modules)}, but lora "
             f"asks for rank {config.rank} on {config.targets}: restore these settings, or "
             "make it part of its base (treeagent merge) to begin another"
         )

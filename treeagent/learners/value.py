@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +35,6 @@ class ValueResult:
     """The same for a predictor that always gives the training mean: a head above it has learnt nothing."""
     train_positions: int
     held_out_positions: int
-    seconds: float
 
 
 def fit_value(
@@ -67,7 +65,6 @@ def fit_value(
         UserError: a target lies outside the head's range.
         TrainingDiverged: the loss is NaN or infinite; the head holds its best weights.
     """
-    start = time.perf_counter()
     kept, held_out = _split([row for row in rows if row.value_positions], config)
     train = _states(model, head, kept, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
@@ -98,7 +95,6 @@ def fit_value(
         constant_loss=functional.binary_cross_entropy(constant, test[1]).item(),
         train_positions=len(train[1]),
         held_out_positions=len(test[1]),
-        seconds=time.perf_counter() - start,
     )
 
 
