@@ -75,7 +75,7 @@ def grpo(model: PeftModel, tokenizer: PreTrainedTokenizerFast, hooks: Hooks, rec
 def packed(
     model: PeftModel, tokenizer: PreTrainedTokenizerFast, hooks: Hooks, recompute: bool = False, *, pack: bool = True
 ) -> TrainResult:
-    config = GRPOConfig(max_steps=5, batch_size=4, save_every=2, log_every=1, learning_rate=1e-2, iterations=2)
+    config = GRPOConfig(max_steps=5, batch_size=4, save_every=2, log_every=1, learning_rate=1e-2)
     config = replace(config, packed=pack, gradient_checkpointing=recompute)
     return train_grpo(model, tokenizer, advantage_rows(make_model(), 10, stale=0.3), config, **hooks)
 

@@ -188,7 +188,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
             imitated = [row for tree in trees for row in imitation_rows(tree, update.imitation)]
             result = train_sft(model, tokenizer, imitated, config.learner(SFTConfig, update.rft), **hooks)
         case "dpo":
-            pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs)]
+            weight = config.search.critic_weight
+            pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs, weight)]
             dpo = config.learner(DPOConfig, update.dpo)
             result = train_dpo(model, tokenizer, pairs, dpo, temperature=temperature, **hooks)
         case "grpo":
