@@ -14,7 +14,7 @@ from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.envs.python import PythonEnv, PythonOptions
 from treeagent.envs.python.sandbox import Sandbox
-from treeagent.envs.python.tasks import draw_task, exercise_of
+from treeagent.envs.python.tasks import draw_task
 from treeagent.types import Task, ToolCall, UserError
 
 pytestmark = pytest.mark.skipif(
@@ -197,7 +197,7 @@ def test_check_env_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_solution_passes_and_cheap_code_does_not(env: PythonEnv) -> None:
-    place, exercise = env.snapshot(), env.exercise
+    place, exercise = env.snapshot(), env.key
     (task,) = env.tasks("train", 1)
     table = dict((repr(argument), value) for argument, value in exercise.examples)
     always_equal = (
@@ -228,19 +228,19 @@ def test_the_solution_passes_and_cheap_code_does_not(env: PythonEnv) -> None:
     assert env.step(f"submit[{exercise.gold}]") == ("handed in", 1.0, True, False, {})
     assert env.verify() == 1.0
     again = env.step(f"submit[{exercise.gold}]")
-    assert again[1:] == (0.0, True, False, {"tool_error": "the code is handed in already"})
+    assert again[1:] == (0.0, True, False, {"tool_error": "the episode is over"})
 
 
 def test_the_expected_values_never_enter_the_sandbox(env: PythonEnv) -> None:
-    wanted = [value for _, value in env.exercise.tests]
+    wanted = [value for _, value in env.key.tests]
     code = "import sys\nprint(sys._getframe(1).f_locals['request'])"
-    run = Sandbox().run(code, [(argument,) for argument, _ in env.exercise.tests])
+    run = Sandbox().run(code, [(argument,) for argument, _ in env.key.tests])
     assert "'calls': [[[" in run.output
     assert repr(wanted) not in run.output
 
 
 def test_testing_compares_with_the_examples_and_running_prints(env: PythonEnv) -> None:
-    exercise = env.exercise
+    exercise = env.key
     assert env.step(f"test[{exercise.gold}]")[0] == "all examples pass"
     argument, value = exercise.examples[0]
     assert env.step("test[def f(xs): return 'no']")[0].startswith(f"f({argument}) gives 'no', not {value}; ")
@@ -253,18 +253,16 @@ def test_testing_compares_with_the_examples_and_running_prints(env: PythonEnv) -
     assert env.verify() == 0.0
 
 
-def test_no_exercise_is_in_two_splits() -> None:
+def test_no_exercise_is_in_two_splits(env: PythonEnv) -> None:
     golds = [
-        exercise_of(draw_task(split, index, 1)).gold
-        for split in ("train", "validation", "test")
-        for index in range(128)
+        draw_task(split, index, 1).data["gold"] for split in ("train", "validation", "test") for index in range(128)
     ]
     assert len(set(golds)) == len(golds) == 384
     with pytest.raises(UserError, match="of difficulty 1 there are"):
         draw_task("train", 128, 1)
     for difficulty in (2, 3):
         for index in range(300):
-            results = {repr(value) for _, value in exercise_of(draw_task("test", index, difficulty)).tests}
+            results = {repr(value) for _, value in env.key_of(draw_task("test", index, difficulty)).tests}
             assert len(results) > 2, "no constant, and no pair of conditions that leave nothing"
     three = draw_task("train", 5, 3)
     assert " and " in three.prompt and three.prompt.startswith("Write f(xs): of the numbers in xs that are ")

@@ -79,7 +79,7 @@ def test_an_answer_is_read_as_its_rows() -> None:
 @pytest.mark.parametrize("index", range(12))
 def test_no_cheap_answer_is_right(index: int) -> None:
     env = begun(index)
-    asked, place = env.question, env.snapshot()
+    asked, place = env.key, env.snapshot()
     main, event = asked.schema.table, asked.schema.event
     _, rows = asked.database().query(asked.gold)
     # The very rows of the answer, written out: right here and wrong on the siblings.
@@ -100,17 +100,17 @@ def test_no_cheap_answer_is_right(index: int) -> None:
         env.restore(place)
         assert env.step(ToolCall("answer", {"sql": sql}))[1:3] == (0.0, True), sql
         assert env.step(f"answer[{asked.gold}]") == (
-            "the question is answered already",
+            "the episode is over",
             0.0,
             True,
             False,
-            {"tool_error": "the question is answered already"},
+            {"tool_error": "the episode is over"},
         )
         assert env.verify() == 0.0
 
 
 def test_the_answer_itself_is_right_in_text_and_as_a_call(env: SqlEnv) -> None:
-    place, gold = env.snapshot(), env.question.gold
+    place, gold = env.snapshot(), env.key.gold
     for call in (f"answer[{gold}]", ToolCall("answer", {"sql": gold}), f'answer {{"sql": "{gold}"}}'):
         env.restore(place)
         assert env.verify() == 0.0
@@ -189,7 +189,7 @@ def test_a_refused_query_is_an_observation(env: SqlEnv) -> None:
 
 
 def test_a_query_shows_its_first_rows(env: SqlEnv) -> None:
-    table = env.question.schema.table
+    table = env.key.schema.table
     lines = env.step(f"query[SELECT name, 1 / 2.0 AS half, NULL AS none FROM {table}]")[0].split("\n")
     assert lines[0] == "name | half | none"
     assert all(line.endswith(" | 0.5 | NULL") for line in lines[1:-1])

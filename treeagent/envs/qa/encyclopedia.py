@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic_core import to_jsonable_python
+
 from treeagent.envs.qa.index import Passage
-from treeagent.envs.qa.questions import Hop, Question, data_of
+from treeagent.envs.qa.questions import Hop, Question
 from treeagent.types import Split, Task, UserError
 
 Kind = Literal["person", "town", "company", "book"]
@@ -174,9 +176,9 @@ class Entity:
 
 
 class Encyclopedia:
-    """Articles and questions, the same ones for the same number of articles."""
+    """Articles, and questions of so many hops on them; the same ones for the same arguments."""
 
-    def __init__(self, articles: int) -> None:
+    def __init__(self, articles: int, hops: int) -> None:
         rng = random.Random(f"encyclopedia {articles}")
         distractors = articles // _DISTRACTORS
         names = {kind: _draw_names(kind, (articles - distractors) // len(_KINDS), rng) for kind in _KINDS}
@@ -191,21 +193,22 @@ class Encyclopedia:
             word, other = words[number % len(words)], rng.choice(words)
             titles_and_texts.append((word, f"{word} is a name. Many have it, as others have {other}."))
         rng.shuffle(titles_and_texts)
-        self._chains: dict[tuple[Split, int], list[_Chain]] = {}
+        self._hops = hops
+        self._chains: dict[Split, list[_Chain]] = {}
         self.passages = tuple(Passage(str(number), *each) for number, each in enumerate(titles_and_texts))
 
-    def tasks(self, split: Split, hops: int, count: int, start: int = 0) -> Sequence[Task]:
-        """Questions ``start`` to ``start + count`` of so many hops on a split's part.
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        """Questions ``start`` to ``start + count`` on a split's part.
 
         Raises:
             UserError: there are fewer.
         """
-        if (split, hops) not in self._chains:
+        if split not in self._chains:
             part = self._parts[split]
-            chains = [chain for entity in part.values() for chain in _chains(part, entity, hops)]
-            random.Random(f"order {split} {hops}").shuffle(chains)
-            self._chains[split, hops] = chains
-        chains = self._chains[split, hops]
+            chains = [chain for entity in part.values() for chain in _chains(part, entity, self._hops)]
+            random.Random(f"order {split} {self._hops}").shuffle(chains)
+            self._chains[split] = chains
+        chains = self._chains[split]
         if start + count > len(chains):
             raise UserError(
                 f"{split} questions {start} to {start + count} are asked for, but there are {len(chains)} on "
@@ -216,7 +219,7 @@ class Encyclopedia:
     def _task(self, split: Split, number: int, chain: "_Chain") -> Task:
         name = f"qa{len(chain)}-{len(self.passages)}-{split}-{number}"
         prompt, question = _asked(chain, random.Random(f"wording {name}"))
-        return Task(name, prompt, split, number, data_of(question))
+        return Task(name, prompt, split, number, to_jsonable_python(question))
 
 
 _Chain = tuple[tuple[str, Relation, str], ...]

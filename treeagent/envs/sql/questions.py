@@ -4,9 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
-from treeagent.envs.base import task_data
 from treeagent.envs.sql.database import THEMES, Database, QueryRefused, Schema, draw_schema, same_result
 from treeagent.types import Split, Task
 
@@ -33,18 +32,6 @@ class Question:
         return Database(self.schema, self.rows, 10 * self.seed + sibling)
 
 
-_QUESTION: TypeAdapter[Question] = TypeAdapter(Question)
-
-
-def question_of(task: Task) -> Question:
-    """The question in ``task.data``.
-
-    Raises:
-        UserError: the data is none.
-    """
-    return task_data(task, _QUESTION, "question", "SqlEnv")
-
-
 def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
     """Question ``index`` of a split. Splits differ in the seeds of schema, rows and question."""
     seed = 3 * index + _BUCKETS[split]
@@ -54,8 +41,7 @@ def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
         words, plan, gold, ordered = rng.choice(_TEMPLATES[: _KNOWN[difficulty]])(schema, rng)
         question = Question(seed, rows, schema, plan, gold, ordered)
         if _telling(question):
-            data: dict[str, object] = _QUESTION.dump_python(question, mode="json")
-            return Task(f"sql{difficulty}-{rows}-{split}-{index}", words, split, seed, data)
+            return Task(f"sql{difficulty}-{rows}-{split}-{index}", words, split, seed, to_jsonable_python(question))
 
 
 def right(question: Question, sql: str) -> bool:
