@@ -4,11 +4,9 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
-from treeagent.envs.base import task_data
 from treeagent.envs.shop.catalogue import Catalogue, Difficulty, Product
 from treeagent.types import Split, Task, UserError
 
@@ -30,38 +28,9 @@ class Goal:
     """Dollars."""
 
 
-_GOAL: TypeAdapter[Goal] = TypeAdapter(Goal)
-
-
-def goal_of(task: Task) -> Goal:
-    """The goal in ``task.data``.
-
-    Raises:
-        ValueError: the data is no goal.
-    """
-    return task_data(task, _GOAL, "shop goal", "ShopEnv")
-
-
 def task_of(goal: Goal, instruction: str, *, store: str, split: Split, index: int) -> Task:
     """The goal as task ``index`` of a split."""
-    data: dict[str, object] = _GOAL.dump_python(goal, mode="json")
-    return Task(id=f"{store}-{split}-{index}", prompt=instruction, split=split, seed=index, data=data)
-
-
-class GoalSource(Protocol):
-    """Where a store's goals come from."""
-
-    def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
-        """(goal, instruction) number ``start`` to ``start + count``.
-
-        Raises:
-            ValueError: the split holds fewer.
-        """
-        ...
-
-    def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
-        """Goals that ask more of the same product, in one thing each."""
-        ...
+    return Task(f"{store}-{split}-{index}", instruction, split, index, to_jsonable_python(goal))
 
 
 class GeneratedGoals:
@@ -81,6 +50,11 @@ class GeneratedGoals:
         self._seen: set[str] = set()
 
     def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
+        """(goal, instruction) number ``start`` to ``start + count``.
+
+        Raises:
+            UserError: the split holds fewer.
+        """
         drawn = self._drawn[split]
         misses = 0
         while len(drawn) < start + count:
