@@ -192,12 +192,8 @@ def test_equal_keys_are_equal_places() -> None:
 
 
 def test_search_ranks_by_shared_words_then_id() -> None:
-    results = [
-        ENV.catalogue.products[each] for each in SearchEngine(ENV.catalogue.products.values()).search("lantern", 9)
-    ]
-    assert all("lantern" in product.title for product in results)
     target = next(product for product in ENV.catalogue.products.values() if product.type == "hiking boot")
-    engine = SearchEngine(ENV.catalogue.products.values())
+    engine = SearchEngine({key: product.title for key, product in ENV.catalogue.products.items()})
     assert all("lantern" in ENV.catalogue.products[each].title for each in engine.search("lantern", 9))
     ranked = [ENV.catalogue.products[each] for each in engine.search(target.title, 50)]
     assert ranked[0].title == target.title

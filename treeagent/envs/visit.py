@@ -22,7 +22,7 @@ class CallRefused(Exception):
 class VisitEnv(Env, Generic[Key, Visit]):
     """An environment that keeps all it remembers of an episode in its task and one frozen value, the visit.
 
-    Besides ``tools`` and ``tasks``, a subclass writes ``act``, ``is_over`` and ``verify``.
+    Besides ``tools`` and ``tasks``, a subclass writes ``act`` and ``verdict``.
     """
 
     snapshot_kind: SnapshotKind = "exact"
@@ -44,12 +44,8 @@ class VisitEnv(Env, Generic[Key, Visit]):
         """
 
     @abstractmethod
-    def is_over(self) -> bool:
-        """Whether the visit has ended."""
-
-    @abstractmethod
-    def verify(self) -> float:
-        """The verdict on the visit, in [0, 1]; 0 before its end."""
+    def verdict(self) -> float | None:
+        """The reward of a visit that has ended, in [0, 1]; ``None`` where it goes on."""
 
     @property
     def task(self) -> Task:
@@ -103,14 +99,18 @@ class VisitEnv(Env, Generic[Key, Visit]):
 
     def step(self, action: str | ToolCall) -> StepResult:
         """Reward is the verdict at the end and 0 before."""
+        over = self.verdict() is not None
         try:
-            if self.is_over():
+            if over:
                 raise CallRefused("the episode is over")
             observation = self.act(self.read(action))
         except CallRefused as why:
-            return str(why), 0.0, self.is_over(), False, {"tool_error": str(why)}
-        over = self.is_over()
-        return observation, self.verify() if over else 0.0, over, False, {}
+            return str(why), 0.0, over, False, {"tool_error": str(why)}
+        verdict = self.verdict()
+        return observation, verdict or 0.0, verdict is not None, False, {}
+
+    def verify(self) -> float:
+        return self.verdict() or 0.0
 
     def snapshot(self) -> tuple[Task, Visit]:
         if self._at is None:

@@ -49,7 +49,7 @@ class PythonEnv(VisitEnv[Exercise, Visit]):
     def __init__(self, options: PythonOptions | None = None) -> None:
         self.options = options or PythonOptions()
         self._sandbox = Sandbox(self.options.seconds, self.options.megabytes)
-        self._sandbox.check()
+        self._sandbox.run("")  # to see that code can be run here
 
     def act(self, call: ToolCall) -> str:
         code, exercise = str(call.arguments["code"]), self.key
@@ -65,17 +65,14 @@ class PythonEnv(VisitEnv[Exercise, Visit]):
                 return self._shown(run) if run.returned is None else _compared(run.returned, exercise)
         return self._shown(self._sandbox.run(code))
 
-    def is_over(self) -> bool:
-        return self.visit.verdict is not None
-
     def tools(self) -> Sequence[ToolSpec]:
         return _TOOLS
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return [draw_task(split, index, self.options.difficulty) for index in range(start, start + count)]
 
-    def verify(self) -> float:
-        return self.visit.verdict or 0.0
+    def verdict(self) -> float | None:
+        return self.visit.verdict
 
     def demonstrator(self, noise: float) -> "PythonDemonstrator":
         return PythonDemonstrator(self, noise)

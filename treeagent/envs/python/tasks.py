@@ -108,11 +108,7 @@ def draw_task(split: Split, index: int, difficulty: int) -> Task:
 
 def _exercise(conditions: Sequence[_Choice], change: _Choice, fold: _Choice) -> tuple[str, str]:
     chosen = " and ".join(words for words, _ in conditions)
-    words = (
-        f"of the numbers in xs that {chosen}, {change[0]}, {fold[0]}"
-        if change[0]
-        else (f"of the numbers in xs that {chosen}, {fold[0]}")
-    )
+    words = ", ".join(filter(None, (f"of the numbers in xs that {chosen}", change[0], fold[0])))
     numbers = f"{change[1]} for x in xs if {' and '.join(test for _, test in conditions)}"
     return words, f"def f(xs): return {fold[1].format(numbers)}"
 

@@ -84,17 +84,14 @@ class QaEnv(VisitEnv[Question, Visit]):
         self.visit = replace(self.visit, queries=(*self.visit.queries, query), read=shown)
         return shown
 
-    def is_over(self) -> bool:
-        return self.visit.answer is not None
-
     def tools(self) -> Sequence[ToolSpec]:
         return _TOOLS
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self._source.tasks(split, count, start)
 
-    def verify(self) -> float:
-        return float(self.visit.answer is not None and right(self.key, self.visit.answer))
+    def verdict(self) -> float | None:
+        return None if self.visit.answer is None else float(right(self.key, self.visit.answer))
 
     def demonstrator(self, noise: float) -> "QaDemonstrator":
         return QaDemonstrator(self, noise)

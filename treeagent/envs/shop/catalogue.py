@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from treeagent.envs.shop.vocabulary import DEPARTMENTS, Department
 from treeagent.types import Split
@@ -32,6 +32,11 @@ class Product:
     """Nouns of the title, for WebShop's type reward."""
     details: tuple[str, ...] = ()
     """Text of the product page besides title, price and options."""
+
+    @property
+    def text(self) -> str:
+        """The title and all details."""
+        return " ".join((self.title, *self.details))
 
     def group_of(self, value: str) -> str | None:
         """The option group that offers ``value``."""
@@ -89,6 +94,7 @@ class Catalogue:
         return tuple(sorted(values))
 
 
+@lru_cache(maxsize=8)
 def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
     """Draw ``count`` products in families of near-duplicates; the same arguments give the same catalogue."""
     rng = random.Random(f"catalogue {seed}")

@@ -116,14 +116,10 @@ def _search(goal: Goal, rng: random.Random, errs: bool) -> str:
     return f"search[{rng.choice(sloppy) if errs else _query(goal)}]"
 
 
-def _shared(goal: Goal, product: Product) -> str:
-    """The words of the query that the title has."""
-    title = set(product.title.split())
-    return " ".join(word for word in _query(goal).split() if word in title)
-
-
 def _title_words(goal: Goal, product: Product) -> int:
-    return len(_shared(goal, product).split())
+    """How many words of the query the title has."""
+    title = product.title.split()
+    return sum(word in title for word in _query(goal).split())
 
 
 def _price(goal: Goal, product: Product) -> str:

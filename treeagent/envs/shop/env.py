@@ -5,25 +5,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from pydantic_core import to_jsonable_python
+
 from treeagent.envs.base import ToolSpec
-from treeagent.envs.shop.catalogue import DIFFICULTIES, Catalogue, Product, generate
+from treeagent.envs.shop.catalogue import DIFFICULTIES, Product, generate
 from treeagent.envs.shop.demonstrator import ShopDemonstrator
 from treeagent.envs.shop.engine import SearchEngine
-from treeagent.envs.shop.goals import GeneratedGoals, Goal, task_of
+from treeagent.envs.shop.goals import GeneratedGoals, Goal
 from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.reward import WORD_FOR_WORD, Matching, purchase_reward
-from treeagent.envs.shop.session import TOOLS, Session, chosen_line, plain, product_page, results_page, text_call
+from treeagent.envs.shop.session import TOOLS, Session, plain, product_page, results_page, text_call
 from treeagent.envs.shop.webshop_files import FileGoals, FuzzyMatching, load_webshop
 from treeagent.envs.visit import CallRefused, VisitEnv
 from treeagent.types import Split, Task, ToolCall
 
 MAX_RESULTS = 50
 """Products that a search returns over all its pages, as in WebShop."""
-
-
-@lru_cache(maxsize=8)
-def _generated(products: int, seed: int, difficulty: int) -> Catalogue:
-    return generate(products, seed, DIFFICULTIES[difficulty])
 
 
 class ShopEnv(VisitEnv[Goal, Session]):
@@ -52,15 +49,14 @@ class ShopEnv(VisitEnv[Goal, Session]):
             self._store = f"webshop{len(self.catalogue.products)}"
         else:
             level, seed = self.options.difficulty, self.options.catalogue_seed
-            self.catalogue = _generated(self.options.products, seed, level)
+            self.catalogue = generate(self.options.products, seed, DIFFICULTIES[level])
             self._goals = GeneratedGoals(self.catalogue, DIFFICULTIES[level], seed)
             self._matching = WORD_FOR_WORD
             self._store = f"shop{level}-{self.options.products}-{seed}"
-        self._engine = SearchEngine(
-            self.catalogue.products.values(),
-            # In the generated store, what a title hides must be read on the page.
-            read_details=self.options.webshop_products is not None,
-        )
+        # In the generated store, what a title hides must be read on the page.
+        generated = self.options.webshop_products is None
+        texts = {key: each.title if generated else each.text for key, each in self.catalogue.products.items()}
+        self._engine = SearchEngine(texts)
         # A query's results never change, and search returns to the same queries again and again.
         self._search = lru_cache(maxsize=4096)(self._engine.search)
 
@@ -69,7 +65,7 @@ class ShopEnv(VisitEnv[Goal, Session]):
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return [
-            task_of(goal, instruction, store=self._store, split=split, index=index)
+            Task(f"{self._store}-{split}-{index}", instruction, split, index, to_jsonable_python(goal))
             for index, (goal, instruction) in enumerate(self._goals.take(split, count, start), start=start)
         ]
 
@@ -78,8 +74,8 @@ class ShopEnv(VisitEnv[Goal, Session]):
         if isinstance(self._goals, FileGoals):
             return ()
         return [
-            replace(task_of(goal, text, store=self._store, split=task.split, index=task.seed), id=f"{task.id}.{number}")
-            for number, (goal, text) in enumerate(self._goals.harder(self.key_of(task), task.split, rng))
+            Task(f"{task.id}.{number}", instruction, task.split, task.seed, to_jsonable_python(goal))
+            for number, (goal, instruction) in enumerate(self._goals.harder(self.key_of(task), task.split, rng))
         ]
 
     def read(self, action: str | ToolCall) -> ToolCall:
@@ -93,13 +89,10 @@ class ShopEnv(VisitEnv[Goal, Session]):
         self.visit = self._after(before, call.name, target)
         return self._shown(before, self.visit)
 
-    def is_over(self) -> bool:
-        return self.visit.page == "done"
-
-    def verify(self) -> float:
+    def verdict(self) -> float | None:
         """WebShop's reward of the purchase."""
-        if not self.is_over():
-            return 0.0
+        if self.visit.page != "done":
+            return None
         return purchase_reward(self._product(self.visit), self.visit.chosen, self.key, self._matching)
 
     def state_key(self) -> str:
@@ -158,7 +151,7 @@ class ShopEnv(VisitEnv[Goal, Session]):
             case "search":
                 return self.opening
             case "product" if before.page == "product":
-                return chosen_line(session.chosen)
+                return f"chosen: {', '.join(value for _, value in session.chosen)}"
             case "product":
                 return product_page(self._product(session), distinct=self.options.webshop_products is None)
         if not session.results:

@@ -1,7 +1,7 @@
 """A visit to the store as a value: where the shopper stands, how a call is read, and how pages read."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,7 +91,7 @@ def product_page(product: Product, *, distinct: bool) -> str:
     instructions and titles: a very small model learns much sooner what the page offers and what was only asked for.
     """
     brand = f" by {product.brand}" if product.brand else ""
-    style, between = (_capital, "/") if distinct else (str, ", ")
+    style, between = (str.capitalize, "/") if distinct else (str, ", ")
     return "\n".join(
         (
             f"{product.title}{brand} {dollars(product.price)}",
@@ -99,11 +99,3 @@ def product_page(product: Product, *, distinct: bool) -> str:
             *(f"{group}: {between.join(map(style, values))}" for group, values in product.options),
         )
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def chosen_line(chosen: Sequence[tuple[str, str]]) -> str:
-    return f"chosen: {', '.join(value for _, value in chosen)}"

@@ -85,10 +85,10 @@ class FuzzyMatching(Matching):
         self._clean = utils.default_process
 
     def attribute(self, product: Product, wanted: str) -> bool:
-        return any(self._alike(had, wanted) for had in product.attributes) or wanted in _text(product)
+        return any(self._alike(had, wanted) for had in product.attributes) or wanted in product.text.lower()
 
     def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool:
-        if value in _text(product):
+        if value in product.text.lower():
             return True
         return value in wanted if group == "size" else any(self._alike(value, each) for each in wanted)
 
@@ -138,11 +138,14 @@ def load_webshop(options: ShopOptions, path: Path) -> tuple[Catalogue, FileGoals
         if entry.asin != "nan" and len(entry.asin) <= 10:
             told = about.get(entry.asin, _AttributeEntry())
             products.setdefault(entry.asin, _product(entry, told.attributes, options.catalogue_seed))
+    asked: list[_Asked] = []
     if options.webshop_instructions is not None:
         instructions = _read(options.webshop_instructions, TypeAdapter(dict[str, list[_HumanEntry]]))
-        asked = (each for product in products.values() for each in _human(product, instructions.get(product.id, ())))
+        for product in products.values():
+            asked += _human(product, instructions.get(product.id, ()))
     else:
-        asked = (each for product in products.values() if product.id in about for each in _synthetic(product, about))
+        for product in products.values():
+            asked += _synthetic(product, about.get(product.id, _AttributeEntry()))
     rng = random.Random(f"limits {options.catalogue_seed}")
     goals = [_goal(*each, rng) for each in asked]
     if not goals:
@@ -215,9 +218,8 @@ def _human(product: Product, entries: Sequence[_HumanEntry]) -> Iterator[_Asked]
             yield product, entry.instruction.strip("."), entry.instruction_attributes, values
 
 
-def _synthetic(product: Product, about: Mapping[str, _AttributeEntry]) -> Iterator[_Asked]:
+def _synthetic(product: Product, entry: _AttributeEntry) -> Iterator[_Asked]:
     """One for each combination of the product's option values."""
-    entry = about[product.id]
     if entry.instruction and entry.instruction_attributes:
         groups = sorted(product.options)
         for values in itertools.product(*(offered for _, offered in groups)):
@@ -243,7 +245,3 @@ def _goal(
         limit,
     )
     return goal, f"{text}{price_text}"
-
-
-def _text(product: Product) -> str:
-    return " ".join((product.title, *product.details)).lower()

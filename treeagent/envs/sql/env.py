@@ -64,9 +64,6 @@ class SqlEnv(VisitEnv[Question, Visit]):
             raise CallRefused(f"error: {error}") from error
         return self._shown(names, rows)
 
-    def is_over(self) -> bool:
-        return self.visit.answer is not None
-
     def tools(self) -> Sequence[ToolSpec]:
         return _TOOLS
 
@@ -75,8 +72,8 @@ class SqlEnv(VisitEnv[Question, Visit]):
             draw_task(split, index, self.options.difficulty, self.options.rows) for index in range(start, start + count)
         ]
 
-    def verify(self) -> float:
-        return float(self.visit.answer is not None and right(self.key, self.visit.answer))
+    def verdict(self) -> float | None:
+        return None if self.visit.answer is None else float(right(self.key, self.visit.answer))
 
     def demonstrator(self, noise: float) -> "SqlDemonstrator":
         return SqlDemonstrator(self, noise)

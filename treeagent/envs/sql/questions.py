@@ -38,8 +38,9 @@ def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
     rng = random.Random(f"question {difficulty} {seed}")
     while True:
         schema = draw_schema(rng)
-        words, plan, gold, ordered = rng.choice(_TEMPLATES[: _KNOWN[difficulty]])(schema, rng)
-        question = Question(seed, rows, schema, plan, gold, ordered)
+        template = rng.choice(_TEMPLATES[: _KNOWN[difficulty]])
+        words, plan, gold = template(schema, rng)
+        question = Question(seed, rows, schema, plan, gold, ordered=template is _sorted)
         if _telling(question):
             return Task(f"sql{difficulty}-{rows}-{split}-{index}", words, split, seed, to_jsonable_python(question))
 
@@ -63,7 +64,8 @@ def _telling(question: Question) -> bool:
     )
 
 
-_Drawn = tuple[str, str, str, bool]
+_Drawn = tuple[str, str, str]
+"""The question, the plan and the gold query."""
 _Template = Callable[[Schema, random.Random], _Drawn]
 
 
@@ -73,7 +75,6 @@ def _count(schema: Schema, rng: random.Random) -> _Drawn:
         f"How many {schema.table} have {column} {value}?",
         f"count {schema.table} where {column} is {value}",
         f"SELECT COUNT(*) FROM {schema.table} WHERE {column} = '{value}'",
-        False,
     )
 
 
@@ -83,7 +84,6 @@ def _value(schema: Schema, rng: random.Random) -> _Drawn:
         f"What is the {column} of {name}?",
         f"{column} where name is {name}",
         f"SELECT {column} FROM {schema.table} WHERE name = '{name}'",
-        False,
     )
 
 
@@ -93,7 +93,6 @@ def _names(schema: Schema, rng: random.Random) -> _Drawn:
         f"Which {schema.table} have {column} {value}? Give the names.",
         f"name where {column} is {value}",
         f"SELECT name FROM {schema.table} WHERE {column} = '{value}'",
-        False,
     )
 
 
@@ -104,7 +103,6 @@ def _extreme(schema: Schema, rng: random.Random) -> _Drawn:
         f"Which of the {schema.table} has the {word} {column}? Give the name.",
         f"name with {word} {column}",
         f"SELECT name FROM {schema.table} ORDER BY {column} {order} LIMIT 1",
-        False,
     )
 
 
@@ -114,7 +112,6 @@ def _average(schema: Schema, rng: random.Random) -> _Drawn:
         f"For each {group} of the {schema.table}, give the {group} and the average {column}.",
         f"{group} and average {column} for each {group}",
         f"SELECT {group}, AVG({column}) FROM {schema.table} GROUP BY {group}",
-        False,
     )
 
 
@@ -125,7 +122,6 @@ def _sorted(schema: Schema, rng: random.Random) -> _Drawn:
         f"Give the names of the {schema.table} with {column} {value}, {word} {number} first.",
         f"name where {column} is {value} by {word} {number}",
         f"SELECT name FROM {schema.table} WHERE {column} = '{value}' ORDER BY {number} {order}",
-        True,
     )
 
 
@@ -136,7 +132,6 @@ def _joined_total(schema: Schema, rng: random.Random) -> _Drawn:
         f"For each {group} of the {main} that have {event}, give the {group} and the total {amount} of the {event}.",
         f"{group} and total {amount} for each {group}",
         f"SELECT {group}, SUM({amount}) FROM {main} JOIN {event} ON {main}.name = {event}.name GROUP BY {group}",
-        False,
     )
 
 
@@ -146,7 +141,6 @@ def _without(schema: Schema, rng: random.Random) -> _Drawn:
         f"Which {main} have no {event}? Give the names.",
         f"name not in {event}",
         f"SELECT name FROM {main} WHERE name NOT IN (SELECT name FROM {event})",
-        False,
     )
 
 
