@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.envs import check_env, make_env
+from treeagent.envs import CallRefused, check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.envs.sql import SqlEnv, SqlOptions
-from treeagent.envs.sql.database import Database, QueryRefused, Rows, Schema, same_result
+from treeagent.envs.sql.database import Database, Rows, Schema, same_result
 from treeagent.envs.sql.questions import Question, right
 from treeagent.types import Task, ToolCall, UserError
 
@@ -162,7 +162,7 @@ def test_the_answer_itself_is_right_in_text_and_as_a_call(env: SqlEnv) -> None:
 def test_a_database_only_reads_in_bounded_time_and_memory(database: Database, sql: str) -> None:
     before = database.query("SELECT * FROM staff")
     began = time.process_time()
-    with pytest.raises(QueryRefused):
+    with pytest.raises(CallRefused):
         database.query(sql)
     assert time.process_time() - began < 5
     assert database.query("SELECT * FROM staff") == before

@@ -21,8 +21,6 @@ class Product:
     """What one would search for to find it; WebShop's ``query``."""
     category: tuple[str, ...]
     """Path from the department down; WebShop's ``product_category``."""
-    brand: str
-    """Empty in a generated catalogue."""
     attributes: tuple[str, ...]
     options: OptionGroups
     """(group, values offered), in page order."""
@@ -30,6 +28,8 @@ class Product:
     """Dollars."""
     nouns: frozenset[str]
     """Nouns of the title, for WebShop's type reward."""
+    brand: str = ""
+    """Empty in a generated catalogue."""
     details: tuple[str, ...] = ()
     """Text of the product page besides title, price and options."""
 
@@ -149,7 +149,6 @@ def _family(
             title=" ".join((*shown, type_)),
             type=type_,
             category=("store", department.name, type_),
-            brand="",
             attributes=attributes,
             options=options,
             price=price,

@@ -39,7 +39,6 @@ class _ProductEntry(BaseModel):
 
     asin: str
     name: str
-    category: str
     query: str
     product_category: str
     brand: str | None = None
@@ -176,11 +175,11 @@ def _product(entry: _ProductEntry, attributes: Sequence[str], seed: int) -> Prod
         title=title,
         type=entry.query.lower().strip(),
         category=tuple(step.strip() for step in entry.product_category.split("›")),
-        brand=entry.brand or "",
         attributes=tuple(attributes),
         options=_options(entry),
         price=_price(entry, seed),
         nouns=frozenset(_WORD.findall(title.lower())) - _STOP_WORDS,
+        brand=entry.brand or "",
         details=tuple(text for text in (*details, entry.full_description or "") if text),
     )
 

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
-from treeagent.envs.sql.database import QueryRefused, Rows
+from treeagent.envs.sql.database import Rows
 from treeagent.envs.sql.options import SqlOptions
 from treeagent.envs.sql.questions import Question, draw_task, right
-from treeagent.envs.visit import CallRefused, VisitEnv
+from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall
 
 _TOOLS = (
@@ -58,11 +58,7 @@ class SqlEnv(VisitEnv[Question, Visit]):
                 self.visit = replace(self.visit, answer=sql)
                 return "answered"
         self.visit = replace(self.visit, tried=sql)
-        try:
-            names, rows = self._opened(self.key).query(sql)
-        except QueryRefused as error:
-            raise CallRefused(f"error: {error}") from error
-        return self._shown(names, rows)
+        return self._shown(*self._opened(self.key).query(sql))
 
     def tools(self) -> Sequence[ToolSpec]:
         return _TOOLS

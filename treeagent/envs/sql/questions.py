@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from pydantic_core import to_jsonable_python
 
-from treeagent.envs.sql.database import THEMES, Database, QueryRefused, Schema, draw_schema, same_result
+from treeagent.envs.sql.database import THEMES, Database, Schema, draw_schema, same_result
+from treeagent.envs.visit import CallRefused
 from treeagent.types import Split, Task
 
 SIBLINGS = 2
@@ -52,7 +53,7 @@ def right(question: Question, sql: str) -> bool:
             same_result(database.query(sql)[1], database.query(question.gold)[1], ordered=question.ordered)
             for database in map(question.database, range(1 + SIBLINGS))
         )
-    except QueryRefused:
+    except CallRefused:
         return False
 
 
