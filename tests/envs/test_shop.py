@@ -137,16 +137,6 @@ def test_a_bad_call_is_an_observation(call: str | ToolCall, reason: str) -> None
     assert ENV.visit == before
 
 
-def test_nothing_happens_after_the_order() -> None:
-    begin()
-    identifier = do("search[desk lamp]")[:5]
-    do(f"click[{identifier}]")
-    ENV.step("click[buy now]")
-    verdict = ENV.verify()
-    assert ENV.step("search[lamp]")[2:] == (True, False, {"tool_error": "the episode is over"})
-    assert ENV.verify() == verdict
-
-
 def test_every_clickable_can_be_clicked() -> None:
     begin()
     for call in ("search[lamp]", "click[next >]", ""):
@@ -243,19 +233,6 @@ def test_a_store_too_small_for_the_tasks_says_so() -> None:
     env = ShopEnv(ShopOptions(products=100, difficulty=1))
     with pytest.raises(ValueError, match=r"test goals 0 to 5000 .* raise its option products"):
         env.tasks("test", 5000)
-
-
-def test_reset_takes_seeds_and_refuses_strange_tasks() -> None:
-    ENV.reset(seed=7)
-    assert ENV.key == ENV.key_of(ENV.tasks("train", 1, 7)[0])
-    with pytest.raises(ValueError, match="task 'x' holds no goal"):
-        ENV.reset(options={"task": Task("x", "find a thing")})
-    with pytest.raises(ValueError, match="is a str"):
-        ENV.reset(options={"task": "boot"})
-    with pytest.raises(ValueError, match="no episode has begun"):
-        ShopEnv().step("search[boot]")
-    with pytest.raises(ValueError, match="no snapshot of ShopEnv"):
-        ENV.restore(3)
 
 
 def test_near_duplicates_differ_in_what_a_goal_can_ask() -> None:

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.envs import CallRefused, check_env, make_env
-from treeagent.envs.check import check_tasks
+from treeagent.envs import CallRefused
 from treeagent.envs.sql import SqlEnv, SqlOptions
 from treeagent.envs.sql.database import Database, Rows, Schema, same_result
 from treeagent.envs.sql.questions import Question, right
-from treeagent.types import Task, ToolCall, UserError
+from treeagent.types import ToolCall
 
 SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
 
@@ -35,34 +34,6 @@ def begun(index: int = 0, difficulty: int = 3) -> SqlEnv:
 
 def question(gold: str, *, ordered: bool = False) -> Question:
     return Question(0, 12, SCHEMA, "", gold, ordered)
-
-
-@pytest.mark.parametrize("difficulty", [1, 2, 3])
-def test_check_env_finds_nothing(difficulty: int, capsys: pytest.CaptureFixture[str]) -> None:
-    env, other = (make_env("sql", {"difficulty": difficulty}) for _ in range(2))
-    for task in env.tasks("train", 2):
-        report = check_env(env, task, other=other, finishes=[f"answer[{task.prompt}]", "answer[]", "answer[SELECT 1]"])
-        with capsys.disabled():
-            print(f"sql {difficulty}: {report.equal_branches} of {report.branches} branches equal their replays")
-        assert report.passed, report.violations
-        assert report.equal_branches == report.branches > 10
-        assert not report.skipped
-    assert check_tasks(env, 10) == []
-
-
-def test_every_gold_query_is_right_and_slips_of_it_are_mostly_wrong() -> None:
-    env, solved = SqlEnv(SqlOptions(difficulty=3)), dict[float, float]()
-    for noise in (0.0, 0.6):
-        solved[noise] = 0.0
-        for number, task in enumerate(env.tasks("train", 40)):
-            env.reset(options={"task": task})
-            player, rng = env.demonstrator(noise), random.Random(number)
-            for _ in range(10):
-                if env.step(player.act(rng)[1])[2]:
-                    break
-            solved[noise] += env.verify()
-    assert solved[0.0] == 40
-    assert 1 < solved[0.6] < 30
 
 
 def test_an_answer_is_read_as_its_rows() -> None:
@@ -99,13 +70,7 @@ def test_no_cheap_answer_is_right(index: int) -> None:
     ):
         env.restore(place)
         assert env.step(ToolCall("answer", {"sql": sql}))[1:3] == (0.0, True), sql
-        assert env.step(f"answer[{asked.gold}]") == (
-            "the episode is over",
-            0.0,
-            True,
-            False,
-            {"tool_error": "the episode is over"},
-        )
+        assert env.step(f"answer[{asked.gold}]")[1:3] == (0.0, True)
         assert env.verify() == 0.0
 
 
@@ -224,16 +189,3 @@ def test_duplicates_types_and_order_count() -> None:
     assert same_result([(3.0,)], [(3,)], ordered=False)
     assert not same_result([(2,), (1,)], [(1,), (2,)], ordered=True)
     assert not same_result([(1, 2)], [(1,)], ordered=False)
-
-
-def test_foreign_values_are_refused(env: SqlEnv) -> None:
-    with pytest.raises(UserError, match="holds no question"):
-        env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(UserError, match="is no snapshot of SqlEnv"):
-        env.restore(3)
-    with pytest.raises(UserError, match=r"noise is 1\.5"):
-        env.demonstrator(1.5)
-    with pytest.raises(ValueError, match="no episode has begun"):
-        SqlEnv().step("schema[]")
-    with pytest.raises(UserError, match="difficulty=9"):
-        make_env("sql", {"difficulty": 9})

@@ -7,8 +7,8 @@ works, and ``treeagent envs check module:Class`` checks yours.
   returns: observation, reward, terminated, truncated, info), ``SnapshotKind``, and the errors ``EnvBroken`` and
   ``SnapshotLost``.
 * To write one with: ``task_to_play`` for ``reset``, ``read_call`` and ``text_tool`` for ``step`` and ``tools``,
-  ``probability`` for a demonstrator's noise, ``VisitEnv`` for an episode that is one
-  frozen value, with ``CallRefused`` for what is not possible.
+  ``probability`` for a demonstrator's noise, ``VisitEnv`` for an episode that is one frozen value,
+  with ``CallRefused`` for a call that is not possible.
 * To check and play one: ``check_env`` gives a ``CheckReport``; ``make_env`` makes one by name (``BUILT_IN``,
   ``"module:Class"``; ``EXTRAS`` names the packages that some need); ``Forkable`` goes back to a ``Mark``, by snapshot
   or by replay (``ReplayDivergence``); ``EnvDynamics`` is what search steps through, with rewards and step limit.

@@ -240,7 +240,8 @@ def _draw_names(kind: Kind, count: int, rng: random.Random) -> list[str]:
 
 def _related(names: Mapping[Kind, Sequence[str]], rng: random.Random) -> dict[str, Entity]:
     """Articles by name. Their facts are drawn among ``names``."""
-    objects = dict[str, Sequence[str]](names, river=_RIVERS)
+    objects: dict[str, Sequence[str]] = {"river": _RIVERS}
+    objects.update(names.items())
     return {
         name: Entity(kind, name, {each.name: _another(objects[each.object], name, rng) for each in _ABOUT[kind]})
         for kind in _ABOUT
