@@ -44,7 +44,7 @@ def demonstrated(task: Task, noise: float = 0.0, seed: int = 0) -> list[str]:
     SHOP.reset(options={"task": task})
     player, rng, calls = SHOP.demonstrator(noise), random.Random(seed), list[str]()
     assert player is not None
-    while len(calls) < 15 and not (calls and SHOP.session.page == "done"):
+    while len(calls) < 15 and not (calls and SHOP.visit.page == "done"):
         calls.append(player.act(rng)[1])
         SHOP.step(calls[-1])
     return calls

@@ -21,7 +21,7 @@ from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import StepResult
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.envs.shop.goals import Goal, goal_of
+from treeagent.envs.shop.goals import Goal
 from treeagent.envs.shop.reward import purchase_reward
 from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import planned_in
@@ -374,15 +374,15 @@ def test_an_optimists_winners_fail_and_make_nothing_to_imitate_or_prefer() -> No
 def test_the_stores_variations_ask_more_of_the_same_product_and_no_more_than_it_has() -> None:
     env = ShopEnv(ShopOptions(products=300, difficulty=2))
     others = [*env.tasks("validation", 60), *env.tasks("test", 60)]
-    kept_apart = {needs(goal_of(task)) for task in others}
+    kept_apart = {needs(env.key_of(task)) for task in others}
     made = 0
     for task in env.tasks("train", 60):
-        goal = goal_of(task)
+        goal = env.key_of(task)
         product = env.catalogue.products[goal.product_id]
         found = env.variations(task, random.Random(3))
         assert found == env.variations(task, random.Random(3))
         assert len({one.id for one in found} | {task.id}) == len(found) + 1
-        for harder in map(goal_of, found):
+        for harder in map(env.key_of, found):
             made += 1
             assert set(harder.attributes) >= set(goal.attributes) and set(harder.options) >= set(goal.options)
             assert needs(harder) != needs(goal) and harder.price_limit <= goal.price_limit
