@@ -28,7 +28,6 @@ from treeagent.learners.config import (
     Optimiser,
     OptimiserConfig,
     Positive,
-    Precision,
     Seed,
     TrainingConfig,
 )
