@@ -65,12 +65,13 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         call = "the task is done already" if over else read_call(asked, (_ACT,))
         if isinstance(call, str):
             return call, 0.0, over, False, {"tool_error": call}
-        reply = self._game.play(self.visit, str(call.arguments["command"]))
-        if reply.refused:
-            return reply.text, 0.0, False, False, {"tool_error": reply.text}
-        self._go_on(reply.did)
+        before = self.visit
+        text, did = self._game.play(before, str(call.arguments["command"]))
+        if did == before:
+            return text, 0.0, False, False, {"tool_error": text}
+        self._go_on(did)
         reward = self.verify()
-        return self._shown(reply.text), reward, reward == 1.0, False, {}
+        return self._shown(text), reward, reward == 1.0, False, {}
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)

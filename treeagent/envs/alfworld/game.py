@@ -12,34 +12,11 @@ from typing import Any, ClassVar
 
 from treeagent.envs.textworld.games import contained
 
-NOTHING = "Nothing happens."
 _PLACES = 4096
 """Places of a game that are remembered, a few KB each; another one is played anew from the start."""
 
 Facts = Mapping[Any, tuple[Any, ...]]
 """TextWorld's propositions by signature, sorted: lists in texts are then in the same order in every process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a command."""
-
-    text: str
-    did: tuple[str, ...]
-    """The commands that lead to where it led."""
-    refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """What a command stands for."""
-
-    command: str
-    operator: int
-    """Fast Downward's number of it."""
-    effects: int
-    feedback: str
-    mapping: Mapping[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +27,8 @@ class Place:
     """Fast Downward's number of the state, as long as it holds this game."""
     facts: Facts
     won: bool
-    moves: Mapping[str, _Move]
-    """By command."""
+    moves: Mapping[str, Any]
+    """TextWorld's actions by command."""
     looked: tuple[str, ...]
     """Receptacles whose contents have been seen."""
 
@@ -81,20 +58,20 @@ class Game:
         for info in self._infos.values():
             info.name, info.definite, info.indefinite = names.demangle_alfred_name(info.id), "the", "a"
         self._names = {key: info.name for key, info in self._infos.items()}
-        self._moves: dict[int, _Move] = {}
+        self._moves: dict[int, tuple[str, Any]] = {}
         self._places: dict[tuple[str, ...], Place] = {}
         self._start = _changed({}, self._state.facts)
         intro = self._written("#intro#", {}, self._start)
         self.opening, _, self.objective = intro.partition("\n\n")[2].rpartition("\n\n")
 
-    def play(self, did: tuple[str, ...], command: str) -> Reply:
-        """What a command does at a place."""
+    def play(self, did: tuple[str, ...], command: str) -> tuple[str, tuple[str, ...]]:
+        """(What is read after a command, the commands that lead to where it led): ``did`` where nothing happens."""
         words = " ".join(command.split())
-        move = self.at(did).moves.get(words)
-        if move is None:
-            return Reply(NOTHING, did, refused=True)
+        action = self.at(did).moves.get(words)
+        if action is None:
+            return "Nothing happens.", did
         there = (*did, words)
-        return Reply(self._written(move.feedback, move.mapping, self.at(there).facts), there)
+        return self._written(action.feedback_rule, action.mapping, self.at(there).facts), there
 
     def commands(self, did: tuple[str, ...]) -> list[str]:
         """The admissible commands, sorted; none where the task is done."""
@@ -134,10 +111,10 @@ class Game:
         return self._places[did]
 
     def _after(self, place: Place, command: str) -> Place:
-        move, library = place.moves[command], _planner()
+        action, library = place.moves[command], _planner()
         library.set_state_id(place.state)
-        effects = (self._atom * move.effects)()
-        library.apply_operator(move.operator, effects)
+        effects = (self._atom * action.effects)()
+        library.apply_operator(action.id, effects)
         facts = _changed(place.facts, [each.get_fact(self._state.name2type) for each in effects])
         there = self._arrived(facts, place.looked)
         came = command.removeprefix("go to ").removeprefix("open ")
@@ -148,21 +125,16 @@ class Game:
 
     def _arrived(self, facts: Facts, looked: tuple[str, ...]) -> Place:
         """The place where Fast Downward stands."""
-        moves: dict[str, _Move] = {}
+        moves: dict[str, Any] = {}
         for action in self._state.all_applicable_actions():
             if action.id not in self._moves:
-                self._moves[action.id] = self._move(action, facts)
-            move = self._moves[action.id]
-            moves.setdefault(move.command, move)
+                # Names and places of receptacles never change, so a command is written once.
+                action.command_template = self._written(action.command_template, action.mapping, facts)
+                action.effects = self._state._operators[action.id].nb_effect_atoms
+                self._moves[action.id] = " ".join(action.format_command(self._names).split()), action
+            moves.setdefault(*self._moves[action.id])
         library = _planner()
         return Place(library.get_state_id(), facts, bool(library.check_goal()), moves, looked)
-
-    def _move(self, action: Any, facts: Facts) -> _Move:
-        """Names and places of receptacles never change, so a command is written once."""
-        action.command_template = self._written(action.command_template, action.mapping, facts)
-        command = " ".join(action.format_command(self._names).split())
-        effects = self._state._operators[action.id].nb_effect_atoms
-        return _Move(command, action.id, effects, action.feedback_rule, action.mapping)
 
     def _written(self, text: str, mapping: Mapping[Any, Any], facts: Facts) -> str:
         self._state._facts = defaultdict(tuple, facts)
@@ -204,11 +176,7 @@ def _translated_once() -> Iterator[None]:
     import fast_downward
 
     translate, line = fast_downward.pddl2sas, sys.argv
-
-    @functools.cache
-    def once(domain: str, problem: str) -> Any:
-        return translate(domain, problem)
-
+    once = functools.cache(translate)
     fast_downward.pddl2sas = lambda domain, problem, **settings: once(domain, problem)
     try:
         yield

@@ -26,7 +26,7 @@ _LONGEST = 120
 _ONE_SENTENCE = re.compile(r"[\w' -]+")
 _LOOKING = ("looking", "examining", "taking inventory")
 """What changes nothing, so that it does no harm where TextWorld does not know it, as of a book in the hand."""
-_OBJECT_TABLE, _FIRST_OBJECT, _OBJECT_SIZE, _PROPERTIES = 0x0A, 63 * 2, 14, 12
+_OBJECT_TABLE, _FIRST_OBJECT, _PROPERTIES = 0x0A, 63 * 2, 12
 """The Z-machine Standard 1.1, sections 11.1 and 12.3: where the header names the table of objects, and its layout."""
 
 Outcome = Literal["", "won", "lost"]
@@ -55,23 +55,23 @@ class Reply:
     """Nothing has happened, and the position is the one before."""
 
 
+@dataclass(eq=False)
 class Tracked:
     """TextWorld's own account of a position: what is true, what can be done and what would win."""
 
-    def __init__(self, progress: Any, inform7: Any) -> None:
-        self.progress = progress
-        self._inform7 = inform7
+    progress: Any
+    inform7: Any
 
     @cached_property
     def commands(self) -> tuple[str, ...]:
         """Admissible commands, sorted."""
-        return tuple(sorted(set(self._inform7.gen_commands_from_actions(self.progress.valid_actions))))
+        return tuple(sorted(set(self.inform7.gen_commands_from_actions(self.progress.valid_actions))))
 
     @cached_property
     def policy(self) -> tuple[str, ...] | None:
         """Commands that win from here; ``None`` where TextWorld knows of none."""
         actions = self.progress.winning_policy
-        return None if actions is None else tuple(self._inform7.gen_commands_from_actions(actions))
+        return None if actions is None else tuple(self.inform7.gen_commands_from_actions(actions))
 
     @cached_property
     def facts(self) -> bytes:
@@ -82,14 +82,14 @@ class Tracked:
 
     def after(self, action: str) -> "Tracked | None":
         """The account after an action; ``None`` where TextWorld does not know it."""
-        found = self._inform7.detect_action(action, self.progress.valid_actions)
+        found = self.inform7.detect_action(action, self.progress.valid_actions)
         if found is None:
             return self if action.startswith(_LOOKING) else None
         if not found.added and not found.removed:
             return self
         progress = _copied(self.progress)
         progress.update(found)
-        return Tracked(progress, self._inform7)
+        return Tracked(progress, self.inform7)
 
 
 class Story:
@@ -126,8 +126,7 @@ class Story:
     def tracked(self, position: Position) -> Tracked:
         """TextWorld's account of a position of this game."""
         tracked = self._track(position.actions)
-        if tracked is None:
-            raise ValueError(f"actions {position.actions!r} are none of this game: the position is another game's")
+        assert tracked is not None, "the position is another game's"
         return tracked
 
     def key(self, position: Position) -> str:
