@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.envs.adapters import required
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, probability, task_to_play
+from treeagent.envs.base import Env, StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call
 from treeagent.envs.worker import EnvCrashed
 from treeagent.types import Split, Task, ToolCall, UserError
@@ -222,7 +222,6 @@ class MiniWoBEnv(Env):
     """
 
     options_type = MiniWoBOptions
-    snapshot_kind: SnapshotKind = "replay"
 
     def __init__(self, options: MiniWoBOptions | None = None) -> None:
         self.options = options or MiniWoBOptions()
@@ -239,7 +238,6 @@ class MiniWoBEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``, on the page loaded anew."""
         from selenium.common.exceptions import WebDriverException
         from selenium.webdriver.support.wait import WebDriverWait
 
@@ -247,13 +245,12 @@ class MiniWoBEnv(Env):
         try:
             driver = self._started()
             driver.get(pages()[self.options.page])
-            WebDriverWait(driver, _SECONDS, 0.02).until(
-                lambda driver: driver.execute_script("return window.core && core.cover_div !== null")
-            )
+            page = WebDriverWait(driver, _SECONDS, 0.02)
+            page.until(lambda _: driver.execute_script("return window.core && core.cover_div !== null"))
             # Other words in other splits, where a page knows of them.
             mode = "test" if task.split == "test" else "train"
             driver.execute_script(_START, str(task.seed), mode, _NO_END)
-            WebDriverWait(driver, _SECONDS, 0.02).until(lambda driver: driver.execute_script("return WOB_TASK_READY"))
+            page.until(lambda _: driver.execute_script("return WOB_TASK_READY"))
             return self._look(), {}
         except WebDriverException as error:
             self.close()

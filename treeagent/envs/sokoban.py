@@ -3,7 +3,6 @@
 import functools
 import heapq
 import random
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count as numbers
 from typing import NamedTuple
@@ -91,7 +90,6 @@ class SokobanEnv(VisitEnv[Place]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         self._at = task, _start(task)
         return drawn(self.visit), {}
@@ -238,9 +236,8 @@ def shortest_way(place: Place) -> tuple[str, ...] | None:
 def _pushes_to_go(room: Room) -> Mapping[Square, int]:
     """Fewest pushes that bring a lone box from a square to a target; from any other square none do."""
     pushes = dict.fromkeys(room.targets, 0)
-    queue = deque(room.targets)
-    while queue:
-        here = queue.popleft()
+    queue = list(pushes)
+    for here in queue:
         for move in _MOVES:
             before = _next(here, move)
             if before in room.floor and _next(before, move) in room.floor and before not in pushes:

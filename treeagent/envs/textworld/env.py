@@ -9,7 +9,7 @@ from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call
 from treeagent.envs.textworld.games import PROMPTS, cache_folder, compiled, contained, spec_of, task_of
 from treeagent.envs.textworld.options import TextWorldOptions
-from treeagent.envs.textworld.story import Position, Reply, Story
+from treeagent.envs.textworld.story import Position, Story
 from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall
 
@@ -67,16 +67,12 @@ class TextWorldEnv(VisitEnv[Position]):
     def step(self, action: str | ToolCall) -> StepResult:
         story, before = self.story, self.visit
         call = read_call(action if isinstance(action, ToolCall) else ToolCall("act", {"command": action}), (_ACT,))
-        if isinstance(call, str):
-            reply = Reply(call, before, refused=True)
-        else:
-            reply = story.play(before, str(call.arguments["command"]))
-        over = reply.position.outcome != ""
-        if reply.refused:
-            return reply.text, 0.0, over, False, {"tool_error": reply.text}
-        self._go_on(reply.position)
-        progress = _progress(story, before, reply.position)
-        return self._shown(reply.text), self.verify(), over, False, {"process_reward": progress}
+        text, after = (call, before) if isinstance(call, str) else story.play(before, str(call.arguments["command"]))
+        if after == before:
+            return text, 0.0, before.outcome != "", False, {"tool_error": text}
+        self._go_on(after)
+        progress = _progress(story, before, after)
+        return self._shown(text), self.verify(), after.outcome != "", False, {"process_reward": progress}
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)

@@ -45,16 +45,6 @@ class Position:
     outcome: Outcome = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a command."""
-
-    text: str
-    position: Position
-    refused: bool = False
-    """Nothing has happened, and the position is the one before."""
-
-
 @dataclass(eq=False)
 class Tracked:
     """TextWorld's own account of a position: what is true, what can be done and what would win."""
@@ -106,15 +96,15 @@ class Story:
         self._verbs = frozenset(game.verbs)
         self._track = _tracker(game, Inform7Game(game))
         self.objective: str = game.objective
-        self._replies: dict[tuple[Position, str], Reply] = {}
+        self._replies: dict[tuple[Position, str], tuple[str, Position]] = {}
         raw, _ = self._interpreter.reset()
         self.opening = opening(raw)
         self._interpreter.step("tw-trace-actions")
         self._ram_bytes, self._origin, registers = self._read()
         self.start = Position(self._packed(self._origin), registers)
 
-    def play(self, position: Position, command: str) -> Reply:
-        """What a command does. One that is not understood, or that changes nothing, leaves the position as it is."""
+    def play(self, position: Position, command: str) -> tuple[str, Position]:
+        """(The answer to a command, the position after it): the same one where it was not understood or did nothing."""
         words = " ".join(command.split())
         reply = self._replies.get((position, words))
         if reply is None:
@@ -140,21 +130,21 @@ class Story:
         digest.update(ram[table:end])
         return f"{digest.hexdigest()}{position.outcome}"
 
-    def _played(self, position: Position, words: str) -> Reply:
+    def _played(self, position: Position, words: str) -> tuple[str, Position]:
         objection = self._objection(position, words)
         if objection:
-            return Reply(objection, position, refused=True)
+            return objection, position
         self._write(position)
         raw: str = self._interpreter.step(words)[0]
         text, done = split_trace(raw)
         actions = (*position.actions, *done)
         if not done:
-            return Reply(text, position, refused=True)
+            return text, position
         if self._track(actions) is None:
-            return Reply("Say in full what to do with what.", position, refused=True)
+            return "Say in full what to do with what.", position
         _, memory, registers = self._read()
         outcome: Outcome = "won" if WON in text else "lost" if LOST in text else ""
-        return Reply(text, Position(self._packed(memory), registers, actions, outcome))
+        return text, Position(self._packed(memory), registers, actions, outcome)
 
     def _objection(self, position: Position, words: str) -> str:
         if position.outcome:
