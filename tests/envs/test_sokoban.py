@@ -7,7 +7,7 @@ import pytest
 
 from treeagent.envs import WorkerEnv, check_env, make_env
 from treeagent.envs.check import check_tasks
-from treeagent.envs.sokoban import Place, Room, SokobanEnv, SokobanOptions, moved, shortest_way
+from treeagent.envs.sokoban import Place, SokobanEnv, SokobanOptions, moved, shortest_way
 from treeagent.types import Task, ToolCall, UserError
 
 ROOM = ["######", "#P__##", "#_X_O#", "#____#", "######", "######"]
@@ -25,14 +25,14 @@ def row(env: SokobanEnv, move: str) -> str:
     return env.step(move)[0].replace(" ", "").split("\n")[1]
 
 
-def fewest_moves(room: Room, place: Place) -> int | None:
+def fewest_moves(place: Place) -> int | None:
     """By breadth-first search, without a bound."""
     depths, queue = {place: 0}, deque([place])
     while queue:
         here = queue.popleft()
-        if here.boxes == room.targets:
+        if here.done:
             return depths[here]
-        for there in (moved(room, here, move) for move in MOVES):
+        for there in (moved(here, move) for move in MOVES):
             if there not in depths:
                 depths[there] = depths[here] + 1
                 queue.append(there)
@@ -91,7 +91,7 @@ def test_walls_and_second_boxes_stop_the_player() -> None:
 
 def test_a_stuck_box_does_not_end_the_episode() -> None:
     env = begun(["#####", "#_X_#", "#_P_#", "#_O_#", "#####"])
-    assert env.way() is None
+    assert shortest_way(env.visit) is None
     for move in ("left", "up", "right", "right"):
         assert env.step(move)[1:4] == (0.0, False, False)
     assert env.verify() == 0.0
@@ -136,15 +136,13 @@ def test_the_solver_finds_the_fewest_moves() -> None:
         for task in env.tasks("train", 12):
             env.reset(options={"task": task})
             for move in ("left", "up", "right"):
-                snapshot = env.snapshot()
-                assert isinstance(snapshot, tuple)
-                _, room, place = snapshot
-                way = shortest_way(room, place)
-                assert (None if way is None else len(way)) == fewest_moves(room, place)
+                place = env.visit
+                way = shortest_way(place)
+                assert (None if way is None else len(way)) == fewest_moves(place)
                 if way is not None:
                     for each in way:
-                        place = moved(room, place, each)
-                    assert place.boxes == room.targets
+                        place = moved(place, each)
+                    assert place.done
                 env.step(move)
 
 
@@ -158,10 +156,10 @@ def test_every_room_can_be_solved_and_none_is_in_two_splits() -> None:
     assert len(rooms) == 40
     for task in train:
         observation, _ = env.reset(options={"task": task})
-        assert env.way()
+        assert shortest_way(env.visit)
         assert (observation.count("X"), observation.count("√")) == (2, 0)
         assert observation.count("O") + observation.count("S") == 2
-    with pytest.raises(UserError, match="rooms of size 5: raise size or boxes"):
+    with pytest.raises(UserError, match="raise option size"):
         SokobanEnv(SokobanOptions(size=5, walls=0)).tasks("train", 5000)
 
 
@@ -203,7 +201,7 @@ def test_foreign_values_are_refused() -> None:
     ):
         with pytest.raises(UserError, match="holds no room"):
             env.reset(options={"task": Task("other", "push", data=data)})
-    with pytest.raises(UserError, match="is no snapshot of a SokobanEnv"):
+    with pytest.raises(UserError, match="is no snapshot of SokobanEnv"):
         env.restore(3)
     with pytest.raises(UserError, match=r"noise is 1\.5"):
         env.demonstrator(1.5)

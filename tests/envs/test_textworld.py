@@ -20,7 +20,7 @@ import pytest
 from treeagent.envs import check_env
 from treeagent.envs.textworld import TextWorldEnv, TextWorldOptions
 from treeagent.envs.textworld import env as env_module
-from treeagent.envs.textworld.games import LEVELS, PROMPTS, cache_folder, compiled, contained, game_spec, spec_of
+from treeagent.envs.textworld.games import LEVELS, PROMPTS, cache_folder, compiled, contained, spec_of
 from treeagent.envs.textworld.options import Kind
 from treeagent.envs.textworld.text import split_trace
 from treeagent.types import Split, Task, ToolCall, UserError
@@ -224,9 +224,9 @@ def test_looking_changes_no_key_and_doing_does(env: TextWorldEnv) -> None:
         ("take unicorn", "You can't see any such thing."),
         ("go up", "You can't go that way."),
         ("look up potato in cookbook", "Say in full what to do with what."),
-        (ToolCall("dance", {"command": "look"}), "no tool dance, use act"),
-        (ToolCall("act", {"words": "look"}), "act takes command, a text"),
-        (ToolCall("act", {"command": 3}), "act takes command, a text"),
+        (ToolCall("dance", {"command": "look"}), "no tool dance, use one of: act"),
+        (ToolCall("act", {"words": "look"}), "act needs command"),
+        (ToolCall("act", {"command": 3}), "command of act must be of type string"),
         (ToolCall("act", {"command": "dance"}), "That's not a verb I recognise."),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_bad_call_is_an_observation_and_changes_nothing(env: TextWorldEnv, cal
     before = env.snapshot()
     observation, reward, terminated, truncated, info = env.step(call)
     assert (observation, reward, terminated, truncated) == (reason, 0.0, False, False)
-    assert info == {"tool_error": reason, "process_reward": 0, "process_reward_privileged": True}
+    assert info == {"tool_error": reason}
     assert env.snapshot() == before
 
 
@@ -274,12 +274,12 @@ def test_winning_and_losing(env: TextWorldEnv) -> None:
     assert (reward, terminated, info["process_reward"], env.verify()) == (0.0, True, -1, 0.0)
 
 
-def test_the_only_reward_is_at_the_end_and_progress_is_privileged(env: TextWorldEnv) -> None:
+def test_the_only_reward_is_at_the_end_and_progress_is_hidden(env: TextWorldEnv) -> None:
     text = begin(env)
     rewards = []
     while (solution := env.solution()) is not None:
         observation, reward, *_, info = env.step(solution[0])
-        assert (info["process_reward"], info["process_reward_privileged"]) == (1, True)
+        assert info["process_reward"] == 1
         rewards.append(reward)
         text += observation
     assert rewards == [0.0] * (len(rewards) - 1) + [1.0]
@@ -450,30 +450,10 @@ def test_the_demonstrator_reads_first_and_thinks_of_the_recipe(env: TextWorldEnv
     assert any(f"{how} the {cooked.split(' with ')[0][5:]}" in recipe and cooked.endswith(verb[how]) for how in verb)
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"objects": 3}, "objects=3 means nothing to cooking games"),
-        ({"guided": True}, "guided=True means nothing to cooking games"),
-        ({"rooms": 2}, "rooms=2 makes no cooking game: give 1, 6, 9 or 12"),
-        ({"kind": "coin_collector", "objects": 3}, "objects=3 means nothing to coin_collector games"),
-    ],
-)
-def test_options_that_fit_no_game_are_refused(settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UserError, match=reason):
-        TextWorldEnv(TextWorldOptions(**settings))
-
-
-def test_a_game_that_cannot_be_made_says_so(tmp_path: Path) -> None:
-    env = make(str(tmp_path), "coin_collector", rooms=40, quest_length=5)
-    with pytest.raises(UserError, match=r"TextWorld cannot make the game coin_collector-plain-rooms40-quest_length5-0"):
-        begin(env)
-    assert list(tmp_path.glob("*/*")) == []
-
-
 def test_options_reach_the_game() -> None:
-    spec = game_spec(TextWorldOptions(kind="custom", difficulty=3, rooms=4, guided=True, prose="house"))
-    assert spec == replace(LEVELS["custom"][2], rooms=4, guided=True, prose="house")
+    env = TextWorldEnv(TextWorldOptions(kind="custom", difficulty=3, guided=True, prose="house"))
+    (task,) = env.tasks("train", 1)
+    assert spec_of(task) == replace(LEVELS["custom"][2], guided=True, prose="house")
 
 
 def test_strange_tasks_and_snapshots_are_refused(env: TextWorldEnv) -> None:
@@ -502,5 +482,5 @@ def test_without_textworld_the_extra_is_named() -> None:
         "    print(type(error).__name__, error)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.stdout.startswith("UserError TextWorld is missing"), run.stderr
+    assert run.stdout.startswith("UserError textworld is missing"), run.stderr
     assert "pip install 'treeagent[textworld]'" in run.stdout

@@ -1,10 +1,7 @@
 """FrozenLake on generated maps, Gymnasium's own game in text: the smallest planning task that RAGEN trains on."""
 
-import hashlib
 import random
-from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import count as numbers
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -12,14 +9,11 @@ from pydantic.dataclasses import dataclass
 from treeagent.envs.adapters import required
 from treeagent.envs.adapters.gymnasium import Game, GymnasiumEnv
 from treeagent.envs.base import SnapshotKind, probability
+from treeagent.envs.drawn import DrawnTasks
 from treeagent.types import Split, Task, UserError
 
 _ACTIONS: Mapping[str, int] = {"left": 0, "down": 1, "right": 2, "up": 3}
-_MOVES: Mapping[str, tuple[int, int]] = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 _SIGNS = {"S": ".", "F": ".", "H": "O", "G": "G"}
-_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-_MISSES = 5000
-"""Maps drawn in vain after which there seem to be no new ones."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -48,13 +42,16 @@ class FrozenLakeEnv(GymnasiumEnv):
     def __init__(self, options: FrozenLakeOptions | None = None) -> None:
         self.options = options or FrozenLakeOptions()
         required("gymnasium")
-        self._tasks: dict[Split, list[Task]] = {split: [] for split in _SPLITS}
-        self._seen: set[str] = set()
-        self._seeds = numbers()
+        from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+
+        size, share = self.options.size, self.options.frozen
+        name = f"frozenlake{size}{'s' if self.options.slippery else ''}"
+        prompt = "Walk from P to G over the ice. O is a hole."
+        self._drawn = DrawnTasks(name, prompt, "map", lambda seed: generate_random_map(size, share, seed))
         super().__init__(
             self._game,
-            name=f"frozenlake{self.options.size}{'s' if self.options.slippery else ''}",
-            prompt="Walk from P to G over the ice. O is a hole.",
+            name=name,
+            prompt=prompt,
             render=_rendered,
             actions=_ACTIONS,
             key=lambda game: str(game.unwrapped.s),
@@ -62,25 +59,7 @@ class FrozenLakeEnv(GymnasiumEnv):
         )
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        from gymnasium.envs.toy_text.frozen_lake import generate_random_map
-
-        misses = 0
-        while len(self._tasks[split]) < start + count:
-            seed = next(self._seeds)
-            rows = generate_random_map(self.options.size, self.options.frozen, seed)
-            text = "/".join(rows)
-            its_split = _SPLITS[hashlib.blake2b(text.encode(), digest_size=8).digest()[0] % len(_SPLITS)]
-            misses = 0 if its_split == split and text not in self._seen else misses + 1
-            if misses > _MISSES:
-                raise UserError(
-                    f"{split} tasks {start} to {start + count} are asked for, but there are about "
-                    f"{len(self._tasks[split])} maps of size {self.options.size}: raise size"
-                )
-            if text not in self._seen:
-                self._seen.add(text)
-                name = f"{self._name}-{its_split}-{len(self._tasks[its_split])}"
-                self._tasks[its_split].append(Task(name, self._prompt, its_split, seed, {"map": rows}))
-        return self._tasks[split][start : start + count]
+        return self._drawn.first(split, start + count)[start : start + count]
 
     def demonstrator(self, noise: float) -> "FrozenLakeDemonstrator":
         return FrozenLakeDemonstrator(self, noise)
@@ -103,37 +82,30 @@ class FrozenLakeDemonstrator:
         self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        game = self._env.game.unwrapped
-        rows = _rows(game)
-        way = shortest_way(rows, divmod(int(game.s), len(rows[0]))) or [rng.choice(list(_ACTIONS))]
+        way = shortest_way(self._env.game) or [rng.choice(list(_ACTIONS))]
         others = [name for name in _ACTIONS if name != way[0]]
         return " ".join(way), rng.choice(others) if rng.random() < self._noise else way[0]
 
 
-def shortest_way(rows: Sequence[str], start: tuple[int, int]) -> list[str]:
-    """Moves from ``start`` to the goal around the holes; none where there is no way, or where it is."""
-    ways: dict[tuple[int, int], list[str]] = {start: []}
-    queue = deque([start])
-    while queue:
-        row, column = queue.popleft()
-        if rows[row][column] == "G":
-            return ways[row, column]
-        for name, (down, right) in _MOVES.items():
-            there = row + down, column + right
-            if there in ways or not (0 <= there[0] < len(rows) and 0 <= there[1] < len(rows[0])):
-                continue
-            if rows[there[0]][there[1]] != "H":
-                ways[there] = [*ways[row, column], name]
+def shortest_way(game: Game) -> list[str]:
+    """Moves to the goal around the holes; none where there is no way, or where the game is over."""
+    lake = game.unwrapped
+    ways: dict[int, list[str]] = {int(lake.s): []}
+    queue = list(ways)
+    for here in queue:
+        for name, action in _ACTIONS.items():
+            outcomes = lake.P[here][action]
+            _, there, reward, over = outcomes[len(outcomes) // 2]  # between the two that go astray
+            if reward:
+                return [*ways[here], name]
+            if not over and there not in ways:
+                ways[there] = [*ways[here], name]
                 queue.append(there)
     return []
 
 
-def _rows(game: Game) -> list[str]:
-    return [b"".join(row).decode() for row in game.unwrapped.desc]
-
-
 def _rendered(game: Game, observation: object) -> str:
-    rows = _rows(game)
+    rows = [b"".join(row).decode() for row in game.unwrapped.desc]
     row, column = divmod(int(game.unwrapped.s), len(rows[0]))
     if rows[row][column] in "HG":
         return "you fell into a hole" if rows[row][column] == "H" else "you reached the goal"

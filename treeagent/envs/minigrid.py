@@ -12,16 +12,9 @@ from treeagent.envs.adapters.gymnasium import Game, GymnasiumEnv
 from treeagent.envs.base import Demonstrator, SnapshotKind, probability
 from treeagent.types import UserError
 
-_ACTIONS: Mapping[str, int] = {
-    "left": 0,
-    "right": 1,
-    "forward": 2,
-    "pickup": 3,
-    "drop": 4,
-    "toggle": 5,
-    "done": 6,
-}
-_HARMLESS = ("left", "right", "forward")
+_ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
+"""By MiniGrid's numbers."""
+_HARMLESS = (0, 1, 2)
 """Slips from which BabyAI's bot finds back; it gives up where a box was opened."""
 _UNSEEN = ("unseen", "empty", "floor", "wall")
 
@@ -58,7 +51,7 @@ class MiniGridEnv(GymnasiumEnv):
             name=self.options.level.removesuffix("-v0"),
             prompt="Do what the mission asks for.",
             render=_rendered,
-            actions=_ACTIONS,
+            actions={name: number for number, name in enumerate(_ACTIONS)},
         )
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
@@ -80,16 +73,14 @@ class BabyAIDemonstrator:
 
         game = self._env.game
         steps = int(game.unwrapped.step_count)
-        if self._followed == (game, steps - 1):
-            meant = int(self._bot.replan(self._last))
-        else:  # it was led elsewhere, and knows only what it sees now
+        followed = self._followed == (game, steps - 1)
+        if not followed:  # it was led elsewhere, and knows only what it sees now
             self._bot = BabyAIBot(game)
-            meant = int(self._bot.replan())
-        name = next(name for name, value in _ACTIONS.items() if value == meant)
+        action = int(self._bot.replan(self._last if followed else None))
         if rng.random() < self._noise:
-            name = rng.choice([other for other in _HARMLESS if other != name])
-        self._followed, self._last = (game, steps), _ACTIONS[name]
-        return "", name
+            action = rng.choice([other for other in _HARMLESS if other != action])
+        self._followed, self._last = (game, steps), action
+        return "", _ACTIONS[action]
 
 
 def _rendered(game: Game, observation: Mapping[str, Any]) -> str:
@@ -104,8 +95,11 @@ def _rendered(game: Game, observation: Mapping[str, Any]) -> str:
             name = IDX_TO_OBJECT[kind]
             if name in _UNSEEN or (column, row) == (middle, last):
                 continue
+            ahead, right = last - row, column - middle
             words = [states[state]] if name == "door" else []
-            words += [IDX_TO_COLOR[colour], name, *_where(column - middle, last - row)]
+            words += [IDX_TO_COLOR[colour], name]
+            words += [f"{ahead} ahead"] if ahead else []
+            words += [f"{abs(right)} {'right' if right > 0 else 'left'}"] if right else []
             seen.append(" ".join(words))
     wall = next((last - row for row in range(last - 1, -1, -1) if IDX_TO_OBJECT[image[middle][row][0]] == "wall"), None)
     if wall is not None:
@@ -113,8 +107,3 @@ def _rendered(game: Game, observation: Mapping[str, Any]) -> str:
     held = game.unwrapped.carrying
     lines = [f"mission: {observation['mission']}", f"you see: {', '.join(seen) or 'nothing'}"]
     return "\n".join((*lines, f"you carry: {held.color} {held.type}") if held is not None else lines)
-
-
-def _where(right: int, ahead: int) -> list[str]:
-    side = [f"{abs(right)} {'right' if right > 0 else 'left'}"] if right else []
-    return [*([f"{ahead} ahead"] if ahead else []), *side]

@@ -1,25 +1,35 @@
 """MiniWoB++ in a real, headless Chromium: small web pages, read as a list of their elements, used by click and key."""
 
+import functools
 import os
 import random
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass as value
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.envs.adapters import required
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, probability, task_to_play
-from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.base import Env, StepResult, ToolSpec, probability, task_to_play
+from treeagent.envs.calls import read_call
 from treeagent.envs.worker import EnvCrashed
 from treeagent.types import Split, Task, ToolCall, UserError
 
 _BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = (
+    "--headless=new",
+    "--window-size=800,900",
+    "--allow-file-access-from-files",  # pages hold others in a frame
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--remote-debugging-pipe",  # which closes, and the browser with it, when its driver is killed
+)
 _SECONDS = 20
 """Limit of loading a page, and of each of its scripts."""
 _NO_END = 2**31 - 1
@@ -34,7 +44,7 @@ def _tool(name: str, description: str, *arguments: str) -> ToolSpec:
 
 
 TOOLS = (
-    text_tool("click", "Click the element with this number.", "ref"),
+    _tool("click", "Click the element with this number.", "ref"),
     _tool("type", "Click a textbox and replace its text; a line break presses Enter.", "ref", "text"),
     _tool("select", "Choose an option of a list.", "ref", "option"),
     _tool("scroll", "Scroll an element up or down by most of its height.", "ref", "direction"),
@@ -192,8 +202,7 @@ class MiniWoBOptions:
     """One of the pages that ship with MiniWoB++, such as click-tab-2 or flight.Alaska."""
 
 
-@value(frozen=True, slots=True)
-class Element:
+class Element(NamedTuple):
     """What is listed of a visible element; its number is its place in the list, from 1 on."""
 
     role: str
@@ -213,16 +222,14 @@ class MiniWoBEnv(Env):
     """
 
     options_type = MiniWoBOptions
-    snapshot_kind: SnapshotKind = "replay"
 
     def __init__(self, options: MiniWoBOptions | None = None) -> None:
         self.options = options or MiniWoBOptions()
-        page = self.options.page
-        if page not in pages():
-            raise UserError(f"page is {page!r}: give one that MiniWoB++ ships, such as {pages()[:3]}")
+        if self.options.page not in pages():
+            names = ", ".join(list(pages())[:3])
+            raise UserError(f"page is {self.options.page!r}: give one that MiniWoB++ ships, such as {names}")
         self._browser = _program(*_BROWSERS), _program("chromedriver")
         self._driver: Any = None
-        self._playing = False
         self._ended, self._reward = False, 0.0
         self.asked = ""
         """What the page asks for."""
@@ -231,32 +238,28 @@ class MiniWoBEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``, on the page loaded anew."""
         from selenium.common.exceptions import WebDriverException
         from selenium.webdriver.support.wait import WebDriverWait
 
         task = task_to_play(self, seed, options)
-        self._playing = False
         try:
             driver = self._started()
-            driver.get(_address(self.options.page))
-            WebDriverWait(driver, _SECONDS, 0.02).until(
-                lambda driver: driver.execute_script("return window.core && core.cover_div !== null")
-            )
+            driver.get(pages()[self.options.page])
+            page = WebDriverWait(driver, _SECONDS, 0.02)
+            page.until(lambda _: driver.execute_script("return window.core && core.cover_div !== null"))
             # Other words in other splits, where a page knows of them.
             mode = "test" if task.split == "test" else "train"
             driver.execute_script(_START, str(task.seed), mode, _NO_END)
-            WebDriverWait(driver, _SECONDS, 0.02).until(lambda driver: driver.execute_script("return WOB_TASK_READY"))
-            self._playing = True
+            page.until(lambda _: driver.execute_script("return WOB_TASK_READY"))
             return self._look(), {}
         except WebDriverException as error:
             self.close()
-            raise EnvCrashed(f"page {self.options.page} does not start: {_first_line(error)}") from error
+            raise EnvCrashed(f"page {self.options.page}, its start: {error!r} {error.msg}") from error
 
     def step(self, action: str | ToolCall) -> StepResult:
         from selenium.common.exceptions import WebDriverException
 
-        if not self._playing:
+        if self._driver is None:
             raise ValueError("no episode has begun: call reset first")
         call = "the episode is over" if self._ended else read_call(action, TOOLS)
         try:
@@ -266,7 +269,7 @@ class MiniWoBEnv(Env):
             observation = self._look()
         except WebDriverException as broken:
             self.close()
-            raise EnvCrashed(f"page {self.options.page}, {call}: {_first_line(broken)}") from broken
+            raise EnvCrashed(f"page {self.options.page}, {call}: {broken.msg}") from broken
         return observation, self.verify(), self._ended, False, {}
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -289,7 +292,7 @@ class MiniWoBEnv(Env):
         """End the browser."""
         from selenium.common.exceptions import WebDriverException
 
-        driver, self._driver, self._playing = self._driver, None, False
+        driver, self._driver = self._driver, None
         if driver is not None:
             try:
                 driver.quit()
@@ -303,8 +306,10 @@ class MiniWoBEnv(Env):
             options = webdriver.ChromeOptions()
             options.binary_location = self._browser[0]
             options.unhandled_prompt_behavior = "accept"
-            for flag in _flags():
+            for flag in _FLAGS:
                 options.add_argument(flag)
+            if os.geteuid() == 0:  # root cannot have Chromium's own sandbox; the pages are those of the package
+                options.add_argument("--no-sandbox")
             service = webdriver.ChromeService(executable_path=self._browser[1])
             self._driver = webdriver.Chrome(options=options, service=service)
             self._driver.set_page_load_timeout(_SECONDS)
@@ -323,10 +328,8 @@ class MiniWoBEnv(Env):
             return "the page has ended the task"
         self.elements = [Element(*row) for row in rows]
         lines = [f"task: {self.asked}"]
-        for number, each in enumerate(self.elements, 1):
-            lines.append(
-                " ".join(filter(None, (f"[{number}] {each.role}", f'"{each.name}"' * bool(each.name), each.state)))
-            )
+        for number, (role, name, state) in enumerate(self.elements, 1):
+            lines.append(f"[{number}] {role}" + f' "{name}"' * bool(name) + f" {state}" * bool(state))
         return "\n".join(lines)
 
     def _act(self, name: str, arguments: Mapping[str, object]) -> str:
@@ -335,15 +338,13 @@ class MiniWoBEnv(Env):
         point = self._driver.execute_script(_POINT, int(ref)) if ref.isdecimal() else None
         if point is None:
             return f"no element {ref}, use 1 to {len(self.elements)}"
-        match name:
-            case "click":
-                return self._press(point)
-            case "type":
-                return self._press(point, str(arguments["text"]))
-            case "select":
-                option = str(arguments["option"])
-                done = self._driver.execute_script(_SELECT, int(ref), option)
-                return "" if done else f"element {ref} has no option {option}"
+        if name == "click":
+            return self._press(point)
+        if name == "type":
+            return self._press(point, str(arguments["text"]))
+        if name == "select":
+            done = self._driver.execute_script(_SELECT, int(ref), arguments["option"])
+            return "" if done else f"element {ref} has no option {arguments['option']}"
         direction = {"up": -1, "down": 1}.get(str(arguments["direction"]))
         if direction is None:
             return "direction must be up or down"
@@ -385,25 +386,17 @@ class MiniWoBDemonstrator:
         return ", ".join(quoted), f"click[{number}]"
 
 
-def pages() -> list[str]:
-    """Names of the pages that MiniWoB++ ships, in order.
+@functools.cache
+def pages() -> Mapping[str, str]:
+    """Addresses of the pages that MiniWoB++ ships, by name and in order.
 
     Raises:
         UserError: the extra is not installed.
     """
-    html = _html()
-    flights = [f"flight.{folder.parent.name}" for folder in html.glob("flight/*/wrapper.html")]
-    return sorted([*(file.stem for file in html.glob("miniwob/*.html")), *flights])
-
-
-def _html() -> Path:
-    return Path(required("miniwob").__file__).parent / "html"
-
-
-def _address(page: str) -> str:
-    folder, _, flight = page.partition(".")
-    file = f"flight/{flight}/wrapper.html" if folder == "flight" else f"miniwob/{page}.html"
-    return (_html() / file).as_uri()
+    html = Path(required("miniwob").__file__).parent / "html"
+    files = {file.stem: file for file in html.glob("miniwob/*.html")}
+    files |= {f"flight.{file.parent.name}": file for file in html.glob("flight/*/wrapper.html")}
+    return {name: file.as_uri() for name, file in sorted(files.items())}
 
 
 def _program(*names: str) -> str:
@@ -413,22 +406,3 @@ def _program(*names: str) -> str:
     raise UserError(
         f"{names[0]} is not installed: MiniWoB++ needs a browser, as of apt-get install chromium chromium-driver"
     )
-
-
-def _flags() -> list[str]:
-    flags = [
-        "--headless=new",
-        "--window-size=800,900",
-        "--allow-file-access-from-files",  # pages hold others in a frame
-        "--disable-background-networking",
-        "--disable-dev-shm-usage",
-        "--disable-gpu",
-        "--host-resolver-rules=MAP * ~NOTFOUND",
-        "--remote-debugging-pipe",  # which closes, and the browser with it, when its driver is killed
-    ]
-    # Root cannot have Chromium's own sandbox. The pages are those of the package.
-    return [*flags, "--no-sandbox"] if os.geteuid() == 0 else flags
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 from treeagent.envs.textworld.games import contained
 
-NOTHING = "Nothing happens."
 _PLACES = 4096
 """Places of a game that are remembered, a few KB each; another one is played anew from the start."""
 
@@ -21,48 +20,24 @@ Facts = Mapping[Any, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a command."""
+class Place:
+    """Where commands have led."""
 
-    text: str
-    did: tuple[str, ...]
-    """The commands that lead to where it led."""
-    refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """What a command stands for."""
-
-    command: str
-    operator: int
-    """Fast Downward's number of it."""
-    effects: int
-    feedback: str
-    mapping: Mapping[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
     state: int
     """Fast Downward's number of the state, as long as it holds this game."""
     facts: Facts
     won: bool
-    moves: Mapping[str, _Move]
-    """By command."""
+    moves: Mapping[str, Any]
+    """TextWorld's actions by command."""
     looked: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Planner:
-    """Fast Downward, which holds one game at a time."""
-
-    library: Any
-    game: "Game | None" = None
+    """Receptacles whose contents have been seen."""
 
 
 class Game:
-    """A game in the form of ALFWorld's ``game.tw-pddl``. A place in it is the commands that lead there."""
+    """A game in the form of ALFWorld's ``game.tw-pddl``. A place in it is named by the commands that lead there."""
+
+    _planned: ClassVar["Game | None"] = None
+    """The game that Fast Downward holds: it holds one at a time."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         with contained():
@@ -72,12 +47,10 @@ class Game:
 
         _quicken_texts()
         self._atom = Atom
-        planner = _planner()
-        planner.game = None
+        Game._planned = None
         with _translated_once():
-            self._state = PddlState(
-                planner.library, data["pddl_problem"], GameLogic(data["pddl_domain"], data["grammar"])
-            )
+            logic = GameLogic(data["pddl_domain"], data["grammar"])
+            self._state = PddlState(_planner(), data["pddl_problem"], logic)
         self._infos = {
             each.name: EntityInfo(each.name, each.type) for fact in self._state.facts for each in fact.arguments
         }
@@ -85,36 +58,29 @@ class Game:
         for info in self._infos.values():
             info.name, info.definite, info.indefinite = names.demangle_alfred_name(info.id), "the", "a"
         self._names = {key: info.name for key, info in self._infos.items()}
-        self._moves: dict[int, _Move] = {}
-        self._places: dict[tuple[str, ...], _Place] = {}
+        self._moves: dict[int, tuple[str, Any]] = {}
+        self._places: dict[tuple[str, ...], Place] = {}
         self._start = _changed({}, self._state.facts)
         intro = self._written("#intro#", {}, self._start)
         self.opening, _, self.objective = intro.partition("\n\n")[2].rpartition("\n\n")
 
-    def play(self, did: tuple[str, ...], command: str) -> Reply:
-        """What a command does at a place."""
+    def play(self, did: tuple[str, ...], command: str) -> tuple[str, tuple[str, ...]]:
+        """(What is read after a command, the commands that lead to where it led): ``did`` where nothing happens."""
         words = " ".join(command.split())
-        move = self._place(did).moves.get(words)
-        if move is None:
-            return Reply(NOTHING, did, refused=True)
+        action = self.at(did).moves.get(words)
+        if action is None:
+            return "Nothing happens.", did
         there = (*did, words)
-        return Reply(self._written(move.feedback, move.mapping, self._place(there).facts), there)
+        return self._written(action.feedback_rule, action.mapping, self.at(there).facts), there
 
     def commands(self, did: tuple[str, ...]) -> list[str]:
-        """Admissible commands, sorted."""
-        return sorted(self._place(did).moves)
-
-    def won(self, did: tuple[str, ...]) -> bool:
-        """Whether the task is done."""
-        return self._place(did).won
-
-    def looked(self, did: tuple[str, ...]) -> tuple[str, ...]:
-        """Receptacles whose contents have been seen."""
-        return self._place(did).looked
+        """The admissible commands, sorted; none where the task is done."""
+        place = self.at(did)
+        return [] if place.won else sorted(place.moves)
 
     def key(self, did: tuple[str, ...]) -> str:
         """Equal where all facts are."""
-        changed = {fact for facts in self._place(did).facts.values() for fact in facts}
+        changed = {fact for facts in self.at(did).facts.values() for fact in facts}
         changed ^= {fact for facts in self._start.values() for fact in facts}
         return blake2b("\n".join(sorted(map(str, changed))).encode(), digest_size=16).hexdigest()
 
@@ -122,18 +88,18 @@ class Game:
         """(object, receptacle) of every object that lies somewhere."""
         pairs = (
             [self._names[each.name].strip() for each in fact.arguments]
-            for facts in self._place(did).facts.values()
+            for facts in self.at(did).facts.values()
             for fact in facts
             if fact.name == "inreceptacle"
         )
         return sorted((name, where) for name, where in pairs)
 
-    def _place(self, did: tuple[str, ...]) -> _Place:
-        planner = _planner()
-        if planner.game is not self:
+    def at(self, did: tuple[str, ...]) -> Place:
+        """The place that commands lead to."""
+        if Game._planned is not self:
             # What Fast Downward called the states of this game means nothing any more.
-            planner.library.load_sas(self._state.sas.encode())
-            planner.game = self
+            _planner().load_sas(self._state.sas.encode())
+            Game._planned = self
             self._places = {(): self._arrived(self._start, ())}
         elif len(self._places) > _PLACES:
             self._places = {(): self._places[()]}
@@ -144,11 +110,11 @@ class Game:
             self._places[did[: count + 1]] = self._after(self._places[did[:count]], did[count])
         return self._places[did]
 
-    def _after(self, place: _Place, command: str) -> _Place:
-        move, library = place.moves[command], _planner().library
+    def _after(self, place: Place, command: str) -> Place:
+        action, library = place.moves[command], _planner()
         library.set_state_id(place.state)
-        effects = (self._atom * move.effects)()
-        library.apply_operator(move.operator, effects)
+        effects = (self._atom * action.effects)()
+        library.apply_operator(action.id, effects)
         facts = _changed(place.facts, [each.get_fact(self._state.name2type) for each in effects])
         there = self._arrived(facts, place.looked)
         came = command.removeprefix("go to ").removeprefix("open ")
@@ -157,23 +123,18 @@ class Game:
             return there
         return replace(there, looked=(*place.looked, came))
 
-    def _arrived(self, facts: Facts, looked: tuple[str, ...]) -> _Place:
+    def _arrived(self, facts: Facts, looked: tuple[str, ...]) -> Place:
         """The place where Fast Downward stands."""
-        moves: dict[str, _Move] = {}
+        moves: dict[str, Any] = {}
         for action in self._state.all_applicable_actions():
             if action.id not in self._moves:
-                self._moves[action.id] = self._move(action, facts)
-            move = self._moves[action.id]
-            moves.setdefault(move.command, move)
-        library = _planner().library
-        return _Place(library.get_state_id(), facts, bool(library.check_goal()), moves, looked)
-
-    def _move(self, action: Any, facts: Facts) -> _Move:
-        """Names and places of receptacles never change, so a command is written once."""
-        action.command_template = self._written(action.command_template, action.mapping, facts)
-        command = " ".join(action.format_command(self._names).split())
-        effects = self._state._operators[action.id].nb_effect_atoms
-        return _Move(command, action.id, effects, action.feedback_rule, action.mapping)
+                # Names and places of receptacles never change, so a command is written once.
+                action.command_template = self._written(action.command_template, action.mapping, facts)
+                action.effects = self._state._operators[action.id].nb_effect_atoms
+                self._moves[action.id] = " ".join(action.format_command(self._names).split()), action
+            moves.setdefault(*self._moves[action.id])
+        library = _planner()
+        return Place(library.get_state_id(), facts, bool(library.check_goal()), moves, looked)
 
     def _written(self, text: str, mapping: Mapping[Any, Any], facts: Facts) -> str:
         self._state._facts = defaultdict(tuple, facts)
@@ -200,12 +161,12 @@ def _changed(facts: Facts, effects: Iterable[Any]) -> Facts:
 
 
 @functools.cache
-def _planner() -> _Planner:
-    """The one of this process, which is never closed. Every loaded copy of the library enters its parts into a registry
-    that all copies share; when one is closed, the registry points at nothing, and loading the next one crashes."""
+def _planner() -> Any:
+    """Fast Downward, one for the process and never closed. Every loaded copy of the library enters its parts into a
+    registry that all copies share; when one is closed, the registry points at nothing, and loading the next crashes."""
     import fast_downward
 
-    return _Planner(fast_downward.load_lib())
+    return fast_downward.load_lib()
 
 
 @contextmanager
@@ -215,11 +176,7 @@ def _translated_once() -> Iterator[None]:
     import fast_downward
 
     translate, line = fast_downward.pddl2sas, sys.argv
-
-    @functools.cache
-    def once(domain: str, problem: str) -> Any:
-        return translate(domain, problem)
-
+    once = functools.cache(translate)
     fast_downward.pddl2sas = lambda domain, problem, **settings: once(domain, problem)
     try:
         yield

@@ -4,6 +4,7 @@ They are in the form of ALFWorld's own game files, but are none of them: scores 
 """
 
 import functools
+import importlib
 import json
 import random
 import re
@@ -12,10 +13,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from treeagent.envs.alfworld.options import AlfworldOptions, Kind
+from treeagent.envs.base import task_data
 from treeagent.types import Split, Task, UserError
 
 _MOST_OF_A_TYPE = 3
@@ -27,12 +29,7 @@ STATIONS: Mapping[str, tuple[str, str]] = {
 }
 """What is done with the object, and where."""
 _LAMP_STANDS = ("Desk", "SideTable", "Dresser", "Shelf")
-_ABILITIES = {
-    "Cleanable": "cleanable",
-    "Heatable": "heatable",
-    "Coolable": "coolable",
-    "Sliceable": "sliceable",
-}
+_ABILITIES = ("Cleanable", "Heatable", "Coolable", "Sliceable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,66 +76,70 @@ def objective(spec: GameSpec) -> str:
     return str(template.format(obj=target, recep=goal, toggle=goal))
 
 
-def game_data(spec: GameSpec) -> dict[str, Any]:
-    """The game, in the form of ALFWorld's ``game.tw-pddl``."""
+def game_data(source: GameSpec | str) -> Mapping[str, Any]:
+    """The generated game of a spec, or the official one in a file, in the form of ALFWorld's ``game.tw-pddl``.
+
+    Raises:
+        UserError: the file is no game.
+    """
+    if isinstance(source, str):
+        try:
+            return dict(json.loads(Path(source).read_text()))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{source} is no ALFWorld game ({error!r}): take tasks from AlfworldEnv.tasks") from error
     folder = files("alfworld") / "data"
-    grammar = (folder / "alfred.twl2").read_text().replace("UNKNOWN GOAL", objective(spec))
     return {
         "pddl_domain": (folder / "alfred.pddl").read_text(),
-        "grammar": grammar,
-        "pddl_problem": _problem(spec),
+        "grammar": (folder / "alfred.twl2").read_text().replace("UNKNOWN GOAL", objective(source)),
+        "pddl_problem": _problem(source),
     }
 
 
 def _problem(spec: GameSpec) -> str:
-    rng, tables = random.Random(f"place {spec}"), _alfworld("constants")
-    holds: Mapping[str, set[str]] = tables.VAL_RECEPTACLE_OBJECTS
-    receptacles = {_id(kind, number): kind for kind, number in _numbered(_receptacles(spec.plan, spec.alike))}
-    placed = _placed(spec, sorted(receptacles.items()), rng)
-    rooms = {name: f"loc_bar_{number}" for number, name in enumerate(sorted(receptacles), start=1)}
+    tables = _alfworld("constants")
+    counts = _receptacles(spec.plan, spec.alike)
+    named = {_id(kind, number + 1): kind for kind, count in counts.items() for number in range(count)}
+    receptacles = dict(sorted(named.items()))
+    placed = _placed(spec, receptacles)
+    rooms = {name: f"loc_bar_{number}" for number, name in enumerate(receptacles, start=1)}
     types = sorted({kind for _, kind, _ in placed})
     init = ["(atLocation agent1 loc_bar_0)"]
-    for name, kind in sorted(receptacles.items()):
-        init += [
-            f"(receptacleAtLocation {name} {rooms[name]})",
-            f"(receptacleType {name} {kind}Type)",
-        ]
+    for name, kind in receptacles.items():
+        init += [f"(receptacleAtLocation {name} {rooms[name]})", f"(receptacleType {name} {kind}Type)"]
         init += [f"(openable {name})"] * (kind in tables.OPENABLE_CLASS_LIST)
     for name, kind, where in placed:
         init += [f"(objectType {name} {kind}Type)", f"(inReceptacle {name} {where})"]
         init += [f"(objectAtLocation {name} {rooms[where]})"]
-        init += [f"({word} {name})" for able, word in _ABILITIES.items() if kind in tables.VAL_ACTION_OBJECTS[able]]
+        init += [f"({able.lower()} {name})" for able in _ABILITIES if kind in tables.VAL_ACTION_OBJECTS[able]]
         lamp = kind in tables.VAL_ACTION_OBJECTS["Toggleable"]
         init += [f"(toggleable {name})" if lamp else f"(pickupable {name})"]
-    kinds = sorted(set(receptacles.values()) | {"SinkBasin", "Microwave", "Fridge"})
-    init += [f"(canContain {kind}Type {each}Type)" for kind in kinds for each in types if each in holds.get(kind, ())]
-    goal = _alfworld("goal_library").gdict[spec.kind]["pddl"]
-    named = {
+    kinds = sorted({*counts, "SinkBasin", "Microwave", "Fridge"})
+    init += [f"(canContain {kind}Type {each}Type)" for kind in kinds for each in types if each in _holds(kind)]
+    objects = {
         "agent": ["agent1"],
         "location": ["loc_bar_0", *rooms.values()],
-        "receptacle": sorted(receptacles),
+        "receptacle": receptacles,
         "object": [name for name, _, _ in placed],
         "rtype": [f"{kind}Type" for kind in kinds],
         "otype": [f"{kind}Type" for kind in sorted({*types, "Knife", "ButterKnife"})],
     }
-    objects = "\n".join(f"{' '.join(names)} - {kind}" for kind, names in named.items())
-    wanted = goal.replace("#", "-").format(obj=spec.target, recep=spec.goal, toggle=spec.goal)
-    return (
-        f"(define (problem generated) (:domain alfred)\n(:objects\n{objects})\n(:init\n{chr(10).join(init)})\n{wanted}"
-    )
+    listed = "\n".join(f"{' '.join(names)} - {kind}" for kind, names in objects.items())
+    facts = "\n".join(init)
+    goal = _alfworld("goal_library").gdict[spec.kind]["pddl"].replace("#", "-")
+    wanted = goal.format(obj=spec.target, recep=spec.goal, toggle=spec.goal)
+    return f"(define (problem generated) (:domain alfred)\n(:objects\n{listed})\n(:init\n{facts})\n{wanted}"
 
 
-def _placed(spec: GameSpec, receptacles: Sequence[tuple[str, str]], rng: random.Random) -> list[tuple[str, str, str]]:
+def _placed(spec: GameSpec, receptacles: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """(name, type, receptacle) of every object; those asked for do not lie where they must come to."""
-    holds: Mapping[str, set[str]] = _alfworld("constants").VAL_RECEPTACLE_OBJECTS
-    placed = []
+    rng, placed = random.Random(f"place {spec}"), []
     for kind in _objects(spec.plan):
-        fit = [name for name, where in receptacles if kind in _holding(holds, where)]
+        fit = [name for name, where in receptacles.items() if kind in _holds(where)]
         if kind == spec.target:
-            fit = [name for name in fit if dict(receptacles)[name] != spec.goal] or fit
+            fit = [name for name in fit if receptacles[name] != spec.goal] or fit
         lamp = kind in ("DeskLamp", "FloorLamp")
         if lamp:
-            fit = fit or [name for name, where in receptacles if where in _LAMP_STANDS]
+            fit = fit or [name for name, where in receptacles.items() if where in _LAMP_STANDS]
         least = 2 if spec.kind == "pick_two_obj_and_place" and kind == spec.target else 1
         for number in range(rng.randint(least, 1 if lamp else _MOST_OF_A_TYPE) if fit else 0):
             placed.append((_id(kind, number + 1), kind, rng.choice(fit)))
@@ -147,34 +148,25 @@ def _placed(spec: GameSpec, receptacles: Sequence[tuple[str, str]], rng: random.
 
 def _choices(plan: int, kind: Kind) -> list[tuple[str, str]]:
     """(target, goal) that a floor plan allows, so that the target can lie somewhere else at first."""
-    tables = _alfworld("constants")
-    holds: Mapping[str, set[str]] = tables.VAL_RECEPTACLE_OBJECTS
-    there = sorted(set(_receptacles(plan, 1)))
-    lamps = [each for each in _objects(plan) if each in tables.VAL_ACTION_OBJECTS["Toggleable"]]
-    movable = [each for each in _objects(plan) if each not in lamps]
-    homes = {each: [where for where in there if each in _holding(holds, where)] for each in movable}
+    uses = _alfworld("constants").VAL_ACTION_OBJECTS
+    there = sorted(_receptacles(plan, 1))
+    lamps = [each for each in _objects(plan) if each in uses["Toggleable"]]
+    homes = {each: [where for where in there if each in _holds(where)] for each in _objects(plan) if each not in lamps}
     if kind == "look_at_obj_in_light":
-        return [
-            (each, lamp)
-            for each in movable
-            for lamp in lamps
-            if homes[each] and any(where in there for where in _LAMP_STANDS)
-        ]
-    verb, station = STATIONS.get(kind, ("", ""))
-    return [
-        (each, where)
-        for each in movable
-        for where in homes[each]
-        if len(homes[each]) > 1
-        and (
-            not verb
-            or (each in tables.VAL_ACTION_OBJECTS[f"{verb.title()}able"] and station in there and where != station)
-        )
-    ]
+        stand = any(where in there for where in _LAMP_STANDS)
+        return [(each, lamp) for each in homes for lamp in lamps if homes[each] and stand]
+    pairs = [(each, where) for each in homes for where in homes[each] if len(homes[each]) > 1]
+    if kind not in STATIONS:
+        return pairs
+    verb, station = STATIONS[kind]
+    able = uses[f"{verb.title()}able"]
+    return [(each, where) for each, where in pairs if each in able and station in there and where != station]
 
 
-def _holding(holds: Mapping[str, set[str]], where: str) -> set[str]:
-    return holds.get(where, set())
+def _holds(receptacle: str) -> set[str]:
+    """Types of objects that a type of receptacle can hold."""
+    held: set[str] = _alfworld("constants").VAL_RECEPTACLE_OBJECTS.get(receptacle, set())
+    return held
 
 
 def _objects(plan: int) -> list[str]:
@@ -184,17 +176,13 @@ def _objects(plan: int) -> list[str]:
     return sorted(kind for kind in _layout(plan, "objects") if kind in known)
 
 
-def _receptacles(plan: int, alike: int) -> list[str]:
-    """Types of the receptacles of a floor plan, each as often as it is there, but for those beyond ``alike``."""
+def _receptacles(plan: int, alike: int) -> dict[str, int]:
+    """Types of the receptacles of a floor plan and how many there are, at most ``alike`` of a type."""
     # A basin is a part of its sink and named after it.
     kinds = [key.split("|")[4] if key.count("|") > 3 else key.split("|")[0] for key in _layout(plan, "openable")]
     present = [kind for kind in _layout(plan, "objects") if kind in ("CoffeeMachine", "StoveBurner", "Toaster")]
     counted = {kind: kinds.count(kind) for kind in kinds} | dict.fromkeys(present, 1)
-    return [kind for kind in sorted(counted) for _ in range(min(counted[kind], alike))]
-
-
-def _numbered(kinds: Sequence[str]) -> list[tuple[str, int]]:
-    return [(kind, kinds[:place].count(kind) + 1) for place, kind in enumerate(kinds)]
+    return {kind: min(count, alike) for kind, count in sorted(counted.items())}
 
 
 def _id(kind: str, number: int) -> str:
@@ -216,8 +204,6 @@ def _layout(plan: int, what: str) -> Any:
 
 
 def _alfworld(table: str) -> Any:
-    import importlib
-
     return importlib.import_module(f"alfworld.gen.{table}")
 
 
@@ -243,25 +229,16 @@ def official_games(folder: Path, split: Split) -> Sequence[Task]:
     return tasks
 
 
-def read_game(task: Task) -> dict[str, Any]:
-    """An official game.
-
-    Raises:
-        UserError: its file is no game.
-    """
-    try:
-        return dict(json.loads(Path(str(task.data["game"])).read_text()))
-    except (KeyError, OSError, ValueError) as error:
-        raise UserError(f"task {task.id!r} has no game file ({error!r}): take tasks from AlfworldEnv.tasks") from error
-
-
 def spec_of(task: Task) -> GameSpec:
     """The generated game in ``task.data``.
 
     Raises:
         UserError: the data is no game.
     """
-    try:
-        return _GAME_SPEC.validate_python(dict(task.data))
-    except ValidationError as error:
-        raise UserError(f"task {task.id!r} holds no ALFWorld game: take tasks from AlfworldEnv.tasks") from error
+    return task_data(task, _GAME_SPEC, "ALFWorld game", "AlfworldEnv")
+
+
+def source_of(task: Task) -> GameSpec | str:
+    """The spec of a generated game, or the file of an official one."""
+    file = task.data.get("game")
+    return file if isinstance(file, str) else spec_of(task)

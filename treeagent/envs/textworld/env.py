@@ -1,22 +1,17 @@
 """TextWorld's games as an environment."""
 
+import functools
 import random
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, probability, task_to_play
-from treeagent.envs.textworld.games import (
-    PROMPTS,
-    cache_folder,
-    compiled,
-    contained,
-    game_spec,
-    spec_of,
-    task_of,
-)
+from treeagent.envs.adapters import required
+from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
+from treeagent.envs.calls import read_call
+from treeagent.envs.textworld.games import PROMPTS, cache_folder, compiled, contained, spec_of, task_of
 from treeagent.envs.textworld.options import TextWorldOptions
-from treeagent.envs.textworld.story import Position, Reply, Story
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.envs.textworld.story import Position, Story
+from treeagent.envs.visit import VisitEnv
+from treeagent.types import Split, Task, ToolCall
 
 LOADED = 128
 """Games kept in memory, 2 to 5 MB each; another one is loaded in some 30 ms."""
@@ -28,7 +23,7 @@ _ACT = ToolSpec(
 )
 
 
-class TextWorldEnv(Env):
+class TextWorldEnv(VisitEnv[Position]):
     """Text adventures of TextWorld (Côté et al. 2018), generated without end, compiled when first played, then cached.
 
     Actions are commands in plain English or calls of the one tool ``act``. A command that TextWorld does not
@@ -36,130 +31,81 @@ class TextWorldEnv(Env):
     takes no turn. Reward is 1 for winning and 0 otherwise.
 
     ``info["process_reward"]`` is TextWorld's intermediate reward: 1, 0 or -1 as the command brought the end nearer,
-    did not, or led away from it. It knows what the player cannot, hence ``info["process_reward_privileged"]``.
+    did not, or led away from it. It knows what the player cannot.
 
     Raises:
-        UserError: TextWorld is not installed, or an option that this kind of game does not have.
+        UserError: TextWorld is not installed.
     """
 
     options_type = TextWorldOptions
-    snapshot_kind: SnapshotKind = "exact"
-    stochastic = False
-    snapshot_portable = True
+    visit_type = Position
 
     def __init__(self, options: TextWorldOptions | None = None) -> None:
         self.options = options or TextWorldOptions()
-        self._spec = game_spec(self.options)
-        try:
-            with contained():
-                import textworld  # noqa: F401
-        except ImportError as error:
-            raise UserError(f"TextWorld is missing ({error}): pip install 'treeagent[textworld]'") from error
-        self._cache = cache_folder(self.options.cache)
-        self._stories: OrderedDict[str, Story] = OrderedDict()
-        self._at: tuple[Task, Position] | None = None
+        with contained():
+            required("textworld")
+        cache = cache_folder(self.options.cache)
+        self._loaded = functools.lru_cache(LOADED)(lambda spec: Story(compiled(spec, cache)))
+
+    @property
+    def story(self) -> Story:
+        """The game that is played. For demonstrators only."""
+        return self._loaded(spec_of(self._current_task()))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``. The first time, its game is made."""
         task = task_to_play(self, seed, options)
-        story = self._story(task)
+        spec = spec_of(task)
+        story = self._loaded(spec)
         self._at = task, story.start
-        lines = [PROMPTS[spec_of(task).kind], story.objective, story.opening]
-        if story.objective == lines[0]:
-            del lines[1]
+        # An objective that says the same as the prompt is not repeated.
+        lines = dict.fromkeys((PROMPTS[spec.kind], story.objective, story.opening))
         return self._shown("\n".join(lines)), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        task, before = self._place()
-        story = self._story(task)
-        reply = _reply(story, before, action)
-        self._at = task, reply.position
-        info: dict[str, object] = {
-            "process_reward": 0 if reply.refused else _progress(story, before, reply.position),
-            "process_reward_privileged": True,
-        }
-        over = reply.position.outcome != ""
-        if reply.refused:
-            return reply.text, 0.0, over, False, {**info, "tool_error": reply.text}
-        if over:
-            return reply.text, self.verify(), True, False, info
-        return self._shown(reply.text), 0.0, False, False, info
+        story, before = self.story, self.visit
+        call = read_call(action if isinstance(action, ToolCall) else ToolCall("act", {"command": action}), (_ACT,))
+        text, after = (call, before) if isinstance(call, str) else story.play(before, str(call.arguments["command"]))
+        if after == before:
+            return text, 0.0, before.outcome != "", False, {"tool_error": text}
+        self._go_on(after)
+        progress = _progress(story, before, after)
+        return self._shown(text), self.verify(), after.outcome != "", False, {"process_reward": progress}
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)
 
     def legal_actions(self) -> list[str]:
         """TextWorld's admissible commands, sorted; it understands other wordings, too."""
-        task, position = self._place()
-        return [] if position.outcome else list(self._story(task).tracked(position).commands)
+        position = self.visit
+        return [] if position.outcome else list(self.story.tracked(position).commands)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [task_of(self._spec, split, index) for index in range(start, start + count)]
+        return [task_of(self.options, split, index) for index in range(start, start + count)]
 
     def verify(self) -> float:
         """1 for a game won, 0 for one that is lost or not over."""
-        return float(self._place()[1].outcome == "won")
-
-    def snapshot(self) -> object:
-        return self._place()
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        match snapshot:
-            case (Task() as task, Position() as position):
-                self._at = task, position
-            case _:
-                raise UserError(
-                    f"a {type(snapshot).__name__} is no snapshot of a TextWorldEnv: restore what snapshot() gave"
-                )
+        return float(self.visit.outcome == "won")
 
     def state_key(self) -> str:
-        task, position = self._place()
-        return f"{task.id} {self._story(task).key(position)}"
+        return f"{self._current_task().id} {self.story.key(self.visit)}"
 
     def demonstrator(self, noise: float) -> "TextWorldDemonstrator":
         return TextWorldDemonstrator(self, noise)
 
     def solution(self) -> tuple[str, ...] | None:
         """Commands that TextWorld knows to win from here; ``None`` where it knows none. For demonstrators only."""
-        task, position = self._place()
-        return None if position.outcome else self._story(task).tracked(position).policy
-
-    def done(self) -> tuple[str, ...]:
-        """What the player has done, as the game names it (``taking the coin``)."""
-        return self._place()[1].actions
+        position = self.visit
+        return None if position.outcome else self.story.tracked(position).policy
 
     def close(self) -> None:
-        self._stories.clear()
-
-    def _place(self) -> tuple[Task, Position]:
-        if self._at is None:
-            raise ValueError("no episode has begun: call reset first")
-        return self._at
-
-    def _story(self, task: Task) -> Story:
-        story = self._stories.pop(task.id, None)
-        if story is None:
-            story = Story(compiled(spec_of(task), self._cache))
-            if len(self._stories) >= LOADED:
-                self._stories.popitem(last=False)
-        self._stories[task.id] = story
-        return story
+        self._loaded.cache_clear()
 
     def _shown(self, text: str) -> str:
-        return f"{text}\nCommands: {'; '.join(self.legal_actions())}" if self.options.show_commands else text
-
-
-def _reply(story: Story, position: Position, action: str | ToolCall) -> Reply:
-    if isinstance(action, str):
-        return story.play(position, action)
-    if action.name != _ACT.name:
-        return Reply(f"no tool {action.name}, use {_ACT.name}", position, refused=True)
-    command = action.arguments.get("command")
-    if set(action.arguments) != {"command"} or not isinstance(command, str):
-        return Reply("act takes command, a text", position, refused=True)
-    return story.play(position, command)
+        commands = self.legal_actions() if self.options.show_commands else []
+        return f"{text}\nCommands: {'; '.join(commands)}" if commands else text
 
 
 def _progress(story: Story, before: Position, after: Position) -> int:
@@ -187,14 +133,13 @@ class TextWorldDemonstrator:
     """
 
     def __init__(self, env: TextWorldEnv, noise: float) -> None:
-        self._env = env
-        self._noise = probability(noise)
+        self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         commands, solution = self._env.legal_actions(), self._env.solution()
         if not solution:
             return "", rng.choice(commands or ["look"])
-        if self._env.options.kind == "cooking" and "examining the cookbook" not in self._env.done():
+        if self._env.options.kind == "cooking" and "examining the cookbook" not in self._env.visit.actions:
             at_hand = _READ in commands or "drop cookbook" in commands
             goal, meant = _READ, _READ if at_hand else solution[0]
         else:

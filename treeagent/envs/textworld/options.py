@@ -18,14 +18,8 @@ class TextWorldOptions:
     difficulty: int = Field(default=2, ge=1, le=5)
     """Row of ``games.LEVELS``; for cooking, 1 to 4 have the recipes, rooms and skills of levels 1 to 4 of Adhikari et
     al. 2020 (GATA)."""
-    rooms: int | None = Field(default=None, ge=1)
-    """Rooms of the map in place of the difficulty's; cooking has 1, 6, 9 or 12."""
-    objects: int | None = Field(default=None, ge=1)
-    """Objects of a ``custom`` game in place of the difficulty's."""
-    quest_length: int | None = Field(default=None, ge=1)
-    """Commands of the shortest solution in place of the difficulty's; not for cooking."""
     guided: bool = False
-    """The objective names every step of a solution instead of its last one; not for cooking, which has a recipe."""
+    """The objective names every step of a solution instead of its last one."""
     prose: Prose = "plain"
     """``house`` is TextWorld's own grammar. ``plain`` says the same of rooms and recipes in a quarter of the words."""
     show_commands: bool = False

@@ -26,7 +26,7 @@ _LONGEST = 120
 _ONE_SENTENCE = re.compile(r"[\w' -]+")
 _LOOKING = ("looking", "examining", "taking inventory")
 """What changes nothing, so that it does no harm where TextWorld does not know it, as of a book in the hand."""
-_OBJECT_TABLE, _FIRST_OBJECT, _OBJECT_SIZE, _PROPERTIES = 0x0A, 63 * 2, 14, 12
+_OBJECT_TABLE, _FIRST_OBJECT, _PROPERTIES = 0x0A, 63 * 2, 12
 """The Z-machine Standard 1.1, sections 11.1 and 12.3: where the header names the table of objects, and its layout."""
 
 Outcome = Literal["", "won", "lost"]
@@ -45,33 +45,23 @@ class Position:
     outcome: Outcome = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a command."""
-
-    text: str
-    position: Position
-    refused: bool = False
-    """Nothing has happened, and the position is the one before."""
-
-
+@dataclass(eq=False)
 class Tracked:
     """TextWorld's own account of a position: what is true, what can be done and what would win."""
 
-    def __init__(self, progress: Any, inform7: Any) -> None:
-        self.progress = progress
-        self._inform7 = inform7
+    progress: Any
+    inform7: Any
 
     @cached_property
     def commands(self) -> tuple[str, ...]:
         """Admissible commands, sorted."""
-        return tuple(sorted(set(self._inform7.gen_commands_from_actions(self.progress.valid_actions))))
+        return tuple(sorted(set(self.inform7.gen_commands_from_actions(self.progress.valid_actions))))
 
     @cached_property
     def policy(self) -> tuple[str, ...] | None:
         """Commands that win from here; ``None`` where TextWorld knows of none."""
         actions = self.progress.winning_policy
-        return None if actions is None else tuple(self._inform7.gen_commands_from_actions(actions))
+        return None if actions is None else tuple(self.inform7.gen_commands_from_actions(actions))
 
     @cached_property
     def facts(self) -> bytes:
@@ -82,14 +72,14 @@ class Tracked:
 
     def after(self, action: str) -> "Tracked | None":
         """The account after an action; ``None`` where TextWorld does not know it."""
-        found = self._inform7.detect_action(action, self.progress.valid_actions)
+        found = self.inform7.detect_action(action, self.progress.valid_actions)
         if found is None:
             return self if action.startswith(_LOOKING) else None
         if not found.added and not found.removed:
             return self
         progress = _copied(self.progress)
         progress.update(found)
-        return Tracked(progress, self._inform7)
+        return Tracked(progress, self.inform7)
 
 
 class Story:
@@ -106,15 +96,15 @@ class Story:
         self._verbs = frozenset(game.verbs)
         self._track = _tracker(game, Inform7Game(game))
         self.objective: str = game.objective
-        self._replies: dict[tuple[Position, str], Reply] = {}
+        self._replies: dict[tuple[Position, str], tuple[str, Position]] = {}
         raw, _ = self._interpreter.reset()
         self.opening = opening(raw)
         self._interpreter.step("tw-trace-actions")
         self._ram_bytes, self._origin, registers = self._read()
         self.start = Position(self._packed(self._origin), registers)
 
-    def play(self, position: Position, command: str) -> Reply:
-        """What a command does. One that is not understood, or that changes nothing, leaves the position as it is."""
+    def play(self, position: Position, command: str) -> tuple[str, Position]:
+        """(The answer to a command, the position after it): the same one where it was not understood or did nothing."""
         words = " ".join(command.split())
         reply = self._replies.get((position, words))
         if reply is None:
@@ -126,8 +116,7 @@ class Story:
     def tracked(self, position: Position) -> Tracked:
         """TextWorld's account of a position of this game."""
         tracked = self._track(position.actions)
-        if tracked is None:
-            raise ValueError(f"actions {position.actions!r} are none of this game: the position is another game's")
+        assert tracked is not None, "the position is another game's"
         return tracked
 
     def key(self, position: Position) -> str:
@@ -141,21 +130,21 @@ class Story:
         digest.update(ram[table:end])
         return f"{digest.hexdigest()}{position.outcome}"
 
-    def _played(self, position: Position, words: str) -> Reply:
+    def _played(self, position: Position, words: str) -> tuple[str, Position]:
         objection = self._objection(position, words)
         if objection:
-            return Reply(objection, position, refused=True)
+            return objection, position
         self._write(position)
         raw: str = self._interpreter.step(words)[0]
         text, done = split_trace(raw)
         actions = (*position.actions, *done)
         if not done:
-            return Reply(text, position, refused=True)
+            return text, position
         if self._track(actions) is None:
-            return Reply("Say in full what to do with what.", position, refused=True)
+            return "Say in full what to do with what.", position
         _, memory, registers = self._read()
         outcome: Outcome = "won" if WON in text else "lost" if LOST in text else ""
-        return Reply(text, Position(self._packed(memory), registers, actions, outcome))
+        return text, Position(self._packed(memory), registers, actions, outcome)
 
     def _objection(self, position: Position, words: str) -> str:
         if position.outcome:

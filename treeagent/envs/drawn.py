@@ -1,0 +1,38 @@
+"""Tasks that are drawn at random, each known by its rows of text."""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from itertools import count as numbers
+
+from treeagent.types import Split, Task, UserError
+
+_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+_MISSES = 5000
+"""Draws in vain after which there seem to be no new tasks."""
+
+
+class DrawnTasks:
+    """``draw(seed)`` gives the rows of a task, which ``Task.data`` holds under ``key``. A hash of the rows names the
+    split, so no two splits share a task."""
+
+    def __init__(self, name: str, prompt: str, key: str, draw: Callable[[int], Sequence[str]]) -> None:
+        self._name, self._prompt, self._key, self._draw = name, prompt, key, draw
+        self._tasks: dict[Split, list[Task]] = {split: [] for split in _SPLITS}
+        self._seen, self._seeds = set[str](), numbers()
+
+    def first(self, split: Split, count: int) -> Sequence[Task]:
+        """At least ``count`` tasks of a split; a ``UserError`` where there seem to be fewer."""
+        wanted, misses = self._tasks[split], 0
+        while len(wanted) < count:
+            seed = next(self._seeds)
+            rows = list(self._draw(seed))
+            text = "/".join(rows)
+            drawn = _SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(_SPLITS)]
+            misses = 0 if drawn == split and text not in self._seen else misses + 1
+            if misses > _MISSES:
+                raise UserError(f"{split} has about {len(wanted)} {self._name} tasks, not {count}: raise option size")
+            if text not in self._seen:
+                self._seen.add(text)
+                known = self._tasks[drawn]
+                known.append(Task(f"{self._name}-{drawn}-{len(known)}", self._prompt, drawn, seed, {self._key: rows}))
+        return wanted
