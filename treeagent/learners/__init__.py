@@ -2,10 +2,57 @@
 
 Each learner takes the rows of one view of ``treeagent.views`` and changes a model in place:
 
-    sft.train_sft(model, tokenizer, imitation rows, SFTConfig())
-    dpo.train_dpo(model, tokenizer, preference pairs, DPOConfig())
-    grpo.train_grpo(model, tokenizer, advantage rows, GRPOConfig())
-    value.fit_value(model, head, value rows, ValueConfig())
+    train_sft(model, tokenizer, imitation rows, SFTConfig())
+    train_dpo(model, tokenizer, preference pairs, DPOConfig())
+    train_grpo(model, tokenizer, advantage rows, GRPOConfig())
+    fit_value(model, head, value rows, ValueConfig())
 
-The settings, in ``config``, import no torch; the learners import torch and TRL.
+The settings are light; the learners load torch and TRL on first use.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from treeagent.generators.config import LoraConfig
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+
+if TYPE_CHECKING:
+    from treeagent.learners.dpo import train_dpo
+    from treeagent.learners.grpo import train_grpo
+    from treeagent.learners.lora import with_adapter
+    from treeagent.learners.sft import train_sft
+    from treeagent.learners.value import ValueResult, fit_value
+    from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
+
+__all__ = [
+    "DPOConfig",
+    "GRPOConfig",
+    "Hooks",
+    "LoraConfig",
+    "SFTConfig",
+    "TrainResult",
+    "TrainingDiverged",
+    "ValueConfig",
+    "ValueResult",
+    "fit_value",
+    "train_dpo",
+    "train_grpo",
+    "train_sft",
+    "with_adapter",
+]
+
+_MODULES = {
+    "dpo": ("train_dpo",),
+    "grpo": ("train_grpo",),
+    "lora": ("with_adapter",),
+    "sft": ("train_sft",),
+    "value": ("ValueResult", "fit_value"),
+    "watch": ("Hooks", "TrainResult", "TrainingDiverged"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
