@@ -3,7 +3,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -86,7 +86,7 @@ def test_every_command_explains_itself_by_an_example(command: str) -> None:
 def test_help_loses_no_word_to_markup() -> None:
     """Rich takes a word in brackets for markup and drops it without a warning."""
     group = cast(TyperGroup, get_command(app))
-    commands = {(name,): command for name, command in group.commands.items()}
+    commands: dict[tuple[str, ...], Any] = {(name,): command for name, command in group.commands.items()}
     world = cast(TyperGroup, group.commands["world"])
     commands |= {("world", name): command for name, command in world.commands.items()}
     for path, command in commands.items():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from treeagent.envs import VisitEnv, check_env, make_env
+from treeagent.envs import ToolEnv, check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.types import Task, UserError
 
@@ -16,9 +16,9 @@ SANDBOXED = pytest.mark.skipif(
 PYTHON = pytest.param("python", marks=SANDBOXED)
 
 
-def made(name: str, **options: object) -> VisitEnv[object, object]:
+def made(name: str, **options: object) -> ToolEnv[object, object]:
     env = make_env(name, options)
-    assert isinstance(env, VisitEnv)
+    assert isinstance(env, ToolEnv)
     return env
 
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter
 
@@ -19,33 +19,17 @@ class CallRefused(Exception):
     """Why a call is not carried out, in words for the agent."""
 
 
-class VisitEnv(Env, Generic[Key, Visit]):
+class VisitEnv(Env, Generic[Visit]):
     """An environment that keeps all it remembers of an episode in its task and one frozen value, the visit.
 
-    Besides ``tools`` and ``tasks``, a subclass writes ``act`` and ``verdict``.
+    ``reset`` sets ``_at``; ``step`` sets ``visit``.
     """
 
     snapshot_kind: SnapshotKind = "exact"
     stochastic = False
-    key_type: type[Key]
-    """A dataclass of what ``Task.data`` holds: the answer key."""
-    visit_type: type[Visit]
-    """A dataclass whose defaults are the start of an episode."""
-    opening: str
-    """The first observation."""
+    visit_type: ClassVar[type]
+    """The class of the visit."""
     _at: tuple[Task, Visit] | None = None
-
-    @abstractmethod
-    def act(self, call: ToolCall) -> str:
-        """Carry out a call: set ``visit`` and return the observation.
-
-        Raises:
-            CallRefused: it is not possible.
-        """
-
-    @abstractmethod
-    def verdict(self) -> float | None:
-        """The reward of a visit that has ended, in [0, 1]; ``None`` where it goes on."""
 
     @property
     def task(self) -> Task:
@@ -59,6 +43,45 @@ class VisitEnv(Env, Generic[Key, Visit]):
     @visit.setter
     def visit(self, visit: Visit) -> None:
         self._at = self.task, visit
+
+    def snapshot(self) -> tuple[Task, Visit]:
+        if self._at is None:
+            raise ValueError("no episode has begun: call reset first")
+        return self._at
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        match snapshot:
+            case (Task() as task, visit) if isinstance(visit, self.visit_type):
+                self._at = task, cast(Visit, visit)
+            case _:
+                raise UserError(
+                    f"a {type(snapshot).__name__} is no snapshot of {type(self).__name__}: restore what snapshot() gave"
+                )
+
+
+class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
+    """A visit that goes on by calls of tools, and whose task holds an answer key.
+
+    Besides ``tools`` and ``tasks``, a subclass writes ``act`` and ``verdict``. The visit's defaults are the start of an
+    episode.
+    """
+
+    key_type: type[Key]
+    """A dataclass of what ``Task.data`` holds: the answer key."""
+    opening: str
+    """The first observation."""
+
+    @abstractmethod
+    def act(self, call: ToolCall) -> str:
+        """Carry out a call: set ``visit`` and return the observation.
+
+        Raises:
+            CallRefused: it is not possible.
+        """
+
+    @abstractmethod
+    def verdict(self) -> float | None:
+        """The reward of a visit that has ended, in [0, 1]; ``None`` where it goes on."""
 
     @property
     def key(self) -> Key:
@@ -111,17 +134,3 @@ class VisitEnv(Env, Generic[Key, Visit]):
 
     def verify(self) -> float:
         return self.verdict() or 0.0
-
-    def snapshot(self) -> tuple[Task, Visit]:
-        if self._at is None:
-            raise ValueError("no episode has begun: call reset first")
-        return self._at
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        match snapshot:
-            case (Task() as task, visit) if isinstance(visit, self.visit_type):
-                self._at = task, visit
-            case _:
-                raise UserError(
-                    f"a {type(snapshot).__name__} is no snapshot of {type(self).__name__}: restore what snapshot() gave"
-                )

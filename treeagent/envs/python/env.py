@@ -11,7 +11,7 @@ from treeagent.envs.calls import text_tool
 from treeagent.envs.python.options import PythonOptions
 from treeagent.envs.python.sandbox import Run, Sandbox
 from treeagent.envs.python.tasks import Exercise, draw_task
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.visit import ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
 _TOOLS = (
@@ -31,7 +31,7 @@ class Visit:
     """On the code handed in."""
 
 
-class PythonEnv(VisitEnv[Exercise, Visit]):
+class PythonEnv(ToolEnv[Exercise, Visit]):
     """Write a Python function, try it out in a sandbox, hand it in. Reward is 1 if it passes all hidden tests, else 0.
 
     Calls are ``run[code]``, ``test[code]`` and ``submit[code]``, code of more than one line as

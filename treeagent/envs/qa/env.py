@@ -12,7 +12,7 @@ from treeagent.envs.qa.files import OwnFiles
 from treeagent.envs.qa.index import Index
 from treeagent.envs.qa.options import QaOptions
 from treeagent.envs.qa.questions import Question, right
-from treeagent.envs.visit import CallRefused, VisitEnv
+from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
 _MOST_PASSAGES = 10
@@ -46,7 +46,7 @@ class Visit:
     answer: str | None = None
 
 
-class QaEnv(VisitEnv[Question, Visit]):
+class QaEnv(ToolEnv[Question, Visit]):
     """Questions that take one to three searches in a corpus ranked by BM25, each for what the last one found. Reward is
     1 for an accepted answer, word for word but for case, punctuation and articles, else 0.
 

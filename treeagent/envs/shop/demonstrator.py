@@ -8,7 +8,7 @@ from treeagent.envs.shop.catalogue import Catalogue, Product
 from treeagent.envs.shop.goals import Goal
 from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.session import Session
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.visit import ToolEnv
 
 _MISREADS = 0.2
 """Share of slips that name something that is not on the page: what follows shows how to go on after a refusal."""
@@ -23,7 +23,7 @@ class ShopDemonstrator:
     spite of a mismatch. Errors that a page still shows are mended at the next decision unless that errs as well.
     """
 
-    def __init__(self, env: VisitEnv[Goal, Session], catalogue: Catalogue, options: ShopOptions, noise: float) -> None:
+    def __init__(self, env: ToolEnv[Goal, Session], catalogue: Catalogue, options: ShopOptions, noise: float) -> None:
         self._env, self._catalogue, self._options = env, catalogue, options
         self._noise = probability(noise)
 

@@ -16,14 +16,14 @@ from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.reward import WORD_FOR_WORD, Matching, purchase_reward
 from treeagent.envs.shop.session import TOOLS, Session, plain, product_page, results_page, text_call
 from treeagent.envs.shop.webshop_files import FileGoals, FuzzyMatching, load_webshop
-from treeagent.envs.visit import CallRefused, VisitEnv
+from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
 MAX_RESULTS = 50
 """Products that a search returns over all its pages, as in WebShop."""
 
 
-class ShopEnv(VisitEnv[Goal, Session]):
+class ShopEnv(ToolEnv[Goal, Session]):
     """A WebShop-style store: search, open, compare, choose options, buy.
 
     Text calls in WebShop's grammar (``search[words]``, ``click[button]``) and tool calls do the same. Reward is

@@ -11,7 +11,7 @@ from treeagent.envs.calls import text_tool
 from treeagent.envs.sql.database import Rows
 from treeagent.envs.sql.options import SqlOptions
 from treeagent.envs.sql.questions import Question, draw_task, right
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.visit import ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
 _TOOLS = (
@@ -31,7 +31,7 @@ class Visit:
     answer: str | None = None
 
 
-class SqlEnv(VisitEnv[Question, Visit]):
+class SqlEnv(ToolEnv[Question, Visit]):
     """Questions about generated SQLite databases: look at the tables, try queries, answer with one. Reward is 1 for an
     answer whose rows are those of the gold query, in any order unless the question asks for one, on the database and
     on two others of the same tables, else 0.
