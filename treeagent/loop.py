@@ -49,12 +49,12 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
 def _stages(config: RunConfig) -> list[Stage]:
     """The quickstart's stages, with their usual seconds on two cores by the recipe quickstart."""
     return [
-        Stage("demonstrations", 80),
-        Stage("warm start", 460, ("warm_start",)),
-        Stage("search", 85),
+        Stage("demonstrations", 40),
+        Stage("warm start", 160, ("warm_start",)),
+        Stage("search", 55),
         Stage("value head", 5, ("value",)),
-        Stage("updates", 120, config.update.methods),
-        Stage("evaluation", 100, ("evaluate",)),
+        Stage("updates", 90, config.update.methods),
+        Stage("evaluation", 60, ("evaluate",)),
     ]
 
 
