@@ -126,7 +126,7 @@ class Transition:
     process: float = 0.0
     """Process reward (a milestone, a step's quality) beside the outcome; 0 where rewards are withheld."""
     terminated: bool = False
-    """The task is over (the environment's word)."""
+    """The environment ended the episode: the task is over."""
     truncated: bool = False
     """A limit was hit; the state keeps its value estimate."""
     origin: Origin = "real"

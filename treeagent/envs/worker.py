@@ -55,13 +55,14 @@ class EnvCrashed(RuntimeError):
 class WorkerEnv(Env):
     """The environment ``make_env(name, options)`` in a process of its own, under limits of wall-clock time.
 
-    Everything that an ``Env`` offers is passed on, arguments and answers pickled. Snapshots are kept as bytes in this
-    process, so that they outlive the environment's; an environment whose snapshots are not portable is replayed. An
-    exception out of the environment is raised here as it was there, the worker's traceback in its notes; since nobody
-    knows what it left behind, the process of its episode ends with it. Not so for ``Unanswered``, which says that
-    nobody can tell what follows of a process that is well.
+    All methods of an ``Env`` work; arguments and answers are pickled. This process keeps the snapshots as bytes, so
+    that they outlive the environment's process. An environment whose snapshots are not portable is replayed.
 
-    The limits hold what goes wrong by mistake: this is no sandbox. POSIX only.
+    An exception of the environment is raised here again, with the worker's traceback in its notes. The environment may
+    be in any state then, so its process ends. ``Unanswered`` is the exception: it reports an answer that cannot be
+    known, and the process goes on.
+
+    The limits guard against mistakes; they are no sandbox. POSIX only.
 
     Args:
         name: as for ``make_env``. The process imports it anew, so a class in ``__main__`` cannot be found.

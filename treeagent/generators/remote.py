@@ -275,8 +275,8 @@ class RemoteChat(_Server):
         """``count`` replies to each conversation.
 
         OpenAI's reasoning models refuse ``max_tokens`` and every temperature but 1. If a server refuses one spelling of
-        a request, the next is tried. A temperature of 0 or 1 may be left out: 1 is the protocol's default, and nobody
-        learns from a greedy reply.
+        a request, the next is tried. A temperature of 0 or 1 may be left out: 1 is the protocol's default, and a
+        greedy reply is never learned from.
         """
         old, new = {"max_tokens": max_new_tokens}, {"max_completion_tokens": max_new_tokens}
         drawn = {"temperature": temperature}

@@ -27,8 +27,8 @@ class Form:
     """What a turn has to come to, its stop token included.
 
     Args:
-        rules: given how to spell a mark (quoted, or as the special token that it is), the rules of a turn, of which
-            ``turn`` is the whole.
+        rules: given how to spell a mark (quoted, or as the special token that it is), the rules of a turn; ``turn``
+            is the rule of the whole turn.
 
     Attributes:
         lark: the rules, from ``start`` on.

@@ -25,7 +25,7 @@ _WIDTH_STEP = 16
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows as tries, one or more of which fill a pack."""
+    """Rows as tries; a pack holds one trie or several."""
 
     input_ids: Tensor
     """(packs, width)"""

@@ -38,7 +38,7 @@ def allow_cpu(state: PartialState) -> None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor of which this process may hold a part; all processes must call this."""
+    """The whole tensor, also if this process holds only a part of it; all processes must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -141,7 +141,7 @@ def _connect(config: RunConfig) -> None:
     if address is not None:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
-            if port.isdigit():  # Ray itself tries for minutes where nobody answers
+            if port.isdigit():  # without a server at the address, Ray itself tries for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(address=address, logging_level=logging.WARNING)
         except OSError:

@@ -1,9 +1,9 @@
 """A world model: a language model that plays the environment (DreamGym, section 4.1).
 
-``ExperienceModel`` imagines transitions; ``ReplayBuffer`` is its memory of real steps, of which a prompt shows the most
-similar ones; ``Wording`` writes its prompts and reads its answers; ``audit`` measures how far it can be trusted, and
-``lambda_cap`` which share of imagined experience that allows. ``ImaginedEnv`` lets anything that takes an environment
-take a world model.
+``ExperienceModel`` imagines transitions. ``ReplayBuffer`` is its memory of real steps; a prompt shows the most similar
+ones. ``Wording`` writes its prompts and reads its answers. ``audit`` measures how far the model can be trusted, and
+``lambda_cap`` turns that into the greatest share of imagined experience. ``ImaginedEnv`` is a world model in the form
+of an environment.
 
 The modules beside them load torch or need an extra: ``fit`` makes training rows of real steps (equation 5), ``local``
 and ``remote`` have the language models that answer, ``sentences`` another encoder.

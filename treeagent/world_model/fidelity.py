@@ -113,8 +113,8 @@ def agreement(real: Experience, said: str, *, free: bool = False) -> float:
 
     Usually F1 over words and numbers, each paired with the first word of its line. If the history does not determine
     the answer (``free``, such as the results of a query), consistency is judged instead, by the mean of three shares:
-    format (lines whose form occurs in the real answer), relevance (of the action's words that the real answer shows,
-    those that the prediction shows too) and history (lines that do not contradict what was shown before).
+    format (lines whose form occurs in the real answer), relevance (the share of the action's words in the real answer
+    that the prediction shows too) and history (lines that do not contradict what was shown before).
     """
     if said.strip() == real.observation.strip():
         return 1.0
@@ -176,7 +176,7 @@ def _form_of_words(line: str) -> str:
 def figures(
     pairs: Sequence[Pair], *, free: Collection[str] = (), kind: Kind = lambda one: one.kind, reward_span: float = 1.0
 ) -> Figures:
-    """Means over pairs, of which there must be one at least.
+    """Means over pairs; at least one is needed.
 
     Args:
         free: kinds of action whose answers the history does not determine.
@@ -258,7 +258,7 @@ async def audit(
 
     Args:
         model: all steps are asked for at once, so it can answer them as one batch.
-        held_out: real transitions and openings, of which the model has learnt none. There must be a transition.
+        held_out: real transitions and openings that the model never learnt from; at least one transition.
             Compounding errors and returns need whole episodes.
         horizon: most steps of an episode, for the bound.
         cr: share of imagined successes that succeeded in the environment too; None if none was replayed.

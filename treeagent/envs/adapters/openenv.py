@@ -149,7 +149,7 @@ class OpenEnvEnv(Env):
 
             self._client = GenericEnvClient(base_url=self._address, message_timeout_s=self._seconds).sync()
             self._released: list[int] = []
-            """Snapshots of this session that nobody holds any more; the server drops them when it takes the next."""
+            """Snapshots without a holder; the next request for a snapshot asks the server to drop them."""
         return self._client
 
     def _here(self) -> "_Answer":

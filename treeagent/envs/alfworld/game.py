@@ -149,7 +149,7 @@ class Game:
 
 
 def _changed(facts: Facts, effects: Iterable[Any]) -> Facts:
-    """The facts after effects, of which each ends its own opposite."""
+    """The facts after effects; each effect ends its opposite."""
     now: dict[Any, set[Any]] = {}
     for effect in effects:
         opposite = effect.negate()
@@ -171,8 +171,11 @@ def _planner() -> Any:
 
 @contextmanager
 def _translated_once() -> Iterator[None]:
-    """Half the time in which a game is loaded goes into a second translation, for plans, which nobody asks for. And the
-    translator overwrites the command line of the process."""
+    """Translate each game once while it is loaded, and put the process's command line back.
+
+    TextWorld translates a second time, for plans, which takes half the loading time; no plan is asked for here. The
+    translator overwrites ``sys.argv``.
+    """
     import fast_downward
 
     translate, line = fast_downward.pddl2sas, sys.argv
@@ -186,8 +189,8 @@ def _translated_once() -> Iterator[None]:
 
 @functools.cache
 def _quicken_texts() -> None:
-    """TextWorld parses the same few texts at every step and copies names and variables, which nobody changes, for every
-    symbol of them; together nine tenths of its time."""
+    """Cache what TextWorld parses, and share its names and variables in place of copies, which saves nine tenths of the
+    time of a step. It parses the same few texts at every step, and it never changes a name or a variable."""
     from textworld.envs.pddl import textgen
 
     parse, query = functools.cache(textgen._parse_and_convert), functools.cache(textgen.Rule.parse_conjunctive_query)
