@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
 SEED ?= 0
+# Python compiles what is imported; to compile every file of every package would double the time of the set-up.
+PIP := --quiet --disable-pip-version-check --no-compile
 export HF_HUB_DISABLE_TELEMETRY = 1
 
 .PHONY: install install-dev quickstart test test-slow check docs clean
@@ -15,13 +17,13 @@ install-dev: $(VENV)/.installed-dev
 # torch first: on some machines its exact version is a small CPU build that a later resolution keeps.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/pip install $(PIP) torch==2.13.0
+	$(BIN)/pip install $(PIP) --editable .
 	touch $@
 
 # What tests and checks need beside the package, which the quickstart does without.
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(BIN)/pip install $(PIP) --editable ".[dev]"
 	touch $@
 
 quickstart: install
@@ -42,7 +44,7 @@ check: install-dev
 
 # The site, with its links checked; a warning is an error. Open build/site/index.html.
 docs: install
-	$(BIN)/pip install --quiet --editable ".[docs]"
+	$(BIN)/pip install $(PIP) --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:

@@ -11,7 +11,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from treeagent.config import RunConfig
@@ -26,7 +25,7 @@ from treeagent.world_model.transition import Experience
 
 def row(name: str, encoder: Encoder, learnt: Sequence[Experience], asked: Sequence[Experience]) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        buffer = ReplayBuffer(Path(folder) / "b.sqlite", encoder)
+        buffer = ReplayBuffer(Path(folder) / "b.sqlite", encoder, create=True)
         started = time.perf_counter()
         buffer.add(learnt)
         filled = time.perf_counter() - started
@@ -61,16 +60,14 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--policy", type=Path, required=True, help="a checkpoint")
     parser.add_argument("--sentences", help="folder or hub name of a model of sentence-transformers")
-    parser.add_argument("--held-out", type=float, default=0.1, help="share of the tasks that ask")
     arguments = parser.parse_args()
     run = Run.open(arguments.run)
-    config = replace(run.config, world=replace(run.config.world, held_out=arguments.held_out))
-    learnt, held_out = split(config, experiences(run))
+    learnt, held_out = split(experiences(run))
     asked = [one for one in held_out if not one.opens]
     print(f"{len(learnt):,} steps to find, {len(asked):,} to ask")
     print("| encoder | dimension | same kind of action | agreement | exact | reward and end | ms / step added |")
     print(f"|{'---|' * 7}")
-    for name, encoder in encoders(config, arguments.policy, arguments.sentences).items():
+    for name, encoder in encoders(run.config, arguments.policy, arguments.sentences).items():
         print(row(name, encoder, learnt, asked), flush=True)
 
 

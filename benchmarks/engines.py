@@ -21,7 +21,7 @@ from treeagent.run.progress import QuietProgress
 from treeagent.stages.search import BatchJob, search_batch
 from treeagent.stages.warm_start import warm_start
 from treeagent.store import digest, read_records
-from treeagent.workers.processes import Processes, Workers
+from treeagent.workers.processes import Processes
 from treeagent.workers.ray import RayWorkers
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
@@ -40,7 +40,7 @@ def main() -> None:
     config = load_config(CONFIG, SETTINGS)
     with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
         checkpoint = warm_start(config, run, QuietProgress())
-        engines: dict[str, Workers] = {"local": Processes(WORKERS), "ray": RayWorkers(WORKERS, config)}
+        engines: dict[str, Processes | RayWorkers] = {"local": Processes(WORKERS), "ray": RayWorkers(WORKERS, config)}
         seconds: dict[str, list[float]] = defaultdict(list)
         digests: set[str] = set()
         for number in range(1 + parsed.rounds):  # the first one loads the policy

@@ -230,7 +230,7 @@ def lend(lender: Run, borrower: Run, stages: Sequence[str], change: Callable[[Ru
 def flatter(config: RunConfig, run: Run) -> None:
     """Teach a world model that every end is worth 1."""
     world = run.checkpoints / _WORLD
-    learnt, _ = split(config, experiences(run))
+    learnt, _ = split(experiences(run))
     ends = [replace(one, reward=1.0) for one in learnt if one.terminated]
     checkpoint, memory = load_checkpoint(world), open_memory(config, world)
     rows = [

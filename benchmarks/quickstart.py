@@ -1,6 +1,6 @@
 """README's result block: the quickstart over several seeds, as a Markdown table made from result files alone.
 
-    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2 --readme README.md
 
 A run that is finished is only read; one that is missing or unfinished is made or resumed first.
 """
@@ -84,6 +84,13 @@ def caption(runs: Sequence[Sequence[Row]]) -> str:
     return told + "."
 
 
+def with_block(page: str, block: str) -> str:
+    """A page whose lines between its marks of results are replaced by ``block``."""
+    before, begin, rest = page.partition("<!-- results:begin -->\n")
+    _, end, after = rest.partition("<!-- results:end -->")
+    return f"{before}{begin}{block}\n{end}{after}"
+
+
 def _with_interval(values: Sequence[float], sign: str = "") -> str:
     half = interval(values)
     mean = f"{statistics.mean(values):{sign}.1f}"
@@ -153,10 +160,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--config", default="quickstart", help="a recipe's name or a TOML file")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark"), help="folder of the runs seed0, seed1, ...")
+    parser.add_argument("--readme", type=Path, help="page whose block between the marks of results is replaced")
     arguments = parser.parse_args()
     finished = [run(seed, arguments.config, arguments.out) for seed in arguments.seeds]
     results = [rows for rows, _ in finished]
-    print(table(results), caption(results), sep="\n\n")
+    block = f"{table(results)}\n\n{caption(results)}"
+    print(block)
+    if arguments.readme:
+        command = f"`python -m benchmarks.quickstart --seeds {' '.join(map(str, arguments.seeds))}`"
+        arguments.readme.write_text(with_block(arguments.readme.read_text(), f"{block} Made by {command}."))
     for seed, (_, cost) in zip(arguments.seeds, finished, strict=True):
         if cost:
             print(f"seed {seed}: {cost['seconds']:.0f} s, at most {cost['peak_gib']:.1f} GiB", file=sys.stderr)

@@ -16,6 +16,7 @@ from treeagent.loop import quickstart
 from treeagent.run.folder import Run
 from treeagent.run.outcomes import Row
 from treeagent.run.progress import Progress, RichProgress
+from treeagent.run.recipes import find_recipe
 from treeagent.types import Split, Task, ToolCall, UserError
 
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
@@ -77,45 +78,15 @@ class Halving:
         return f"{low} to {high}", f"guess[{guess}]"
 
 
-SETTINGS = (
-    "environment.name=own_environment:OwnEnvironment",
-    "environment.max_steps=6",
-    "policy.max_new_tokens=48",
-    "policy.scratch.width=64",
-    "policy.scratch.heads=2",
-    "policy.scratch.layers=2",
-    "warm_start.tasks=33",
-    "warm_start.episodes=2000",
-    "warm_start.noise=0.5",
-    "training.schedule=constant",
-    "warm_start.training.learning_rate=1e-3",
-    "warm_start.training.batch_size=32",
-    "warm_start.training.max_steps=200",
-    "search.limits.simulations=32",
-    "collect.tasks=33",
-    "update.validation_tasks=33",
-    "update.pairs.min_margin=0.01",
-    "update.rft.learning_rate=1e-3",
-    "update.rft.batch_size=32",
-    "update.rft.max_steps=20",
-    "update.dpo.learning_rate=2e-4",
-    "update.dpo.batch_size=32",
-    "update.dpo.max_steps=20",
-    "update.grpo.learning_rate=2e-4",
-    "update.grpo.batch_size=32",
-    "update.grpo.max_steps=20",
-    "evaluate.tasks=33",
-)
-"""A small model, minutes on a CPU. Name a pretrained model by ``policy.model=...`` instead of ``policy.scratch``."""
-
-
 def main(out: Path, overrides: Sequence[str] = (), progress: Progress | None = None) -> list[Row]:
     """Imitate the demonstrator, search, learn from the trees, and compare the policies on test tasks.
+
+    The recipe trains a small model from scratch, in minutes on a CPU. Name a pretrained one by ``policy.model=...``.
 
     Returns:
         the rows of ``out``/results.json: one for each policy and way of acting.
     """
-    config = load_config(None, [*SETTINGS, *overrides])
+    config = load_config(find_recipe("own"), ["environment.name=own_environment:OwnEnvironment", *overrides])
     with Run.create(out, config, resume=False) as run:
         return quickstart(config, run, progress or RichProgress())
 

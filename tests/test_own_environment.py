@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.cli.envs import find, fitting
+from treeagent.cli.envs import find
 from treeagent.envs import example
 from treeagent.run.progress import QuietProgress
 
@@ -31,9 +31,6 @@ def test_it_holds_the_environment_that_envs_new_writes(folder: Path) -> None:
     written = inspect.getsource(example).replace("Example", "OwnEnvironment").replace("example-", "own_environment-")
     shown = (folder / "own_environment.py").read_text()
     assert written[written.index("NUMBER =") :] in shown
-    import own_environment
-
-    assert fitting("own_environment:OwnEnvironment") == own_environment.SETTINGS
 
 
 def test_it_keeps_the_contract_in_every_format(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from treeagent.envs.base import Env, StepResult, task_to_play
 from treeagent.generators.grammar import ReAct
 from treeagent.types import Message, Proposal, Split, State, Task, ToolCall
-from treeagent.world_model.experience import Draft, ExperienceModel
+from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.wording import Answer, Wording
 
 WORDING = Wording(instructions="", reasoning=False)
@@ -95,9 +95,9 @@ class Teller:
     sight: Callable[[str], str] = seen
     asked: int = 0
 
-    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
         self.asked += len(prompts)
-        return [Draft(WORDING.write(self.answer(prompt[-1].content))) for prompt in prompts]
+        return [WORDING.write(self.answer(prompt[-1].content)) for prompt in prompts]
 
     def reply(self, system: str, user: str) -> str:
         assert "You are the environment" in system

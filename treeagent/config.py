@@ -9,16 +9,14 @@ import math
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass
-from dataclasses import Field as DataclassField
-from datetime import date, time
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import tomli_w
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import ErrorDetails
+from pydantic.fields import FieldInfo
 
 from treeagent.envs.shield import Shield
 from treeagent.generators.config import LOCAL_SERVER, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
@@ -30,9 +28,8 @@ from treeagent.learners.config import (
     Optimiser,
     OptimiserConfig,
     Positive,
-    Precision,
-    Schedule,
     Seed,
+    TrainingConfig,
 )
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
@@ -47,6 +44,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 Method = Literal["rft", "dpo", "grpo"]
 Mode = Literal["greedy", SearchMethod]
+Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
 Share = Annotated[float, Field(ge=0, le=1)]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
@@ -55,11 +53,11 @@ _MUON_DECAY = 0.01
 """Weight decay beside Muon, whose updates would let the weights grow without it (Liu et al. 2025)."""
 
 
-def _check_methods(methods: Sequence[Method]) -> None:
-    if not methods:
-        raise ValueError('methods is empty: name at least one of "rft", "dpo", "grpo"')
-    if len(set(methods)) < len(methods):  # a checkpoint is named after its method
-        raise ValueError(f"methods {list(methods)} names one twice: name each once")
+def _each_once(names: tuple[Name, ...]) -> tuple[Name, ...]:
+    """A checkpoint is named after its method, and a row of results after its mode."""
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{list(names)} is empty or names one twice: name at least one, and each once")
+    return names
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -170,26 +168,6 @@ class PolicyConfig(ModelConfig):
 
 
 @dataclass(frozen=True, config=_STRICT)
-class TrainingConfig:
-    """What all trainings of a run share; a stage's own table holds what differs."""
-
-    schedule: Schedule = "linear"
-    """Course of the learning rate after the warm-up steps, in every training."""
-    epochs: Positive = 1.0
-    """Passes over the training rows in every training whose own ``max_steps`` is unset."""
-    accumulation: Count = 1
-    """Forward passes of one optimiser step; raise it where a smaller batch_size must fit the memory."""
-    precision: Precision = "float32"
-    """Arithmetic of the forward pass in training; "bfloat16" means mixed precision."""
-    gradient_checkpointing: bool = False
-    """Recomputes activations in the backward pass, which saves memory and takes about 20 % more time."""
-    log_every: Count = 10
-    """Optimiser steps between two rows of a training's metrics."""
-    save_every: Count = 100
-    """Optimiser steps between two checkpoints from which an interrupted training resumes."""
-
-
-@dataclass(frozen=True, config=_STRICT)
 class PretrainingConfig:
     """A training that may start from random weights."""
 
@@ -214,12 +192,8 @@ class EarlyExperienceConfig:
     """Extra rows of the warm start: "world" are the environment's answers to actions, trained on before the imitation;
     "reflection" are turns that say why an action is better than another, trained on with the demonstrations."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Share of the demonstrations, the first ones, at whose states other actions are tried."""
-    alternatives: Annotated[int, Field(ge=0)] = 2
-    """Wrong actions (K) drawn at each of these states, beside the right one; each is played to the end without further
-    errors."""
-    world_steps: Count = 200
-    """Optimiser steps on "world" rows alone; their other settings are those of ``warm_start.training``."""
+    """Share of the demonstrations, the first ones, at whose states the right action and two wrong ones are tried, each
+    played to the end without further errors."""
 
     def wants(self, kind: Literal["world", "reflection"]) -> bool:
         return self.rows in (kind, "both")
@@ -301,7 +275,7 @@ class GRPOTraining(GRPOLoss, UpdateTraining):
 class UpdateConfig:
     """How the policy learns from the trees."""
 
-    methods: tuple[Method, ...] = ("rft", "dpo", "grpo")
+    methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft", "dpo", "grpo")
     """Updates that are made, each from the base policy: "rft" imitates the best paths, "dpo" compares siblings, "grpo"
     weights actions by their advantages."""
     validation_tasks: Annotated[int, Field(gt=0)] = 100
@@ -322,8 +296,6 @@ class UpdateConfig:
     """Policy gradient on tree advantages."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths on which the value head is fitted after every change of the policy."""
-    value_batch_size: Count = 32
-    """Rows of one forward pass of the policy while the value head is fitted."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the trees that are learned from, those whose returns differ most (StarPO-S)."""
     processes: Annotated[int, Field(gt=0)] = 1
@@ -332,11 +304,6 @@ class UpdateConfig:
     """File of ``accelerate config`` by which these processes are started; unset means plain data-parallel training.
     configs/models/fsdp.yaml shards the weights."""
 
-    @model_validator(mode="after")
-    def _some_method(self) -> Self:
-        _check_methods(self.methods)
-        return self
-
 
 @dataclass(frozen=True, config=_STRICT)
 class EvaluateConfig:
@@ -344,7 +311,7 @@ class EvaluateConfig:
 
     tasks: Annotated[int, Field(gt=0)] = 200
     """Held-out tasks, of the environment's test split."""
-    modes: tuple[Mode, ...] = ("greedy", "best_of_n", "mcts")
+    modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once)] = ("greedy", "best_of_n", "mcts")
     """Ways of acting that are evaluated: "greedy" is the policy at temperature 0, the others are methods of search.
     Sampling is "best_of_n" with ``best_of`` 1."""
     best_of: Annotated[int, Field(gt=0)] = 8
@@ -357,14 +324,6 @@ class EvaluateConfig:
     """Folder of a run whose world model is searched in place of the environment, anew after every real step (model
     predictive control); empty searches the environment."""
 
-    @model_validator(mode="after")
-    def _some_mode(self) -> Self:
-        if not self.modes:
-            raise ValueError('modes is empty: name at least one, such as "greedy"')
-        if len(set(self.modes)) < len(self.modes):
-            raise ValueError(f"modes {list(self.modes)} names one twice: name each once")
-        return self
-
 
 @dataclass(frozen=True, config=_STRICT)
 class AdaptConfig:
@@ -372,7 +331,7 @@ class AdaptConfig:
 
     rounds: Annotated[int, Field(gt=0)] = 3
     """Rounds of search and update."""
-    methods: tuple[Method, ...] = ("dpo", "grpo")
+    methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("dpo", "grpo")
     """Updates of a round, one after the other on the same weights."""
     replay: Annotated[int, Field(ge=0)] = 1
     """Earlier rounds whose trees are learned from again, the ``seed_tasks`` counting as one; their stored
@@ -391,8 +350,7 @@ class AdaptConfig:
     learned from if the policy solves it at times, but less often than its task."""
 
     @model_validator(mode="after")
-    def _some_method(self) -> Self:
-        _check_methods(self.methods)
+    def _one_share_a_round(self) -> Self:
         if isinstance(self.imagined, tuple) and len(self.imagined) != self.rounds:
             raise ValueError(f"imagined names {len(self.imagined)} shares for {self.rounds} rounds: give one a round")
         return self
@@ -405,17 +363,6 @@ class AdaptConfig:
     def imagines(self) -> bool:
         """Whether any round may search in the world model."""
         return any(self.imagined_in(number) for number in range(1, self.rounds + 1))
-
-
-@dataclass(frozen=True, config=_STRICT)
-class WorldTraining(PretrainingConfig):
-    """The fit of the world model."""
-
-    precision: Precision | None = None
-    """Arithmetic of the world model's forward pass in training; unset means ``training.precision``."""
-    attention: Literal["sdpa", "eager"] | None = None
-    """Attention implementation while the world model trains; unset means the model's own. On a CPU in bfloat16, "eager"
-    is faster for rows of up to about 400 tokens."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -456,8 +403,6 @@ class WorldConfig(ModelConfig):
     them wrong."""
     max_tokens: Annotated[int, Field(gt=0)] = 4096
     """Most tokens of a training row of the world model; longer ones are left out."""
-    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the tasks on which the world model is audited and from which it never learns."""
     refit_steps: Annotated[int, Field(gt=0)] = 200
     """Optimiser steps of a later round's fit, which continues from the last one on all real steps so far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
@@ -468,7 +413,7 @@ class WorldConfig(ModelConfig):
     free: tuple[str, ...] = ()
     """First words of actions whose answers the history cannot determine, such as "search"; the audit asks only that
     they be consistent."""
-    training: WorldTraining = Field(default_factory=WorldTraining)
+    training: PretrainingConfig = Field(default_factory=PretrainingConfig)
     """The fit."""
 
     @model_validator(mode="after")
@@ -544,8 +489,6 @@ class RunConfig:
                 "update.pairs.rule 'trajectory' needs one prompt before all actions of a path, which policy.context "
                 "'drop' may cut: compare siblings"
             )
-        if self.update.pairs.critic_weight and not self.search.critic_weight:
-            raise ValueError("update.pairs.critic_weight is set, but no critic is asked: set search.critic_weight too")
         if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:
             raise ValueError(
                 f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "
@@ -591,13 +534,14 @@ def load_config(
         _override(settings, override)
     if seed is not None:
         settings["seed"] = seed
-    _refuse_foreign_values(settings)
+    for key, value in _flat(settings).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{key} is {value}, but should be a finite number: correct it")
     try:
         # JSON is the mode in which strict types still take a table for a dataclass and an array for a tuple.
         return TypeAdapter(RunConfig).validate_json(json.dumps(settings, default=str), strict=True)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-        raise ConfigError(_sentence(problems, settings)) from None
+        raise ConfigError(_unknown_key(settings) or _problem(error, settings)) from None
 
 
 def dump_config(config: RunConfig) -> str:
@@ -608,8 +552,7 @@ def dump_config(config: RunConfig) -> str:
 def config_difference(old: RunConfig, new: RunConfig) -> list[str]:
     """The dotted keys whose values differ, sorted."""
     before, after = flat_settings(old), flat_settings(new)
-    absent = object()
-    return sorted(key for key in before | after if before.get(key, absent) != after.get(key, absent))
+    return sorted(key for key in before | after if before.get(key) != after.get(key))
 
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:
@@ -617,38 +560,16 @@ def flat_settings(config: RunConfig) -> dict[str, Any]:
     return _flat(TypeAdapter(RunConfig).dump_python(config))
 
 
-class Setting(NamedTuple):
-    """What may be set under one key."""
-
-    key: str
-    """Dotted, such as ``search.candidates``."""
-    type: Any
-    """Its annotation."""
-    has_default: bool
-    default: Any
-    """Its value where none is given; None where it has no default."""
-    text: str
-    """What it does, in one or two sentences."""
-
-
-def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[Setting]:
-    """Every setting there is, those of optional tables too, in the order of the sections."""
-    texts, types = _attribute_docstrings(section), get_type_hints(section, include_extras=True)
-    for field in fields(section):
-        key = f"{prefix}{field.name}"
-        table = next((each for each in (types[field.name], *get_args(types[field.name])) if is_dataclass(each)), None)
+def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
+    """Every setting there is, those of optional tables too, in the order of the sections: its dotted key, pydantic's
+    description of its type and default, and what it does in one or two sentences."""
+    texts = _attribute_docstrings(section)
+    for name, field in section.__pydantic_fields__.items():
+        table = next((each for each in (field.annotation, *get_args(field.annotation)) if is_dataclass(each)), None)
         if table is None:
-            yield Setting(key, types[field.name], *_default(field), texts.get(field.name, ""))
+            yield f"{prefix}{name}", field, texts.get(name, "")
         else:
-            yield from known_settings(table, f"{key}.")
-
-
-def _default(field: "DataclassField[Any]") -> tuple[bool, Any]:
-    """Whether there is one, and which; a pydantic ``Field(default_factory=...)`` stands in the place of a default."""
-    make = getattr(field.default, "default_factory", None)
-    if make is not None:
-        return True, make()
-    return (False, None) if field.default is MISSING else (True, field.default)
+            yield from known_settings(table, f"{prefix}{name}.")
 
 
 def _attribute_docstrings(section: type) -> dict[str, str]:
@@ -669,13 +590,14 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
     """A file's settings over those of the file that it extends."""
     if path.resolve() in reading:
         raise ConfigError(f"config file {path} extends itself: remove one of the extends between")
-    settings = _read_toml(path)
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # not there, not UTF-8, or no TOML
+        raise ConfigError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
     parent = settings.pop("extends", None)
     if parent is None:
         return settings
-    if not isinstance(parent, str):
-        raise ConfigError(f"config file {path} extends {parent!r}, which is no path: write it in quotes")
-    return _merged(_read_settings(path.parent / parent, (*reading, path.resolve())), settings)
+    return _merged(_read_settings(path.parent / str(parent), (*reading, path.resolve())), settings)
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -687,31 +609,16 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"config file {path} does not exist: check the path given to --config") from None
-    except tomllib.TOMLDecodeError as error:
-        # tomllib of Python 3.11 tells the place in its message only: "Invalid value (at line 3, column 5)".
-        raise ConfigError(f"config file {path} is not valid TOML: {error}: correct it there") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"config file {path} is not UTF-8 text: save it as UTF-8") from None
-    except OSError as error:
-        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-
-
 def _override(settings: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise ConfigError(f"override {override!r} is not of the form key=value: write it like collect.tasks=32")
     section = settings
-    for depth, part in enumerate(parts[:-1], start=1):
-        section = section.setdefault(part, {})
-        if not isinstance(section, dict):
-            place = ".".join(parts[:depth])
-            raise ConfigError(f"override {override!r} does not fit: {place} is a value, no section; set {place} itself")
+    for part in parts[:-1]:
+        if not isinstance(section.get(part), dict):
+            section[part] = {}
+        section = section[part]
     section[parts[-1]] = _toml_value(text.strip())
 
 
@@ -731,55 +638,39 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _refuse_foreign_values(settings: Mapping[str, Any]) -> None:
-    """TOML knows infinities and dates, which no setting takes and JSON has no form for."""
-    for key, value in _flat(settings).items():
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, float) and not math.isfinite(item):
-                raise ConfigError(f"{key} is {item}, but must be a finite number: write one")
-            if isinstance(item, (date, time)):
-                raise ConfigError(f"{key} is the date {item}, but no setting takes a date: put it in quotes")
+def _unknown_key(settings: Mapping[str, Any]) -> str:
+    """A sentence on the first key that is no setting; empty where all are."""
+    known = [key for key, _, _ in known_settings()]
+    for key in _flat(settings):
+        known_table = any(one.startswith(f"{key}.") for one in known)
+        if not known_table and key not in known and not key.startswith("environment.options."):
+            near = difflib.get_close_matches(key, known, 3, cutoff=0.5)
+            guess = f"did you mean {' or '.join(near)}? " if near else ""
+            return f"{key} is no setting: {guess}treeagent settings lists them all"
+    return ""
 
 
-def _sentence(problems: list[ErrorDetails], settings: dict[str, Any]) -> str:
-    """The first problem in words: its key, its value and pydantic's own message. An unknown key comes first; what the
-    members of a union say of one value is one problem."""
-    first = min(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument")
-    if first["type"] == "unexpected_keyword_argument":
-        parts, value = [*map(str, first["loc"])], first["input"]
-        while isinstance(value, dict) and value:  # of a table that does not exist, the first key tells what was meant
-            part, value = next(iter(value.items()))
-            parts.append(part)
-        return _unknown_key(".".join(parts))
-    keys, value = _locate(settings, first["loc"])
-    key = ".".join(keys)
+def _problem(error: ValidationError, settings: dict[str, Any]) -> str:
+    """The first problem in words: its key, its value and pydantic's own message. What the members of a union say of one
+    value is one problem."""
+    problems = error.errors(include_url=False)
+    first, (key, value) = problems[0], _locate(settings, problems[0]["loc"])
     if first["type"] == "value_error":  # a section's own check of settings that belong together
         return f"{key or 'the config'}: {first['msg'].removeprefix('Value error, ')}"
-    same = [problem for problem in problems if _locate(settings, problem["loc"])[0] == keys]
-    said = " or ".join(dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in same))
     if first["type"] == "missing":
         return f"{key} is incomplete: set {key}.{first['loc'][-1]} too"
+    same = [each["msg"] for each in problems if _locate(settings, each["loc"])[0] == key]
+    said = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in same))
     return f"{key} is {json.dumps(value, default=str)}, but should be {said}: correct it"
 
 
-def _locate(settings: Any, location: Sequence[int | str]) -> tuple[list[str], Any]:
+def _locate(settings: Any, location: Sequence[int | str]) -> tuple[str, Any]:
     """The part of pydantic's location that is a key of the file (the rest names members of a union), and its value."""
     keys: list[str] = []
     for part in location:
-        member = isinstance(settings, dict) and part in settings
-        item = isinstance(settings, list) and isinstance(part, int) and part < len(settings)
-        if not member and not item:
+        try:
+            settings = settings[part]
+        except (KeyError, IndexError, TypeError):
             break
-        settings = settings[part]
         keys.append(str(part))
-    return keys, settings
-
-
-def _unknown_key(key: str) -> str:
-    """Names the keys that end alike, which have moved, else those that are spelt alike."""
-    known = [setting.key for setting in known_settings()]
-    tables = {known_key.rpartition(".")[0] for known_key in known} - {""}
-    alike = [one for one in known if one.rpartition(".")[2] == key.rpartition(".")[2]]
-    near = difflib.get_close_matches(key, alike, 4, 0.0) or difflib.get_close_matches(key, [*known, *tables], 3)
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{key} is no setting: {guess}treeagent settings lists them all"
+    return ".".join(keys), settings

@@ -22,7 +22,7 @@ from treeagent.stages.rounds import (
     update_round,
 )
 from treeagent.stages.search import collect
-from treeagent.stages.update import fit_base, refuse_held, update
+from treeagent.stages.update import fit_base, update
 from treeagent.stages.warm_start import warm_start
 
 
@@ -33,7 +33,6 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
         the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, the updated policies in the
         first of them.
     """
-    refuse_held(config, config.update.methods)
     progress.plan(_stages(config))
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
@@ -71,8 +70,8 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         rows for the first and the best policy in every mode of ``evaluate.modes``, and for all others greedily.
 
     Raises:
-        ValueError: the environment has too few training tasks for so many rounds.
-        UserError: harder variations are wanted of an environment that offers none.
+        UserError: harder variations are wanted of an environment that offers none, or imagined trees of one that is
+            imagined itself.
     """
     start = current = begin(config, run, progress, checkpoint)
     course = Course()
@@ -81,18 +80,13 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         search_round(config, run, progress, current, number, audit)
         current = update_round(config, run, progress, current, number, names_to_learn_from(config, run, number))
         finish_round(config, run, progress, current, number, audit, course)
-    in_every_mode = (start, course.best)
-    rows = measure(
-        config,
-        run,
-        progress,
-        [
-            (policy, mode)
-            for policy in dict.fromkeys((start, *course.policies))
-            for mode in config.evaluate.modes
-            if mode == "greedy" or policy in in_every_mode
-        ],
-    )
+    wanted = [
+        (policy, mode)
+        for policy in dict.fromkeys((start, *course.policies))
+        for mode in config.evaluate.modes
+        if mode == "greedy" or policy in (start, course.best)
+    ]
+    rows = measure(config, run, progress, wanted)
     run.finish("adapt", {"rounds": len(course.figures), "best": course.best.name})
     report(config, run, rows)
     return rows

@@ -49,7 +49,12 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
     with replacing(path) as file:
         compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
         for number, record in enumerate(records, start=1):
-            file.write(compressor.compress(_json_line(record, path, number)))
+            try:
+                file.write(compressor.compress(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)))
+            except orjson.JSONEncodeError as error:
+                raise StoreError(
+                    f"cannot write {path}: record {number} is not JSON: {error}: keep to plain values"
+                ) from error
         file.write(compressor.flush())
     return path
 
@@ -69,7 +74,8 @@ def shards(folder: Path, name: str | None = None, index: int | None = None) -> l
     the folder does not exist."""
     if not folder.is_dir():
         return []
-    found = [(match["name"], int(match["index"]), path) for path, match in _matches(folder)]
+    matches = ((_SHARD.fullmatch(path.name), path) for path in folder.iterdir())
+    found = [(match["name"], int(match["index"]), path) for match, path in matches if match]
     return [path for shard_name, place, path in sorted(found) if name in (None, shard_name) and index in (None, place)]
 
 
@@ -172,20 +178,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _json_line(record: Record, path: Path, number: int) -> bytes:
-    try:
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError as error:
-        raise StoreError(f"cannot write {path}: record {number} is not JSON: {error}: keep to plain values") from error
-
-
-def _matches(folder: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    for path in folder.iterdir():
-        match = _SHARD.fullmatch(path.name)
-        if match is not None:
-            yield path, match
 
 
 def _lines(path: Path) -> Iterator[bytes]:

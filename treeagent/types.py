@@ -137,8 +137,6 @@ class Transition:
     error: str = ""
     """Why the dynamics cannot tell what follows, such as a world model whose answer cannot be read. Nothing is known of
     the step's worth then, and it counts as no visit."""
-    doubted: bool = False
-    """That is why: the dynamics has an answer, but is not sure enough of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from toy_search import AllPolicy, ConstantValue, after, begin, calls, grow
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.types import Transition
-from treeagent.views import PairConfig, policy_rows, preference_pairs
+from treeagent.views import PairConfig, preference_pairs
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ for skip in (True, False):
     [t] = grow(AllPolicy("buy", "a", "b"), Shop(), cfg, ConstantValue(0.5))
     N = {e.action.text: e.visits for e in t.root.edges}
     Q = {e.action.text: round(e.value, 2) for e in t.root.edges}
-    pi = [(round(r.weight, 3)) for r in policy_rows(t)][:3]
+    pi = [round(visits / sum(N.values()), 3) for visits in N.values()]
     print("skip_exhausted", skip, "N", N, "Q", Q, "visit-count target of (buy,a,b)", pi)
     for p in list(preference_pairs(t, PairConfig()))[:1]:
         print("   pair", p.chosen.text, ">", p.rejected.text)

@@ -1,6 +1,5 @@
 """``treeagent envs`` as it is called, and each rule that its check adds, broken by one small environment."""
 
-import json
 import os
 import random
 import shlex
@@ -254,8 +253,8 @@ def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
         (Telling, "the answer 'forty-two' stands in"),
         (Moody, "two instances answer the same episode differently"),
         (Fated, "restore with another reseed never leads elsewhere"),
-        (Forgetful, "restored after a reset to another task raises IndexError"),
-        (Absent, "restored after a reset to another task leads elsewhere"),
+        (Forgetful, "forks broke off with IndexError"),
+        (Absent, "restored after a reset to another task, differ"),
     ],
 )
 def test_each_broken_rule_is_named(make: Callable[[], Env], sentence: str) -> None:
@@ -318,14 +317,11 @@ def test_a_check_in_a_worker_reports_what_kills_the_process() -> None:
     assert "EnvCrashed" in result.stdout and "ended with exit code 7" in result.stdout
 
 
-def test_check_exits_with_1_on_a_violation_in_json_too() -> None:
-    result = treeagent("check", f"{__name__}:Twice", "--json")
+def test_check_exits_with_1_on_a_violation() -> None:
+    result = treeagent("check", f"{__name__}:Twice")
     assert result.exit_code == 1
-    found = json.loads(result.stdout)
-    assert found["violations"] == ["'forty-two', repeated after the end, is rewarded again by 1"]
-    assert (found["environment"], found["tasks"]) == (f"{__name__}:Twice", 3)
-    assert found["equal_branches"] == found["branches"] > 0
-    assert "violation: 'forty-two'" in treeagent("check", f"{__name__}:Twice").stdout
+    assert result.stdout.count("violation: 'forty-two', repeated after the end, is rewarded again by 1") == 1
+    assert "(3 tasks" in result.stdout and f"{__name__}:Twice" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -338,8 +334,8 @@ def test_check_exits_with_1_on_a_violation_in_json_too() -> None:
         (("new", "Two Words"), "'Two Words' cannot name a module"),
         (("new", "class"), "'class' is a word or a module of Python's own"),
         (("new", "random"), "'random' is a word or a module of Python's own: give another name, such as my_random"),
-        (("new", "lights", "--out", __file__), "cannot be written to (File exists): choose another folder"),
-        (("new", "lights", "--out", "/proc/nowhere"), "--out /proc/nowhere cannot be written to"),
+        (("new", "lights", "--out", __file__), "File exists"),
+        (("new", "lights", "--out", "/proc/nowhere"), "/proc/nowhere does not exist"),
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,15 +37,10 @@ class Lock:
 
     def __init__(self, level: int) -> None:
         self.level, self.lock = level, threading.Lock()
-        LOCKS.add(self)
-
-
-LOCKS = weakref.WeakSet[Lock]()
-"""Those that somebody holds."""
 
 
 class Stairs(Env):
-    """``up`` and ``down`` three stairs; info tells the process and how many locks are alive."""
+    """``up`` and ``down`` three stairs; info tells the process."""
 
     snapshot_kind: SnapshotKind = "exact"
 
@@ -75,8 +69,7 @@ class Stairs(Env):
         self.level += 1 if action == "up" else -1
         if self.level == 2 and self.task.data["at"] == "step" and self.task.data["fault"]:
             return fail(self.task)
-        info: dict[str, object] = {"process": os.getpid(), "locks": len(LOCKS)}
-        return f"stair {self.level}", 0.0, self.level == 3, False, info
+        return f"stair {self.level}", 0.0, self.level == 3, False, {"process": os.getpid()}
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if start + count > 100:
@@ -176,8 +169,7 @@ class Dice(Env):
     snapshot_kind: SnapshotKind = "exact"
     stochastic = True
 
-    def __init__(self, locked: bool = False) -> None:
-        self.locked = locked
+    def __init__(self) -> None:
         self.rng = random.Random(0)
         self.total = 0
 
@@ -196,10 +188,10 @@ class Dice(Env):
         return [Task(f"dice-{number}", "roll", seed=number) for number in range(start, start + count)]
 
     def snapshot(self) -> object:
-        return self.total, self.rng.getstate(), threading.Lock() if self.locked else None
+        return self.total, self.rng.getstate()
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        self.total, state, _ = cast(tuple[int, tuple[int, ...], object], snapshot)
+        self.total, state = cast(tuple[int, tuple[int, ...]], snapshot)
         self.rng.setstate(state)
         if reseed is not None:
             self.rng.seed(reseed)

@@ -1,8 +1,6 @@
 """The Python code tool: what its verifier accepts, and what a sandbox lets nobody do."""
 
 import os
-import random
-import signal
 import socket
 import subprocess
 import sys
@@ -10,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.envs import check_env, make_env
-from treeagent.envs.check import check_tasks
+from treeagent.envs import make_env
 from treeagent.envs.python import PythonEnv, PythonOptions
 from treeagent.envs.python.sandbox import Sandbox
-from treeagent.envs.python.tasks import draw_task, exercise_of
-from treeagent.types import Task, ToolCall, UserError
+from treeagent.envs.python.tasks import draw_task
+from treeagent.types import ToolCall, UserError
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="code is sandboxed on Linux on x86-64 only"
@@ -185,19 +182,8 @@ def test_where_a_right_cannot_be_given_up_no_code_is_run(monkeypatch: pytest.Mon
         make_env("python")
 
 
-@pytest.mark.timeout(900)
-def test_check_env_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    env, other = (make_env("python", {"difficulty": 3}) for _ in range(2))
-    report = check_env(env, env.tasks("train", 1)[0], other=other, finishes=["submit[]"], branches=4, depth=2)
-    with capsys.disabled():
-        print(f"python: {report.equal_branches} of {report.branches} branches equal their replays")
-    assert report.passed, report.violations
-    assert report.equal_branches == report.branches > 0
-    assert check_tasks(env) == []
-
-
 def test_the_solution_passes_and_cheap_code_does_not(env: PythonEnv) -> None:
-    place, exercise = env.snapshot(), env.exercise
+    place, exercise = env.snapshot(), env.key
     (task,) = env.tasks("train", 1)
     table = dict((repr(argument), value) for argument, value in exercise.examples)
     always_equal = (
@@ -227,20 +213,18 @@ def test_the_solution_passes_and_cheap_code_does_not(env: PythonEnv) -> None:
     assert env.verify() == 0.0
     assert env.step(f"submit[{exercise.gold}]") == ("handed in", 1.0, True, False, {})
     assert env.verify() == 1.0
-    again = env.step(f"submit[{exercise.gold}]")
-    assert again[1:] == (0.0, True, False, {"tool_error": "the code is handed in already"})
 
 
 def test_the_expected_values_never_enter_the_sandbox(env: PythonEnv) -> None:
-    wanted = [value for _, value in env.exercise.tests]
+    wanted = [value for _, value in env.key.tests]
     code = "import sys\nprint(sys._getframe(1).f_locals['request'])"
-    run = Sandbox().run(code, [(argument,) for argument, _ in env.exercise.tests])
+    run = Sandbox().run(code, [(argument,) for argument, _ in env.key.tests])
     assert "'calls': [[[" in run.output
     assert repr(wanted) not in run.output
 
 
 def test_testing_compares_with_the_examples_and_running_prints(env: PythonEnv) -> None:
-    exercise = env.exercise
+    exercise = env.key
     assert env.step(f"test[{exercise.gold}]")[0] == "all examples pass"
     argument, value = exercise.examples[0]
     assert env.step("test[def f(xs): return 'no']")[0].startswith(f"f({argument}) gives 'no', not {value}; ")
@@ -253,45 +237,16 @@ def test_testing_compares_with_the_examples_and_running_prints(env: PythonEnv) -
     assert env.verify() == 0.0
 
 
-def test_no_exercise_is_in_two_splits() -> None:
+def test_no_exercise_is_in_two_splits(env: PythonEnv) -> None:
     golds = [
-        exercise_of(draw_task(split, index, 1)).gold
-        for split in ("train", "validation", "test")
-        for index in range(128)
+        draw_task(split, index, 1).data["gold"] for split in ("train", "validation", "test") for index in range(128)
     ]
     assert len(set(golds)) == len(golds) == 384
     with pytest.raises(UserError, match="of difficulty 1 there are"):
         draw_task("train", 128, 1)
     for difficulty in (2, 3):
         for index in range(300):
-            results = {repr(value) for _, value in exercise_of(draw_task("test", index, difficulty)).tests}
+            results = {repr(value) for _, value in env.key_of(draw_task("test", index, difficulty)).tests}
             assert len(results) > 2, "no constant, and no pair of conditions that leave nothing"
     three = draw_task("train", 5, 3)
     assert " and " in three.prompt and three.prompt.startswith("Write f(xs): of the numbers in xs that are ")
-
-
-def test_the_demonstrator_solves_its_tasks_unless_it_slips(env: PythonEnv) -> None:
-    solved = dict[float, float]()
-    for noise in (0.0, 0.8):
-        solved[noise] = 0.0
-        for number, task in enumerate(env.tasks("train", 6)):
-            env.reset(options={"task": task})
-            player, rng = env.demonstrator(noise), random.Random(number)
-            for _ in range(6):
-                if env.step(player.act(rng)[1])[2]:
-                    break
-            solved[noise] += env.verify()
-    assert solved[0.0] == 6
-    assert solved[0.8] < 5
-
-
-def test_foreign_values_are_refused(env: PythonEnv) -> None:
-    with pytest.raises(UserError, match="holds no exercise"):
-        env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(UserError, match="is no snapshot of PythonEnv"):
-        env.restore(3)
-    with pytest.raises(UserError, match=r"noise is 1\.5"):
-        env.demonstrator(1.5)
-    with pytest.raises(UserError, match="seconds=0"):
-        make_env("python", {"seconds": 0})
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -22,7 +22,7 @@ def success_and_steps(env: ShopEnv, noise: float, count: int, limit: int = 15) -
             info = env.step(player.act(rng)[1])[4]
             assert noise or "tool_error" not in info
             steps += 1
-            if env.session.page == "done":
+            if env.visit.page == "done":
                 break
         solved += env.verify() == 1.0
     return solved / count, steps / count
@@ -51,9 +51,9 @@ def test_a_third_of_default_episodes_need_a_second_product() -> None:
     assert player is not None
     for task in env.tasks("train", 300):
         env.reset(options={"task": task})
-        while env.session.page != "done" and len(env.session.opened) < 15:
+        while env.visit.page != "done" and len(env.visit.opened) < 15:
             env.step(player.act(random.Random(0))[1])
-        opened.append(len(env.session.opened))
+        opened.append(len(env.visit.opened))
     assert 0.25 <= sum(count > 1 for count in opened) / len(opened) <= 0.42
 
 
@@ -94,7 +94,7 @@ def test_thoughts_do_not_depend_on_the_error() -> None:
     for task in env.tasks("test", 50):
         env.reset(options={"task": task})
         for _ in range(12):
-            if env.session.page == "done":
+            if env.visit.page == "done":
                 break
             assert sound.act(rng)[0] == noisy.act(rng)[0]
             env.step((sound if rng.random() < 0.5 else noisy).act(rng)[1])

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.envs import check_env, make_env
-from treeagent.envs.check import check_tasks
+from treeagent.envs import CallRefused
 from treeagent.envs.sql import SqlEnv, SqlOptions
-from treeagent.envs.sql.database import Database, QueryRefused, Rows, Schema, same_result
+from treeagent.envs.sql.database import Database, Rows, Schema, same_result
 from treeagent.envs.sql.questions import Question, right
-from treeagent.types import Task, ToolCall, UserError
+from treeagent.types import ToolCall
 
 SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
 
@@ -37,34 +36,6 @@ def question(gold: str, *, ordered: bool = False) -> Question:
     return Question(0, 12, SCHEMA, "", gold, ordered)
 
 
-@pytest.mark.parametrize("difficulty", [1, 2, 3])
-def test_check_env_finds_nothing(difficulty: int, capsys: pytest.CaptureFixture[str]) -> None:
-    env, other = (make_env("sql", {"difficulty": difficulty}) for _ in range(2))
-    for task in env.tasks("train", 2):
-        report = check_env(env, task, other=other, finishes=[f"answer[{task.prompt}]", "answer[]", "answer[SELECT 1]"])
-        with capsys.disabled():
-            print(f"sql {difficulty}: {report.equal_branches} of {report.branches} branches equal their replays")
-        assert report.passed, report.violations
-        assert report.equal_branches == report.branches > 10
-        assert not report.skipped
-    assert check_tasks(env, 10) == []
-
-
-def test_every_gold_query_is_right_and_slips_of_it_are_mostly_wrong() -> None:
-    env, solved = SqlEnv(SqlOptions(difficulty=3)), dict[float, float]()
-    for noise in (0.0, 0.6):
-        solved[noise] = 0.0
-        for number, task in enumerate(env.tasks("train", 40)):
-            env.reset(options={"task": task})
-            player, rng = env.demonstrator(noise), random.Random(number)
-            for _ in range(10):
-                if env.step(player.act(rng)[1])[2]:
-                    break
-            solved[noise] += env.verify()
-    assert solved[0.0] == 40
-    assert 1 < solved[0.6] < 30
-
-
 def test_an_answer_is_read_as_its_rows() -> None:
     by_city = question("SELECT city, AVG(age) FROM staff GROUP BY city")
     assert right(by_city, "select city, sum(age) * 1.0 / count(*) from staff group by 1 order by 2 desc;")
@@ -79,7 +50,7 @@ def test_an_answer_is_read_as_its_rows() -> None:
 @pytest.mark.parametrize("index", range(12))
 def test_no_cheap_answer_is_right(index: int) -> None:
     env = begun(index)
-    asked, place = env.question, env.snapshot()
+    asked, place = env.key, env.snapshot()
     main, event = asked.schema.table, asked.schema.event
     _, rows = asked.database().query(asked.gold)
     # The very rows of the answer, written out: right here and wrong on the siblings.
@@ -99,18 +70,12 @@ def test_no_cheap_answer_is_right(index: int) -> None:
     ):
         env.restore(place)
         assert env.step(ToolCall("answer", {"sql": sql}))[1:3] == (0.0, True), sql
-        assert env.step(f"answer[{asked.gold}]") == (
-            "the question is answered already",
-            0.0,
-            True,
-            False,
-            {"tool_error": "the question is answered already"},
-        )
+        assert env.step(f"answer[{asked.gold}]")[1:3] == (0.0, True)
         assert env.verify() == 0.0
 
 
 def test_the_answer_itself_is_right_in_text_and_as_a_call(env: SqlEnv) -> None:
-    place, gold = env.snapshot(), env.question.gold
+    place, gold = env.snapshot(), env.key.gold
     for call in (f"answer[{gold}]", ToolCall("answer", {"sql": gold}), f'answer {{"sql": "{gold}"}}'):
         env.restore(place)
         assert env.verify() == 0.0
@@ -162,7 +127,7 @@ def test_the_answer_itself_is_right_in_text_and_as_a_call(env: SqlEnv) -> None:
 def test_a_database_only_reads_in_bounded_time_and_memory(database: Database, sql: str) -> None:
     before = database.query("SELECT * FROM staff")
     began = time.process_time()
-    with pytest.raises(QueryRefused):
+    with pytest.raises(CallRefused):
         database.query(sql)
     assert time.process_time() - began < 5
     assert database.query("SELECT * FROM staff") == before
@@ -189,7 +154,7 @@ def test_a_refused_query_is_an_observation(env: SqlEnv) -> None:
 
 
 def test_a_query_shows_its_first_rows(env: SqlEnv) -> None:
-    table = env.question.schema.table
+    table = env.key.schema.table
     lines = env.step(f"query[SELECT name, 1 / 2.0 AS half, NULL AS none FROM {table}]")[0].split("\n")
     assert lines[0] == "name | half | none"
     assert all(line.endswith(" | 0.5 | NULL") for line in lines[1:-1])
@@ -224,16 +189,3 @@ def test_duplicates_types_and_order_count() -> None:
     assert same_result([(3.0,)], [(3,)], ordered=False)
     assert not same_result([(2,), (1,)], [(1,), (2,)], ordered=True)
     assert not same_result([(1, 2)], [(1,)], ordered=False)
-
-
-def test_foreign_values_are_refused(env: SqlEnv) -> None:
-    with pytest.raises(UserError, match="holds no question"):
-        env.reset(options={"task": Task("other", "?")})
-    with pytest.raises(UserError, match="is no snapshot of SqlEnv"):
-        env.restore(3)
-    with pytest.raises(UserError, match=r"noise is 1\.5"):
-        env.demonstrator(1.5)
-    with pytest.raises(ValueError, match="no episode has begun"):
-        SqlEnv().step("schema[]")
-    with pytest.raises(UserError, match="difficulty=9"):
-        make_env("sql", {"difficulty": 9})

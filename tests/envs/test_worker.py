@@ -30,7 +30,7 @@ from faulty_envs import (
 )
 
 from treeagent.envs import EnvDynamics, Forkable, check_env
-from treeagent.envs.base import Env, EnvBroken, SnapshotLost
+from treeagent.envs.base import Env, EnvBroken
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 from treeagent.search.config import SearchConfig
@@ -68,7 +68,7 @@ def test_the_shop_is_the_same_in_a_process_of_its_own() -> None:
     here, there = ShopEnv(ShopOptions(products=200)), WorkerEnv("shop", SHOP_OPTIONS)
     assert (there.snapshot_kind, there.stochastic, there.snapshot_portable) == ("exact", False, True)
     assert there.tasks("test", 3, 1) == list(here.tasks("test", 3, 1))
-    assert there.tools() == list(here.tools())
+    assert list(there.tools()) == list(here.tools())
     assert there.legal_actions() is None
     calls: list[str | ToolCall] = [
         "search[lamp]",
@@ -121,7 +121,7 @@ def test_a_demonstrator_acts_inside_and_draws_outside() -> None:
     assert WorkerEnv(DICE).demonstrator(0.0) is None
 
 
-@pytest.mark.parametrize("snapshots", ["plain", "locked", "bound"])
+@pytest.mark.parametrize("snapshots", ["plain", "bound"])
 def test_the_conformance_check_passes_in_a_worker(snapshots: str) -> None:
     env, other = (WorkerEnv(STAIRS, {"snapshots": snapshots}) for _ in range(2))
     report = check_env(env, stairs_task(1), other=other)
@@ -144,10 +144,10 @@ def test_the_conformance_check_reports_what_hangs(stairs: WorkerEnv) -> None:
         ("exit", EnvCrashed, r"step\('up'\): the process ended with exit code 3; it last wrote: out of \| stairs$"),
         ("leave", EnvCrashed, r"task 'stairs-1', step\('up'\): the process ended with exit code 4$"),
         ("crash", EnvCrashed, r"killed by signal 11 \(Segmentation fault\); it last wrote: .*faulty_envs.py"),
-        ("garbage", EnvBroken, r"task 'stairs-1', step\('up'\): step returned {'stair': 2}: it must return"),
+        ("garbage", EnvBroken, r"step returned {'stair': 2}: it must return"),
         ("no number", EnvBroken, r"step returned \('stair 2', 'much', False, False, {}\)"),
         ("no text", EnvBroken, r"step returned \(2, 0.0, False, False, {}\)"),
-        ("unpicklable", EnvBroken, r"the answer .* cannot be pickled"),
+        ("unpicklable", EnvBroken, "cannot be pickled"),
         ("raise", KeyError, "stair 2"),
     ],
 )
@@ -226,20 +226,12 @@ def test_what_an_environment_raises_tells_where(stairs: WorkerEnv) -> None:
 
 
 def test_what_cannot_be_used_is_refused_at_the_door() -> None:
-    with pytest.raises(UserError, match="call_seconds is 0: give a positive"):
-        WorkerEnv("shop", call_seconds=0)
-    with pytest.raises(UserError, match="episode_seconds is nan"):
-        WorkerEnv("shop", episode_seconds=float("nan"))
     with pytest.raises(UserError, match="unknown environment 'shopp'"):
         WorkerEnv("shopp")
     with pytest.raises(UserError, match="products=7"):
         WorkerEnv("shop", {"products": 7})
     with pytest.raises(EnvTimeout, match=r"Stairs', make took longer than start_seconds=0\.5"):
         WorkerEnv(STAIRS, {"snapshots": "never made"}, start_seconds=0.5)
-    env = WorkerEnv(STAIRS)
-    with pytest.raises(ValueError, match="a int is no snapshot of a WorkerEnv"):
-        env.restore(3)
-    env.close()
 
 
 def test_an_episode_has_its_own_limit_however_often_it_is_left() -> None:
@@ -321,56 +313,21 @@ def test_a_snapshot_outlives_its_process_if_it_can_be_pickled(stairs: WorkerEnv)
     assert stairs.starts == 2
 
 
-@pytest.mark.parametrize("snapshots", ["locked", "bound"])
-def test_a_snapshot_kept_by_the_process_is_lost_with_it(snapshots: str) -> None:
-    env = WorkerEnv(STAIRS, {"snapshots": snapshots})
-    fork = Forkable(env)
+def test_only_snapshots_that_can_travel_are_taken() -> None:
+    bound, locked = (WorkerEnv(STAIRS, {"snapshots": snapshots}) for snapshots in ("bound", "locked"))
+    assert (bound.snapshot_kind, locked.snapshot_kind) == ("replay", "exact")
+    fork = Forkable(bound)
     fork.reset(stairs_task(1))
-    root = fork.mark()
-    for _ in range(2):
-        fork.step("up")
-    mark, place = fork.mark(), env.snapshot()
+    fork.step("up")
+    mark = fork.mark()
     fork.step("up")
     fork.goto(mark)
-    assert fork.step("down")[0] == "stair 1"
-    assert (fork.restored_snapshots, fork.replayed_steps) == (1, 0)
-    env.close()
-    with pytest.raises(SnapshotLost, match="task 'stairs-1' was held by a process"):
-        env.restore(place)
-    with pytest.raises(EnvCrashed, match="no episode"):
-        env.state_key()
-    fork.goto(mark)
-    assert fork.step("up")[0] == "stair 3"
-    assert (fork.restored_snapshots, fork.replayed_steps) == (1, 2)
-    fork.goto(mark)
-    assert (fork.restored_snapshots, fork.replayed_steps) == (2, 2), "the replay has made the snapshot again"
-    fork.goto(root)
-    assert fork.step("up")[0] == "stair 1"
-
-
-def test_a_process_forgets_the_snapshots_that_nobody_holds() -> None:
-    env = WorkerEnv(STAIRS, {"snapshots": "locked"})
-    start(env, stairs_task(1))
-    env.step("up")
-    places = [env.snapshot() for _ in range(5)]
-    assert env.step("down")[4]["locks"] == 5
-    env.restore(places.pop())
-    assert env.step("up")[0] == "stair 2", "the last holder of a snapshot may let go before it is restored"
-    del places[1:]
-    env.verify()
-    assert env.step("down")[4]["locks"] == 1
-
-
-def test_a_stochastic_snapshot_lost_with_its_process_is_an_error() -> None:
-    env = WorkerEnv(DICE, {"locked": True})
-    fork = Forkable(env)
-    fork.reset(env.tasks("train", 1)[0])
-    mark = fork.mark()
-    fork.goto(mark)
-    fork.step("roll")
-    env.close()
-    with pytest.raises(SnapshotLost, match="held by a process"):
-        fork.goto(mark)
+    assert (fork.step("down")[0], fork.replayed_steps) == ("stair 0", 1)
+    start(locked, stairs_task(1))
+    with pytest.raises(EnvBroken, match=r"cannot be pickled.*set snapshot_portable = False"):
+        locked.snapshot()
+    bound.close()
+    locked.close()
 
 
 def test_what_is_written_is_cut(stairs: WorkerEnv) -> None:
@@ -490,7 +447,7 @@ def grown(tree: Tree) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("snapshots", ["plain", "locked", "bound", "none"])
+@pytest.mark.parametrize("snapshots", ["plain", "bound", "none"])
 def test_a_fault_costs_its_own_tree_only(snapshots: str) -> None:
     faults = FAULTS if snapshots == "plain" else ("exit", "raise")
     sound = [stairs_task(number) for number in range(len(faults) + 1)]

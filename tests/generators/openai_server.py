@@ -38,8 +38,6 @@ class OpenAIServer:
     """In one answer."""
     sglang: bool = False
     """It names tokens by their text and knows no ``logprob_token_ids``."""
-    clones: bool = False
-    """All choices of an answer are the same draw, as in SGLang's deterministic inference."""
     structured: bool = False
     """It knows vLLM's ``structured_outputs``."""
     key: str = ""
@@ -86,7 +84,7 @@ class OpenAIServer:
         [drawn] = self.generator.sample(
             SampleRequest(
                 [prompt],
-                1 if self.clones else count,
+                count,
                 [body["seed"]],
                 stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
                 max_new_tokens=body.get("max_completion_tokens") or body["max_tokens"],
@@ -94,7 +92,7 @@ class OpenAIServer:
                 form=self._form(body) if self.structured else None,
             )
         )
-        return drawn * count if self.clones else drawn
+        return drawn
 
     def _form(self, body: Body) -> Form | None:
         told: str = body.get("structured_outputs", {"grammar": ""})["grammar"]

@@ -163,7 +163,7 @@ def other_template(template: str | None) -> PreTrainedTokenizerFast:
 )
 def test_a_template_that_rewrites_earlier_turns_is_refused(rewrite: str) -> None:
     template = "{% for m in messages %}[{{ m['role'] }}]" + rewrite + "<|end|>{% endfor %}[assistant]"
-    with pytest.raises(UserError, match="rewrites earlier turns; give the tokenizer one under which"):
+    with pytest.raises(UserError, match="rewrites earlier turns"):
         ChatFormat(other_template(template))
 
 

@@ -40,6 +40,7 @@ tool_calls = st.builds(ToolCall, names, st.dictionaries(plain, values, max_size=
 spoken = thoughts.filter(bool)
 
 
+NO_JSON = "the call is no JSON"
 BEYOND, HALF = "Integer exceeds 64-bit range", "str is not valid UTF-8: surrogates not allowed"
 
 
@@ -115,8 +116,8 @@ def test_json_actions(text: str, call: str | ToolCall) -> None:
         (written(when=True, which="a", how={}) + " done", "something follows </action>"),
         ("<action>find a lamp</action>", "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
         ('<action>{"when": true, "when": false, "which": null, "how": {}}</action>', "a key is given twice"),
-        ('<action>{"when": true, "which": "a", "how": {"x": NaN}}</action>', "NaN is no JSON"),
-        ('<action>{"when": true, "which": "a", "how": {"x": 1e999}}</action>', "1e999 is too large a number"),
+        ('<action>{"when": true, "which": "a", "how": {"x": NaN}}</action>', f"{NO_JSON}: unexpected character"),
+        ('<action>{"when": true, "which": "a", "how": {"x": 1e999}}</action>', f"{NO_JSON}: number is infinity"),
         (written(when=True, which="a", how={"x": 2**64}), f"the call cannot be passed on: {BEYOND}"),
         (
             '<action>{"when": true, "which": "a", "how": {"x": "\\ud83d"}}</action>',
@@ -135,7 +136,8 @@ def test_json_actions(text: str, call: str | ToolCall) -> None:
     ],
 )
 def test_malformed_json_actions(text: str, reason: str) -> None:
-    assert JSON.read(text) == Action(text, "", JSON.read(text).thought, error=reason)
+    action = JSON.read(text)
+    assert (action.text, action.call) == (text, "") and action.error.startswith(reason)
 
 
 def test_what_a_call_holds_can_be_kept_with_its_tree() -> None:

@@ -18,6 +18,7 @@ from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
 from treeagent.agent.value_head import ValueHead
+from treeagent.cli.door import refuse_structured, require
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
@@ -25,13 +26,10 @@ from treeagent.generators.grammar import Format, Grammar, make_grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
-from treeagent.loop import quickstart, train
-from treeagent.run.folder import COLLECTED, Run
-from treeagent.run.progress import QuietProgress
+from treeagent.run.folder import COLLECTED
 from treeagent.run.trees import read_trees
 from treeagent.stages.build import conversation, known_tools
 from treeagent.stages.search import BatchJob, search_batch
-from treeagent.stages.update import refuse_held
 from treeagent.types import Message, State, Task, ToolCall, UserError
 
 
@@ -258,31 +256,19 @@ def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, g
     assert len(ended) >= 5 and not any(action.error for action in ended)
 
 
-def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refused(tmp_path: Path) -> None:
+def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refused() -> None:
     config = settings_of("policy.generator=vllm", "workers=1")
-    with (
-        Run.create(tmp_path / "run", config, resume=False) as run,
-        pytest.raises(UserError, match=r"^dpo needs .*policy.structured"),
-    ):
-        quickstart(config, run, QuietProgress())
-    with (
-        Run.create(tmp_path / "more", config, resume=False) as run,
-        pytest.raises(UserError, match=r"^grpo needs .*policy.structured"),
-    ):
-        train(replace(config, adapt=replace(config.adapt, methods=("rft", "grpo"))), run, QuietProgress())
-    refuse_held(config, ["rft"])
-    refuse_held(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
+    with pytest.raises(UserError, match=r"^grpo needs .*policy.structured"):
+        refuse_structured(config, ["rft", "grpo"])
+    refuse_structured(config, ["rft"])
+    refuse_structured(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
 
 
-def test_what_is_not_installed_is_told_before_the_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_told_before_the_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     monkeypatch.delitem(sys.modules, "treeagent.generators.structured")
-    config = settings_of()
-    with (
-        Run.create(tmp_path / "run", config, resume=False) as run,
-        pytest.raises(UserError, match=r"^llguidance is missing .* pip install 'treeagent\[structured\]'"),
-    ):
-        quickstart(config, run, QuietProgress())
+    with pytest.raises(UserError, match=r"^llguidance is missing .* pip install 'treeagent\[structured\]'"):
+        require(settings_of(), ["collect"])
 
 
 def test_thoughts_and_actions_apart_are_held_by_the_local_generator_alone() -> None:

@@ -24,7 +24,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.types import Action, Message, State, Task, Transition, UserError
-from treeagent.views.imitation import ImitationConfig, imitation_rows, policy_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 
 TOOLS: list[dict[str, Any]] = [
@@ -206,7 +206,7 @@ def made(template: str) -> ChatFormat:
 
 
 def test_a_template_without_a_generation_prompt_is_refused() -> None:
-    with pytest.raises(UserError, match=r"opens a turn with '<\|im_start\|>assistant\\n', which its generation prompt"):
+    with pytest.raises(UserError, match="generation prompt"):
         made(CHATML)
     made(CHATML + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
@@ -220,9 +220,7 @@ def test_a_template_without_a_generation_prompt_is_refused() -> None:
     ],
 )
 def test_a_template_that_rewrites_history_is_refused_with_what_to_do(template: str) -> None:
-    with pytest.raises(
-        UserError, match="rewrites earlier turns; give the tokenizer one under which a longer conversati"
-    ):
+    with pytest.raises(UserError, match="rewrites earlier turns"):
         made(template)
 
 
@@ -291,8 +289,7 @@ def test_what_is_trained_is_what_was_sampled_after_what_was_read(name: str, text
     config = SearchConfig(limits=Limits(simulations=9), candidates=3)
     [tree] = asyncio.run(Search(policy, Teller(texts), config).run([Task("t", texts[0])], [seed]))
     assert not tree.error
-    targets = ImitationConfig(min_return=0, paths_per_tree=9)
-    rows = [*imitation_rows(tree, targets), *policy_rows(tree)]
+    rows = [*imitation_rows(tree, ImitationConfig(min_return=0, paths_per_tree=9))]
     runs = [run for row in rows for run in trained(row.token_ids, row.mask)]
     for pairs in (PairConfig(rule="all", min_margin=1e-6), PairConfig(rule="trajectory", min_margin=1e-6)):
         for pair in preference_pairs(tree, pairs):

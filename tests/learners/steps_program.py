@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from tiny import HIDDEN, advantage_rows, make_model, make_tokenizer, pairs, token_rows, weights
+from tiny import advantage_rows, make_model, make_tokenizer, pairs, token_rows, weights
 
-from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Model
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
@@ -41,22 +40,19 @@ def learn(
     model: Model,
     rows: Any,
     config: Any,
-    head: ValueHead | None = None,
     **hooks: Any,
 ) -> None:
-    more = {"head": head} if head is not None else {}
-    untrained[name] = weights(model, *([head] if head else []))
-    result = train(model, tokenizer, rows, config, checkpoint_dir=folder / name, **more, **hooks)
-    results[name] = (result.steps, result.metrics["loss"], weights(model, *([head] if head else [])))
+    untrained[name] = weights(model)
+    result = train(model, tokenizer, rows, config, checkpoint_dir=folder / name, **hooks)
+    results[name] = (result.steps, result.metrics["loss"], weights(model))
 
 
 # One process takes a step on two batches where two take it on a batch each.
 sft = SFTConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, save_every=1)
 dpo = DPOConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, learning_rate=1e-3)
-grpo = GRPOConfig(batch_size=8 // processes, iterations=2, epochs=2, log_every=1, learning_rate=1e-3)
+grpo = GRPOConfig(batch_size=8 // processes, epochs=4, log_every=1, learning_rate=1e-3)
 rows, stored = token_rows(16), pairs(make_model(), 16, shift=1.0)
-sparse = [row if n < 6 else replace(row, value_positions=(), value_targets=()) for n, row in enumerate(rows)]
-learn("sft", train_sft, make_model(), sparse, sft, ValueHead(HIDDEN))
+learn("sft", train_sft, make_model(), rows, sft)
 learn("dpo", train_dpo, make_model(), stored, dpo)
 learn("ragged", train_dpo, make_model(), stored[:13], replace(dpo, epochs=1))
 adapted = with_adapter(make_model(), LoraConfig(rank=2), 0)
@@ -71,10 +67,10 @@ def score() -> float:
 
 
 learn("validated", train_sft, make_model(), rows, replace(sft, validate_every=2), validate=score)
-bad = [replace(row, weight=float("nan") if n == 5 else 1.0) for n, row in enumerate(rows)]
+bad = replace(stored[5], chosen=replace(stored[5].chosen, logprobs=(float("nan"),) * len(stored[5].chosen.mask)))
 diverged, model = "", make_model()
 try:
-    train_sft(model, tokenizer, bad, replace(sft, accumulation=2 // processes))
+    train_dpo(model, tokenizer, [*stored[:5], bad, *stored[6:]], dpo)
 except TrainingDiverged as reason:
     diverged = str(reason)
 finite = bool(torch.isfinite(weights(model)).all())

@@ -4,7 +4,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from treeagent.learners.config import DPOConfig, GRPOConfig, PreferenceLoss, SFTConfig
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 
 
 def test_reading_settings_imports_no_torch() -> None:
@@ -22,23 +22,6 @@ def test_cispo_caps_the_ratio_at_five_and_refuses_a_clip_range() -> None:
 def test_each_loss_term_has_a_weight() -> None:
     with pytest.raises(ValidationError, match="one weight for each term"):
         DPOConfig(loss_type=("sigmoid",))
-
-
-@pytest.mark.parametrize(
-    ("terms", "smoothing", "reason"),
-    [
-        (("ipo",), 0.1, "label_smoothing is 0.1, which ipo would ignore: leave it out, or name one of aot, "),
-        (("hinge", "sft"), 0.1, "which hinge, sft would ignore"),
-        (("exo_pair",), 0.0, "label_smoothing is 0, where exo_pair has no value"),
-        (("robust",), 0.5, "label_smoothing is 0.5, where robust has no value"),
-    ],
-)
-def test_smoothing_that_a_loss_cannot_use_is_refused(
-    terms: tuple[PreferenceLoss, ...], smoothing: float, reason: str
-) -> None:
-    with pytest.raises(ValidationError, match=reason):
-        DPOConfig(loss_type=terms, loss_weights=(1.0,) * len(terms), label_smoothing=smoothing)
-    assert DPOConfig(loss_type=("ipo", "robust"), loss_weights=(1.0, 1.0), label_smoothing=0.1).label_smoothing == 0.1
 
 
 def test_unknown_settings_are_refused() -> None:

@@ -75,7 +75,7 @@ def grpo(model: PeftModel, tokenizer: PreTrainedTokenizerFast, hooks: Hooks, rec
 def packed(
     model: PeftModel, tokenizer: PreTrainedTokenizerFast, hooks: Hooks, recompute: bool = False, *, pack: bool = True
 ) -> TrainResult:
-    config = GRPOConfig(max_steps=5, batch_size=4, save_every=2, log_every=1, learning_rate=1e-2, iterations=2)
+    config = GRPOConfig(max_steps=5, batch_size=4, save_every=2, log_every=1, learning_rate=1e-2)
     config = replace(config, packed=pack, gradient_checkpointing=recompute)
     return train_grpo(model, tokenizer, advantage_rows(make_model(), 10, stale=0.3), config, **hooks)
 
@@ -265,6 +265,8 @@ def test_a_base_that_is_gone_is_refused_by_both_names(run: Path) -> None:
         ("base/model.safetensors", "base"),
         ("dpo/adapter_model.safetensors", "dpo"),
         ("dpo/adapter_config.json", "dpo"),
+        ("dpo/value_head/model.safetensors", "dpo"),
+        ("dpo/value_head/config.json", "dpo"),
     ],
 )
 def test_a_file_that_is_cut_short_is_refused_by_its_folder(run: Path, file: str, named: str) -> None:
@@ -274,18 +276,10 @@ def test_a_file_that_is_cut_short_is_refused_by_its_folder(run: Path, file: str,
         load_checkpoint(run / "checkpoints" / "dpo")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[]", "adapter_config.json describes no adapter that PEFT knows"),
-        ('{"peft_type": "LATER"}', "adapter_config.json describes no adapter that PEFT knows \\('LATER'\\)"),
-        ("{}", "adapter_config.json does not name the model that the adapter sits on"),
-        ('{"peft_type": "LORA"}', "adapter_config.json does not name the model that the adapter sits on"),
-    ],
-)
-def test_an_adapter_that_says_too_little_of_itself_is_refused(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize("text", ["[]", "{}"])
+def test_an_adapter_that_names_no_base_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "adapter_config.json").write_text(text)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match="cannot be loaded"):
         load_checkpoint(tmp_path)
 
 
@@ -299,12 +293,6 @@ def test_a_base_of_another_architecture_is_refused(run: Path, change: dict[str, 
         load_checkpoint(run / "checkpoints" / "dpo")
 
 
-def test_an_adapter_on_no_disk_s_model_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="on a model that is on no disk"):
-        save_checkpoint(Checkpoint(adapted(), make_tokenizer()), tmp_path / "policy")
-    assert not (tmp_path / "policy").exists()
-
-
 def test_a_merged_checkpoint_is_a_stock_model_of_the_same_outputs(run: Path) -> None:
     policy, out = load_checkpoint(run / "checkpoints" / "dpo"), run / "checkpoints" / "merged"
     merge(run / "checkpoints" / "dpo", out)
@@ -313,7 +301,7 @@ def test_a_merged_checkpoint_is_a_stock_model_of_the_same_outputs(run: Path) -> 
     assert torch.allclose(logprobs(stock, row), logprobs(policy.model, row), atol=1e-5)
     assert not torch.allclose(logprobs(stock, row), logprobs(make_model(), row), atol=1e-2)
     assert policy.head is not None
-    assert torch.equal(weights(ValueHead.load(out, HIDDEN)), weights(policy.head))
+    assert torch.equal(weights(ValueHead.load(out)), weights(policy.head))
     with pytest.raises(UserError, match="holds no adapter"):
         merge(out, run / "again")
     with pytest.raises(UserError, match="exists: choose a new folder"):

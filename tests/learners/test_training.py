@@ -53,7 +53,7 @@ def run_dpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedToken
 
 
 def run_grpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
-    config = GRPOConfig(max_steps=7, batch_size=4, save_every=2, iterations=3, learning_rate=1e-2, warmup_steps=3)
+    config = GRPOConfig(max_steps=7, batch_size=4, save_every=2, learning_rate=1e-2, warmup_steps=3)
     return train_grpo(model, tokenizer, advantage_rows(make_model(), 10), config, **hooks)
 
 
@@ -175,7 +175,7 @@ def test_an_update_that_only_harms_is_undone(model: LlamaForCausalLM, tokenizer:
     assert torch.equal(weights(model), before)
 
 
-def test_a_broken_reference_stops_dpo_and_a_broken_weight_stops_imitation(
+def test_a_broken_reference_stops_dpo(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     """What was saved before stays as it is, and no later checkpoint counts as complete."""
@@ -185,9 +185,6 @@ def test_a_broken_reference_stops_dpo_and_a_broken_weight_stops_imitation(
         train_dpo(
             model, tokenizer, [broken, *stored[1:]], DPOConfig(batch_size=8, save_every=1), checkpoint_dir=tmp_path
         )
-    rows = [replace(row, weight=float("inf")) for row in token_rows(8)]
-    with pytest.raises(TrainingDiverged, match="at step 1"):
-        train_sft(model, tokenizer, rows, SFTConfig(batch_size=8, save_every=1), checkpoint_dir=tmp_path)
     assert torch.equal(weights(model), before)
     assert not list(tmp_path.iterdir())
 

@@ -24,8 +24,6 @@ def test_the_head_fits_separable_targets_and_the_policy_is_unchanged(model: Llam
     result = fit_value(model, head, told_rows(80), ValueConfig(), on_metrics=lambda row: epochs.append(row["epoch"]))
     assert torch.equal(weights(model), before)
     assert result.held_out_loss < 0.3 < result.constant_loss
-    assert result.auc is not None and result.auc > 0.95
-    assert result.brier < 0.1
     assert (result.train_positions, result.held_out_positions) == (64, 16)
     assert epochs == [float(epoch) for epoch in range(1, result.epochs + 1)]
 
@@ -57,11 +55,6 @@ def test_padding_does_not_change_a_state(model: LlamaForCausalLM) -> None:
     one = fit_value(model, head, rows, ValueConfig(epochs=1, forward_batch_size=1))
     many = fit_value(model, copy, rows, ValueConfig(epochs=1, forward_batch_size=32))
     assert many.held_out_loss == pytest.approx(one.held_out_loss, abs=1e-5)
-
-
-def test_one_outcome_alone_has_no_auc(model: LlamaForCausalLM) -> None:
-    rows = [replace(row, value_targets=(0.0, 0.0)) for row in token_rows(8)]
-    assert fit_value(model, ValueHead(HIDDEN), rows, ValueConfig(epochs=1)).auc is None
 
 
 def test_a_loss_that_is_no_number_leaves_the_head_as_it_was(model: LlamaForCausalLM) -> None:

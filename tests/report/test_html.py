@@ -36,7 +36,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
         provenance={"seed": "0", "treeagent": "<0.1>"},
         alarms=["round 2: plateau of 3 < 4"],
         tree=sample_tree(),
-        title="shop & co",
     )
     return path.read_text()
 
@@ -91,13 +90,13 @@ def test_errors_are_on_the_page_where_there_are_some(page: str, tmp_path: Path) 
     rows = [{**row, "errors": 7, "error": HOSTILE} for row in ROWS]
     write_report(tmp_path / "report.html", rows=rows, metrics=[], config="", provenance={})
     told = (tmp_path / "report.html").read_text()
-    assert '<td class="" data-name="errors">7</td>' in told
+    assert '<td class="">7</td>' in told
     assert "dpo with mcts: 7 of 200 episodes failed, the first: &lt;script&gt;" in told and HOSTILE not in told
 
 
 def test_text_is_escaped_and_the_hidden_answer_stays_hidden(page: str) -> None:
     assert HOSTILE not in page and "&lt;script&gt;" in page
-    assert "<b>red</b>" not in page and "shop &amp; co" in page and "&lt;0.1&gt;" in page
+    assert "<b>red</b>" not in page and "&lt;0.1&gt;" in page
     assert str(TASK.data["answer"]) not in page
 
 

@@ -43,3 +43,8 @@ def test_one_seed_has_no_interval() -> None:
 def test_runs_of_different_recipes_are_refused(other: list[dict[str, Any]]) -> None:
     with pytest.raises(ValueError, match="differ"):
         table([SEEDS[0], other])
+
+
+def test_a_page_gets_the_block_between_its_marks() -> None:
+    page = "Before.\n<!-- results:begin -->\nold\n<!-- results:end -->\nAfter.\n"
+    assert QUICKSTART["with_block"](page, "new") == page.replace("old", "new")

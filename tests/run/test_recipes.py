@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from treeagent.config import load_config
-from treeagent.run.recipes import find_accelerate_config, find_recipe, recipes
+from treeagent.run.recipes import find_recipe, recipes
 from treeagent.types import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_a_recipe_is_found_by_name_and_a_file_by_path(tmp_path: Path, monkeypatc
     assert find_recipe("quickstart.toml") == find_recipe("quickstart")
     (tmp_path / "quickstart.toml").write_text("")
     assert find_recipe("quickstart.toml") == Path("quickstart.toml")  # a file of the user's comes first
-    assert find_accelerate_config("models/fsdp").name == "fsdp.yaml"
+    assert find_recipe("models/fsdp", ".yaml").name == "fsdp.yaml"
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("ppo", "baselines/ppo"), ("quikstart", "quickstart")])

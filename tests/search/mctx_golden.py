@@ -58,7 +58,7 @@ def _case(method: str, actions: int, simulations: int, number: int) -> Case:
         "simulations": simulations,
         "settings": settings,
         "seed": number,
-        "noise": gumbel_noise(actions, 1.0, number),
+        "noise": gumbel_noise(actions, number),
         "ends": ends,
         "next": rng.integers(0, STATES, size=(STATES, actions)).tolist(),
         "reward": rng.normal(0, 0.3, size=(STATES, actions)).round(4).tolist(),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from toy_search import HashValue, TablePolicy, after, begin, calls, share
 
+from treeagent.search.batches import OnBatch
 from treeagent.search.config import GumbelConfig, SearchConfig
-from treeagent.search.growth import OnBatch
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
@@ -69,7 +69,7 @@ configs = st.builds(
     selection=st.sampled_from(["puct", "uct", "gumbel"]),
     c_init=st.floats(0, 4),
     value_range=st.sampled_from([None, (0.0, 1.0)]),
-    gumbel=st.builds(GumbelConfig, st.integers(1, 5), st.sampled_from([0.0, 1.0])),
+    gumbel=st.builds(GumbelConfig, st.integers(1, 5)),
     widening=st.sampled_from([None, (1.0, 0.5), (3.0, 0.3)]),
     discount=st.sampled_from([1.0, 0.9]),
     process_weight=st.sampled_from([0.0, 0.3]),

@@ -3,7 +3,6 @@
 import pytest
 from toy_search import act, begin, task
 
-from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.decide import Decision, best_path, most_visited_path
 from treeagent.search.node import Edge, Node, Tree
 
@@ -106,17 +105,17 @@ def test_a_subtree_left_because_nothing_is_left_to_find_competes_with_the_most_v
 def test_gumbel_takes_what_its_root_settled_on_and_then_the_improved_policy() -> None:
     below = [ends("x", 1, 0.2), ends("y", 1, 0.8)]
     grown = tree(edge("a", 2, 0.5, *below, prior=0.5), edge("b", 2, 0.1, prior=0.5))
-    # Without noise: log P is equal, so Q decides at the root; below it y, whose completed Q is higher.
-    assert names(best_path(grown, "gumbel", SearchConfig(gumbel=GumbelConfig(noise=0)))) == "ay"
+    # log P is equal, so Q decides at the root; below it y, whose completed Q is higher.
+    assert names(best_path(grown, "gumbel")) == "ay"
 
 
 def test_gumbel_weighs_priors_against_values() -> None:
     # σ(q̂) spans (50 + 1) * 0.1 = 5.1 from worst to best; log(0.997 / 0.003) = 5.8 is more.
     grown = tree(ends("a", 1, 0.0), ends("b", 1, 1.0))
     grown.root.edges[0].prior, grown.root.edges[1].prior = 0.997, 0.003
-    assert names(best_path(grown, "gumbel", SearchConfig(gumbel=GumbelConfig(noise=0)))) == "a"
+    assert names(best_path(grown, "gumbel")) == "a"
     grown.root.edges[0].prior, grown.root.edges[1].prior = 0.99, 0.01  # 4.6 is less
-    assert names(best_path(grown, "gumbel", SearchConfig(gumbel=GumbelConfig(noise=0)))) == "b"
+    assert names(best_path(grown, "gumbel")) == "b"
 
 
 def test_an_end_that_the_policy_finds_unlikely_loses_by_the_weight_of_its_likelihood() -> None:

@@ -8,7 +8,7 @@ import pytest
 from games import CONNECT_FOUR, TIC_TAC_TOE, Board, Game, KnownTree, Moves, positions
 from toy_search import ConstantValue, grow, task
 
-from treeagent.search.config import GumbelConfig, SearchConfig
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.gumbel import best_root_edge, improved_policy
 from treeagent.search.limits import Limits
@@ -17,11 +17,8 @@ from treeagent.search.node import Edge, Tree
 from treeagent.types import Task
 
 
-def chosen(tree: Tree, config: SearchConfig) -> Edge:
-    return best_root_edge(tree, config) if config.selection == "gumbel" else best_path(tree, "visits")[0]
-
-
-QUIET = GumbelConfig(noise=0.0)
+def chosen(tree: Tree, config: SearchConfig, *, noise: bool = False) -> Edge:
+    return best_root_edge(tree, config, noise=noise) if config.selection == "gumbel" else best_path(tree, "visits")[0]
 
 
 def settings(simulations: int, **others: Any) -> SearchConfig:
@@ -31,7 +28,7 @@ def settings(simulations: int, **others: Any) -> SearchConfig:
 def optimal_rate(board: Board, cells: list[str], config: SearchConfig, skill: float = 0.0) -> float:
     """Share of positions in which one of the best moves is chosen, without a value but what ends pay."""
     tasks = [Task(each, "") for each in cells]
-    trees = grow(Moves(board, skill), Game(board), config, ConstantValue(0.5), tasks)
+    trees = grow(Moves(board, skill), Game(board), config, ConstantValue(0.5), tasks, noise=False)
     best = 0
     for tree, each in zip(trees, cells, strict=True):
         values = board.move_values(each)
@@ -61,9 +58,7 @@ def test_tic_tac_toe_is_solved(selection: str) -> None:
     """40 positions of two stones in which it matters how one goes on; chance is right in 46 %. Measured with 8, 32, 128
     simulations: PUCT 55, 90, 98 %, UCT 65, 90, 100 %, Gumbel 55, 83, 100 %."""
     cells = list(positions(TIC_TAC_TOE, 1, 40, seed=0))
-    few, some, many = (
-        optimal_rate(TIC_TAC_TOE, cells, settings(count, selection=selection, gumbel=QUIET)) for count in (8, 32, 128)
-    )
+    few, some, many = (optimal_rate(TIC_TAC_TOE, cells, settings(count, selection=selection)) for count in (8, 32, 128))
     assert few < 0.75 <= some
     assert some <= many >= 0.93
 
@@ -72,9 +67,7 @@ def test_tic_tac_toe_is_solved(selection: str) -> None:
 def test_connect_four_is_solved(selection: str) -> None:
     """30 positions of twelve stones on a board of 5 × 4."""
     cells = list(positions(CONNECT_FOUR, 6, 30, seed=0))
-    few, many = (
-        optimal_rate(CONNECT_FOUR, cells, settings(count, selection=selection, gumbel=QUIET)) for count in (4, 128)
-    )
+    few, many = (optimal_rate(CONNECT_FOUR, cells, settings(count, selection=selection)) for count in (4, 128))
     assert few < 0.7
     assert many >= 0.9
 
@@ -101,12 +94,12 @@ def test_what_is_exhausted_is_found_by_its_value() -> None:
     for decision, least in (("value", 0.93), ("leaf", 0.97)):
         moves = [int(best_path(tree, decision)[0].action.text) for tree in trees]  # type: ignore[arg-type]
         assert fmean(values[move] == max(values.values()) for values, move in zip(solved, moves, strict=True)) >= least
-    gumbel = settings(128, skip_exhausted=True, selection="gumbel", gumbel=QUIET)
+    gumbel = settings(128, skip_exhausted=True, selection="gumbel")
     assert optimal_rate(TIC_TAC_TOE, cells, gumbel) >= 0.93
 
 
-def searched(world: KnownTree, config: SearchConfig) -> Tree:
-    [tree] = asyncio.run(Search(world, world, config, world).run([task()], [world.seed]))
+def searched(world: KnownTree, config: SearchConfig, *, noise: bool = False) -> Tree:
+    [tree] = asyncio.run(Search(world, world, config, world, noise=noise).run([task()], [world.seed]))
     return tree
 
 
@@ -120,7 +113,7 @@ def test_gumbel_is_better_at_very_few_simulations(simulations: int) -> None:
     """Of 16 actions, three steps deep, over 200 trees with noisy priors and values. Danihelka et al. 2022 claim it for
     self-play; as a choice it holds without noise at the root."""
     worlds = [KnownTree(seed, 16, 3, skill=2.0, value_noise=0.1) for seed in range(200)]
-    puct, gumbel = (settings(simulations, selection=name, gumbel=QUIET) for name in ("puct", "gumbel"))
+    puct, gumbel = (settings(simulations, selection=name) for name in ("puct", "gumbel"))
     by_puct = fmean(gain(world, int(chosen(searched(world, puct), puct).action.text)) for world in worlds)
     by_gumbel = fmean(gain(world, int(chosen(searched(world, gumbel), gumbel).action.text)) for world in worlds)
     assert by_gumbel >= by_puct + 0.02
@@ -132,11 +125,11 @@ def test_the_improved_policy_improves_on_the_prior() -> None:
     prior, improved, taken = [], [], []
     for seed in range(200):
         world = KnownTree(seed, 16, 3, skill=2.0, value_noise=0.1)
-        tree = searched(world, config)
+        tree = searched(world, config, noise=True)
         gains = [gain(world, int(edge.action.text)) for edge in tree.root.edges]
         prior.append(sum(edge.prior * each for edge, each in zip(tree.root.edges, gains, strict=True)))
         improved.append(sum(p * each for p, each in zip(improved_policy(tree.root, config), gains, strict=True)))
-        taken.append(gain(world, int(chosen(tree, config).action.text)))
+        taken.append(gain(world, int(chosen(tree, config, noise=True).action.text)))
     assert fmean(improved) >= fmean(prior) + 0.08
     assert fmean(taken) >= fmean(prior) + 0.1
 
@@ -145,7 +138,7 @@ def test_the_improved_policy_improves_on_the_prior() -> None:
 def test_success_grows_with_simulations(selection: str) -> None:
     """The best of four actions in 100 trees five steps deep; over 150, with 4 and 256: PUCT 57 and 75 %, UCT 37 and
     79 %, Gumbel 53 and 79 %."""
-    few, many = (settings(count, selection=selection, gumbel=QUIET) for count in (4, 128))
+    few, many = (settings(count, selection=selection) for count in (4, 128))
     worlds = [KnownTree(seed) for seed in range(100)]
     found_by_few, found_by_many = (
         fmean(chosen(searched(world, config), config).action.text == str(world.best_action) for world in worlds)

@@ -149,16 +149,16 @@ class Bandit:
         return Transition(after(state, action, "end"), self.pays[int(str(action.call))], terminated=True)
 
 
-def play(pays: Sequence[float], config: SearchConfig, seed: int = 0) -> Tree:
-    [tree] = grow(AllPolicy(*map(str, range(len(pays)))), Bandit(pays), config, seeds=[seed])
+def play(pays: Sequence[float], config: SearchConfig, seed: int = 0, *, noise: bool = True) -> Tree:
+    [tree] = grow(AllPolicy(*map(str, range(len(pays)))), Bandit(pays), config, seeds=[seed], noise=noise)
     return tree
 
 
-def gumbel(simulations: int, considered: int = 16, scale: float = 1.0, leaves: int = 1) -> SearchConfig:
+def gumbel(simulations: int, considered: int = 16, leaves: int = 1) -> SearchConfig:
     return SearchConfig(
         limits=Limits(simulations=simulations),
         selection="gumbel",
-        gumbel=GumbelConfig(considered=considered, noise=scale),
+        gumbel=GumbelConfig(considered),
         leaves=leaves,
         skip_exhausted=False,
     )
@@ -168,9 +168,9 @@ def gumbel(simulations: int, considered: int = 16, scale: float = 1.0, leaves: i
 def test_a_halving_search_by_hand(leaves: int) -> None:
     """Four arms, once each; then the two that pay most twice each: 8 // (2 * 4) = 1, 8 // (2 * 2) = 2. Simulations in
     flight have had their turns."""
-    tree = play([0.1, 0.8, 0.3, 0.9], gumbel(8, scale=0.0, leaves=leaves))
+    tree = play([0.1, 0.8, 0.3, 0.9], gumbel(8, leaves=leaves), noise=False)
     assert [edge.visits for edge in tree.root.edges] == [1, 3, 1, 3]
-    assert best_root_edge(tree, gumbel(8, scale=0.0)) is tree.root.edges[3]
+    assert best_root_edge(tree, gumbel(8), noise=False) is tree.root.edges[3]
 
 
 def test_only_the_most_visited_are_recommended() -> None:
@@ -180,7 +180,7 @@ def test_only_the_most_visited_are_recommended() -> None:
         tree = play(pays, gumbel(3), seed)
         tried = [edge.visits for edge in tree.root.edges]
         assert sorted(tried) == [0, 0, 1, 1, 1]
-        assert best_root_edge(tree, gumbel(3)).visits == 1
+        assert best_root_edge(tree, gumbel(3), noise=True).visits == 1
 
 
 def test_what_is_known_to_the_end_can_be_recommended() -> None:
@@ -189,27 +189,25 @@ def test_what_is_known_to_the_end_can_be_recommended() -> None:
     edges = [edge(0.25, 1, 0.9), edge(0.25, 1, 0.8), edge(0.25, 5, 0.5), edge(0.25, 4, 0.4)]
     edges[0].child, edges[1].child = refused, end
     tree = Tree(task(), 0, node(*edges))
-    assert best_root_edge(tree, gumbel(11, scale=0.0)) is edges[1]
+    assert best_root_edge(tree, gumbel(11), noise=False) is edges[1]
     edges[1].child = node()
-    assert best_root_edge(tree, gumbel(11, scale=0.0)) is edges[2]
+    assert best_root_edge(tree, gumbel(11), noise=False) is edges[2]
 
 
 def test_the_considered_are_those_of_highest_noise_and_prior() -> None:
     """The Gumbel-top-k trick: equal priors, so the two of highest noise are all that four simulations try."""
     for seed in range(20):
         tree = play([0.0] * 6, gumbel(4, considered=2), seed)
-        noise = gumbel_noise(6, 1.0, seed)
+        noise = gumbel_noise(6, seed)
         top = sorted(range(6), key=noise.__getitem__)[-2:]
         assert [edge.visits for edge in tree.root.edges] == [2 if place in top else 0 for place in range(6)]
 
 
 def test_the_noise_is_gumbels_and_of_the_seed_alone() -> None:
     """Mean γ = 0.5772 and variance π²/6 = 1.6449; the first draws are the same however many there are."""
-    draws = gumbel_noise(100_000, 1.0, 7)
-    assert draws == gumbel_noise(100_000, 1.0, 7)
-    assert draws[:3] == gumbel_noise(3, 1.0, 7) != gumbel_noise(3, 1.0, 8)
-    assert gumbel_noise(3, 0.5, 7) == [draw / 2 for draw in draws[:3]]
-    assert gumbel_noise(3, 0.0, 7) == [0.0] * 3
+    draws = gumbel_noise(100_000, 7)
+    assert draws == gumbel_noise(100_000, 7)
+    assert draws[:3] == gumbel_noise(3, 7) != gumbel_noise(3, 8)
     assert float(np.mean(draws)) == pytest.approx(0.5772, abs=0.02)
     assert float(np.var(draws)) == pytest.approx(1.6449, abs=0.05)
 
@@ -218,7 +216,7 @@ def test_actions_are_tried_as_if_drawn_from_the_priors() -> None:
     """One simulation under Gumbel noise is one draw from the priors, 2000 of which 0.5, 0.3, 0.2 are within 3 %."""
     counts = [0, 0, 0]
     for seed in range(2000):
-        scores = [g + math.log(prior) for g, prior in zip(gumbel_noise(3, 1.0, seed), (0.5, 0.3, 0.2), strict=True)]
+        scores = [g + math.log(prior) for g, prior in zip(gumbel_noise(3, seed), (0.5, 0.3, 0.2), strict=True)]
         counts[scores.index(max(scores))] += 1
     assert [count / 2000 for count in counts] == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
 
@@ -234,8 +232,8 @@ class Trap(Maze):
 
 def test_exhausted_actions_hand_their_turns_on() -> None:
     """The trap scores highest, is not revisited, and no simulation is lost."""
-    config = SearchConfig(limits=Limits(simulations=12), selection="gumbel", gumbel=GumbelConfig(noise=0.0))
-    [tree] = grow(AllPolicy("a", "b", "c"), Trap(0.0, 0.0), config, HashValue())
+    config = SearchConfig(limits=Limits(simulations=12), selection="gumbel")
+    [tree] = grow(AllPolicy("a", "b", "c"), Trap(0.0, 0.0), config, HashValue(), noise=False)
     visits = [edge.visits for edge in tree.root.edges]
     assert (visits[0], sum(visits)) == (1, 12)
     assert min(visits[1:]) >= 2

@@ -111,7 +111,7 @@ def test_an_exhausted_tree_needs_no_limit_of_simulations() -> None:
 
 
 def test_some_limit_is_required() -> None:
-    with pytest.raises(ValidationError, match="no limit is set that ends every search: set simulations, "):
+    with pytest.raises(ValidationError, match="no limit is set: set simulations, "):
         Limits()
 
 

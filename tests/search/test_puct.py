@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -223,8 +222,8 @@ def test_nothing_follows_a_known_end_only(reward: float | None, terminated: bool
     assert path[0].value == expected
 
 
-def merged(*actions: Action, merge: Literal["call", "text"] = "call", temperature: float = 1.0) -> list[Edge]:
-    return edges_from(actions, merge=merge, temperature=temperature)
+def merged(*actions: Action, temperature: float = 1.0) -> list[Edge]:
+    return edges_from(actions, temperature)
 
 
 def test_duplicates_are_merged_and_their_mass_summed() -> None:
@@ -235,9 +234,6 @@ def test_duplicates_are_merged_and_their_mass_summed() -> None:
     edges = merged(unlikely, other, likely, other)
     assert [edge.action for edge in edges] == [likely, other]  # the place of the first drawn, the likeliest kept
     assert [edge.prior for edge in edges] == pytest.approx([2 / 3, 1 / 3])
-    apart = merged(unlikely, other, likely, other, merge="text")
-    assert [edge.action for edge in apart] == [unlikely, other, likely]
-    assert [edge.prior for edge in apart] == pytest.approx([1 / 6, 2 / 6, 3 / 6])
 
 
 def test_temperature_and_length_shape_the_priors() -> None:
@@ -270,7 +266,6 @@ def test_the_order_of_a_calls_arguments_makes_no_other_call() -> None:
     one = Action("a", ToolCall("open", {"item": 3, "page": {"x": 1, "y": 2}}), token_ids=(1,), logprobs=(-1.0,))
     two = Action("b", ToolCall("open", {"page": {"y": 2, "x": 1}, "item": 3}), token_ids=(2,), logprobs=(-2.0,))
     assert [edge.action for edge in merged(one, two)] == [one]
-    assert [edge.action for edge in merged(one, two, merge="text")] == [one, two]
 
 
 def test_without_tokens_a_candidate_is_as_likely_as_it_was_often() -> None:
@@ -278,7 +273,6 @@ def test_without_tokens_a_candidate_is_as_likely_as_it_was_often() -> None:
     often, also, rare = Action("x\na", "a"), Action("y\na", "a"), Action("b", "b")
     drawn = [often, often, rare, also, often, also]
     assert [edge.prior for edge in merged(*drawn)] == pytest.approx([5 / 6, 1 / 6])
-    assert [edge.prior for edge in merged(*drawn, merge="text")] == pytest.approx([3 / 6, 1 / 6, 2 / 6])
 
 
 @pytest.mark.parametrize("logprob", [math.nan, -math.inf, math.inf])

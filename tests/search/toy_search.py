@@ -177,10 +177,12 @@ def grow(
     value: Value | None = None,
     tasks: Sequence[Task] = (task(),),
     seeds: Sequence[int] | None = None,
+    *,
+    noise: bool = True,
 ) -> list[Tree]:
     """Search each task; seeds follow from the tasks' names unless given."""
     seeds = [derive_seed(each.id) for each in tasks] if seeds is None else seeds
-    return asyncio.run(Search(policy, dynamics, config, value).run(tasks, seeds))
+    return asyncio.run(Search(policy, dynamics, config, value, noise=noise).run(tasks, seeds))
 
 
 def plain(tree: Tree) -> Any:

@@ -216,12 +216,7 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
         ),
         (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),
         (
-            [
-                "adapt.imagined=0.5",
-                "world.teacher.model=m",
-                "world.teacher.url=http://127.0.0.1:9/v1",
-                "remote.retries=0",
-            ],
+            ["adapt.imagined=0.5", "world.teacher.model=m", "world.teacher.url=http://127.0.0.1:9/v1"],
             ["world.teacher.url"],
         ),
         (["world.encoder.kind=sentence-transformers"], ["world.encoder", "sentence-transformers", "model"]),

@@ -87,7 +87,7 @@ def updated(folder: Path, trees: list[Tree], *settings: str) -> tuple[dict[str, 
             *settings,
         ],
     )
-    job = TrainJob(config, folder / "base", "rft", folder / "trees", ("collect",), folder / "rft", folder / ".rft")
+    job = TrainJob(config, folder / "base", "rft", folder / "trees", ("collect",), folder / "rft")
     facts = train_policy(job, lambda event: told.extend(value for key, value in event.metrics.items() if key == "loss"))
     return facts, told
 

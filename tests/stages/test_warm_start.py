@@ -27,7 +27,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
 EARLY = "warm_start.early_experience."
 SMALL = ["workers=1", "warm_start.episodes=24", "warm_start.noise=0.5", "warm_start.training.max_steps=6"]
 BOTH = [
-    f"{EARLY}rows=both", f"{EARLY}share=0.34", f"{EARLY}world_steps=4", "training.save_every=2",
+    f"{EARLY}rows=both", f"{EARLY}share=0.34", "training.save_every=2",
     "warm_start.max_tokens=400", "policy.max_new_tokens=80",
 ]  # fmt: skip
 
@@ -36,6 +36,7 @@ class Interrupting(QuietProgress):
     """As Ctrl-C at a step of the piece of work of that name."""
 
     def __init__(self, name: str, step: int) -> None:
+        super().__init__()
         self.name, self.step = name, step
 
     @contextmanager
@@ -64,6 +65,13 @@ def start(out: Path, overrides: Sequence[str], *interruptions: tuple[str, int]) 
 def same_weights(one: Path, other: Path) -> bool:
     ours, theirs = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
     return ours.keys() == theirs.keys() and all(equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_world_steps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("treeagent.stages.warm_start._WORLD_STEPS", 4)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +110,13 @@ def test_what_is_tried_beside_the_demonstrations_is_counted_and_changes_none_of_
     [
         (
             [*BOTH, "policy.max_new_tokens=10"],
-            r"leave [1-9]\d* world rows .* and 0 reflections within policy.max_new_tokens \(10\)",
+            r"leave .* and [1-9]\d* world rows .* and 0 reflections within policy.max_new_tokens \(10\)",
         ),
         (
             [*BOTH, "warm_start.max_tokens=30"],
-            r"leave 0 world rows within warm_start.max_tokens \(30\) and 0 reflections",
+            r"leave 0 of [1-9]\d* rows and 0 world rows within warm_start.max_tokens \(30\), and 0 reflections",
         ),
-        (["warm_start.max_tokens=30"], r"none of [1-9]\d* demonstrations .* within warm_start.max_tokens \(30\)"),
+        (["warm_start.max_tokens=30"], r"leave 0 of [1-9]\d* rows .* within warm_start.max_tokens \(30\)"),
     ],
 )
 def test_rows_that_are_wanted_but_too_long_are_refused(tmp_path: Path, settings: list[str], said: str) -> None:
@@ -190,8 +198,8 @@ def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, 
         (tree,) = demonstrate(
             EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
         )
-        lessons = _lessons(config, warm)(tree)
-        assert lessons.outcome == outcome
+        lessons = _lessons(config, warm, [tree])
+        assert lessons.outcomes == [outcome]
         targets = [target for row in lessons.imitation for target in row.value_targets]
         assert targets == ([1.0] * 3 if outcome else [])
 

@@ -14,10 +14,7 @@ from treeagent.types import Task
 from treeagent.views.advantages import (
     AdvantageConfig,
     GAEConfig,
-    GiGPOConfig,
     GRPOConfig,
-    QConfig,
-    TreeGRPOConfig,
     advantages,
 )
 from treeagent.views.pairs import PairConfig, preference_pairs
@@ -33,11 +30,9 @@ def by_tokens(trees: list[Tree], scored: dict[int, float]) -> dict[tuple[int, ..
     return {each.action.token_ids: scored.get(id(each), 0.0) for tree in trees for each in edges(tree)}
 
 
-@given(randoms.map(criticised_tree), st.integers(1, 3), st.sampled_from(["siblings", "value"]))
-def test_search_values_differ_by_the_margin_of_a_pair(
-    tree: Tree, min_visits: int, baseline: Literal["siblings", "value"]
-) -> None:
-    scored = by_tokens([tree], advantages([tree], AdvantageConfig(q=QConfig(baseline=baseline), min_visits=min_visits)))
+@given(randoms.map(criticised_tree), st.integers(1, 3))
+def test_search_values_differ_by_the_margin_of_a_pair(tree: Tree, min_visits: int) -> None:
+    scored = by_tokens([tree], advantages([tree], AdvantageConfig(min_visits=min_visits)))
     for pair in preference_pairs(tree, replace(ALL, min_visits=min_visits)):
         assert scored[pair.chosen.token_ids] - scored[pair.rejected.token_ids] == pytest.approx(pair.margin)
 
@@ -62,8 +57,6 @@ def test_where_visits_count_trajectories_the_preferred_sibling_has_the_higher_ad
     config = AdvantageConfig(
         kind=kind,
         grpo=GRPOConfig(scale=scale),
-        tree_grpo=TreeGRPOConfig(scale=scale),
-        gigpo=GiGPOConfig(scale=scale),
         gae=GAEConfig(lambda_=1.0),
     )
     scored = by_tokens(group, advantages(group, config))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.node import Edge, Tree, path_return
-from treeagent.types import Task, UserError
+from treeagent.types import Task
 from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
 
 ALL = PairConfig(rule="all")
@@ -18,8 +18,8 @@ trees = randoms.map(random_tree)
 criticised_trees = randoms.map(criticised_tree)
 
 
-def names(tree: Tree, config: PairConfig) -> list[str]:
-    return [f"{pair.chosen.text}>{pair.rejected.text}" for pair in preference_pairs(tree, config)]
+def names(tree: Tree, config: PairConfig, critic_weight: float = 0.0) -> list[str]:
+    return [f"{pair.chosen.text}>{pair.rejected.text}" for pair in preference_pairs(tree, config, critic_weight)]
 
 
 def alone(each: Edge) -> Continuation:
@@ -72,12 +72,11 @@ def test_pairs_of_mixed_values_by_hand() -> None:
     tree = hand_tree()
     for each, score in zip(tree.root.edges, (0.0, 1.0, 0.5, 1.0), strict=True):
         each.critic = score
-    half = replace(ALL, critic_weight=0.5)
-    assert names(tree, half) == ["B>C", "B>A", "A1>A2"]
-    assert [pair.margin for pair in preference_pairs(tree, half)] == [0.375, 0.25, 0.5]
-    assert names(tree, replace(half, min_margin=0.1)) == ["B>C", "B>A", "A>C", "A1>A2"]
-    assert names(tree, replace(half, rule="best_vs_worst")) == ["B>C", "A1>A2"]
-    assert names(tree, replace(ALL, critic_weight=1.0)) == ["B>A", "B>C", "C>A", "A1>A2"]
+    assert names(tree, ALL, 0.5) == ["B>C", "B>A", "A1>A2"]
+    assert [pair.margin for pair in preference_pairs(tree, ALL, 0.5)] == [0.375, 0.25, 0.5]
+    assert names(tree, replace(ALL, min_margin=0.1), 0.5) == ["B>C", "B>A", "A>C", "A1>A2"]
+    assert names(tree, PairConfig(), 0.5) == ["B>C", "A1>A2"]
+    assert names(tree, ALL, 1.0) == ["B>A", "B>C", "C>A", "A1>A2"]
     assert names(tree, ALL) == names(hand_tree(), ALL)
 
 
@@ -90,9 +89,9 @@ def test_pairs_of_mixed_values_by_hand() -> None:
 def test_best_vs_worst_is_the_widest_of_all_pairs(
     tree: Tree, min_visits: int, min_margin: float, critic_weight: float
 ) -> None:
-    config = replace(ALL, min_visits=min_visits, min_margin=min_margin, critic_weight=critic_weight)
-    every = list(preference_pairs(tree, config))
-    extreme = list(preference_pairs(tree, replace(config, rule="best_vs_worst")))
+    config = replace(ALL, min_visits=min_visits, min_margin=min_margin)
+    every = list(preference_pairs(tree, config, critic_weight))
+    extreme = list(preference_pairs(tree, replace(config, rule="best_vs_worst"), critic_weight))
     widest: dict[tuple[int, ...], float] = {}
     for pair in every:
         widest[pair.context_ids] = max(widest.get(pair.context_ids, 0.0), pair.margin)
@@ -163,13 +162,6 @@ def test_a_path_with_an_unknown_end_makes_no_trajectory_pair() -> None:
     assert names(tree, TRAJECTORY) == ["won>?"]
     unknown.child.unknown = True
     assert names(tree, TRAJECTORY) == []
-
-
-def test_trajectories_of_several_tasks_are_refused() -> None:
-    strange = hand_tree()
-    strange.task = Task("hand-2", "do that")
-    with pytest.raises(UserError, match="paths of one task, not of hand-1, hand-2: call once for each task"):
-        list(preference_pairs([hand_tree(), strange], TRAJECTORY))
 
 
 def test_equal_trajectories_that_paid_differently_make_no_pair() -> None:

@@ -15,7 +15,7 @@ from treeagent.search.record import from_record, to_record
 from treeagent.types import UserError
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.figures import tree_figures
-from treeagent.views.imitation import ImitationConfig, imitation_rows, policy_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import ValueTargetConfig, value_rows
@@ -64,13 +64,6 @@ def test_imitation_by_hand() -> None:
 
 def test_targets_by_hand() -> None:
     tree = restarted_tree()
-    policy = [(row.token_ids, spelt(row.mask), row.weight) for row in policy_rows(tree)]
-    assert policy == [
-        ((1, 2, 10, 11), "--++", pytest.approx(2 / 3)),
-        ((1, 2, 13), "--+", pytest.approx(1 / 3)),
-        ((60, 61, 31), "--+", 0.5),
-        ((60, 61, 32, 33), "--++", 0.5),
-    ]
     values = [(row.token_ids, row.value_positions, row.value_targets) for row in value_rows(tree, ValueTargetConfig())]
     assert values == [
         ((1, 2, 10, 11, 20, 21, 30), (1, 5), (1.0, 1.0)),
@@ -155,7 +148,6 @@ def rows_of(tree: Tree) -> Iterator[TokenRow | AdvantageRow]:
     targets = ImitationConfig(min_return=0.0, paths_per_tree=3)
     yield from imitation_rows(tree, targets)
     yield from imitation_rows(tree, ImitationConfig(min_return=0.0, what="states"))
-    yield from policy_rows(tree)
     yield from advantage_rows(tree, advantages([tree], AdvantageConfig(kind="grpo")))
     yield from advantage_rows(tree, advantages([tree], AdvantageConfig()))
 

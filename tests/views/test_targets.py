@@ -1,8 +1,6 @@
 import random
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from math import sqrt
 from typing import Literal, get_args
 
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.node import Node, Tree, path_logprob, path_return
-from treeagent.views.imitation import ImitationConfig, imitation_rows, policy_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.views.values import ValueTargetConfig, lambda_return, state_return, value_rows
 
@@ -231,44 +229,6 @@ def test_every_known_state_is_told_once_whatever_the_order_of_siblings(
     assert all(row.value_targets for row in rows)
 
 
-def test_policy_targets_by_hand() -> None:
-    """Visits 4, 2, 1 at the root, 1 and 2 below A; D was not tried, and B1 has no sibling."""
-    rows = list(policy_rows(hand_tree()))
-    below = (1, 2, 10, 11, 20, 21)
-    assert [row.token_ids for row in rows] == [
-        (1, 2, 10, 11),
-        (1, 2, 12),
-        (1, 2, 13),
-        (*below, 30),
-        (*below, 31, 32),
-    ]
-    assert ["".join("+" if kept else "-" for kept in row.mask) for row in rows] == [
-        "--++", "--+", "--+", "------+", "------++",
-    ]  # fmt: skip
-    assert [row.weight for row in rows] == pytest.approx([4 / 7, 2 / 7, 1 / 7, 1 / 3, 2 / 3])
-    sharper = policy_rows(hand_tree(), 0.5)
-    assert [row.weight for row in sharper] == pytest.approx([16 / 21, 4 / 21, 1 / 21, 1 / 5, 4 / 5])
-    flatter = policy_rows(hand_tree(), 2.0)
-    assert [row.weight for row in flatter][3:] == pytest.approx([1 / (1 + sqrt(2)), sqrt(2) / (1 + sqrt(2))])
-
-
-@given(trees, st.sampled_from([1e-3, 0.5, 1.0, 10.0]))
-def test_policy_targets_imitate_each_tried_action_once_and_sum_to_one(tree: Tree, temperature: float) -> None:
-    rows = list(policy_rows(tree, temperature))
-    sums: dict[tuple[int, ...], float] = {}
-    trained: Counter[int] = Counter()
-    for row in rows:
-        prompt = row.mask.index(True)
-        assert all(row.mask[prompt:])
-        sums[row.token_ids[:prompt]] = sums.get(row.token_ids[:prompt], 0.0) + row.weight
-        trained.update(row.token_ids[prompt:])
-    assert all(total == pytest.approx(1.0) for total in sums.values())
-    compared = [here for here in tree.nodes() if sum(each.visits > 0 for each in here.edges) > 1]
-    assert len(sums) == len(compared)
-    expected = (token for here in compared for each in here.edges if each.visits for token in each.action.token_ids)
-    assert trained == Counter(expected)
-
-
 @given(trees)
 def test_path_rows_spell_the_tree(tree: Tree) -> None:
     for path, _ in tree.walk():
@@ -284,4 +244,3 @@ def test_the_random_trees_have_targets() -> None:
     for kind in ("terminated", "truncated"):
         assert sum(getattr(here, kind) for tree in made for here in tree.nodes()) > 50
     assert sum(len(list(imitation_rows(tree, ImitationConfig()))) for tree in made) > 20
-    assert sum(len(list(policy_rows(tree))) for tree in made) > 200

@@ -16,8 +16,8 @@ def open_buffer(tmp_path: Path) -> Iterator[OpenBuffer]:
     """Opens the one file of a test, any number of times."""
     with ExitStack() as stack:
 
-        def opened(encoder: Encoder | None = None, memory_bytes: int = 2**29) -> ReplayBuffer:
-            buffer = ReplayBuffer(tmp_path / "b.sqlite", encoder or LexicalEncoder(), memory_bytes=memory_bytes)
+        def opened(encoder: Encoder | None = None, *, create: bool = True) -> ReplayBuffer:
+            buffer = ReplayBuffer(tmp_path / "b.sqlite", encoder or LexicalEncoder(), create=create)
             stack.callback(buffer.close)
             return buffer
 

@@ -8,15 +8,14 @@ import pytest
 from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
-from treeagent.envs.base import Env
 from treeagent.envs.forks import Forkable
 from treeagent.generators.grammar import Format, ReAct, make_grammar
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.types import Action, Message, Proposal, State, Task, Transition, Unanswered, UserError
+from treeagent.types import Action, Message, Proposal, Split, State, Task, Transition, Unanswered
 from treeagent.world_model.environment import ImaginedEnv
-from treeagent.world_model.experience import Draft, ExperienceModel
+from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.transition import Experience, Place, answered
 from treeagent.world_model.wording import Answer, Wording
 
@@ -39,17 +38,14 @@ def act(call: str) -> Action:
 
 @dataclass
 class Script:
-    """Answers by the action alone; from its second attempt on, readably."""
+    """Answers by the action alone."""
 
     answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
     asked: list[Sequence[tuple[Message, ...]]] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
 
-    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
         self.asked.append(prompts)
-        self.seeds += seeds
-        texts = [self.answers[prompt[-1].content.rpartition("Action: ")[2]] for prompt in prompts]
-        return [Draft(text) for text in texts]
+        return [self.answers[prompt[-1].content.rpartition("Action: ")[2]] for prompt in prompts]
 
 
 @dataclass
@@ -61,7 +57,7 @@ class Memory:
 
 
 def model(script: Script | None = None, /, **settings: object) -> ExperienceModel:
-    return ExperienceModel(script or Script(), **{"max_steps": 5, **settings})  # type: ignore[arg-type]
+    return ExperienceModel(script or Script(), Wording(), **{"max_steps": 5, **settings})  # type: ignore[arg-type]
 
 
 def play(model: ExperienceModel, *calls: str, start: State = START) -> list[Transition]:
@@ -107,7 +103,7 @@ def test_an_unreadable_answer_is_counted_and_worth_nobody_knows_what(call: str) 
     assert transition.reward is None
     assert (transition.truncated, transition.invalid, transition.terminated) == (True, True, False)
     assert transition.state.messages[-1].content.startswith("Unanswered: the answer")
-    assert transition.error and not transition.doubted
+    assert transition.error
     assert isinstance(made.writer, Script) and [len(prompts) for prompts in made.writer.asked] == [1]
 
 
@@ -136,17 +132,13 @@ def test_what_is_earned_on_the_way_counts_within_the_range_of_returns() -> None:
         }
 
     def rewards(on_the_way: str, at_the_end: str) -> list[float | None]:
-        made = ExperienceModel(Script(answers(on_the_way, at_the_end)), max_steps=5)
+        made = ExperienceModel(Script(answers(on_the_way, at_the_end)), Wording(), max_steps=5)
         return [transition.reward for transition in play(made, "search[lamp]", "click[1]", "click[buy now]")]
 
     assert rewards("0.25", "0.75") == [0.25, 0, 0.75]
     assert rewards("0.25", "1") == [0.25, 0, None]
     assert rewards("-0.25", "1")[0] is None
     assert rewards("0.334", "0.667") == [0.334, 0, 1 - 0.334]  # both were rounded
-
-
-def test_rewards_can_be_withheld() -> None:
-    assert play(model(reveal_reward=False), "click[buy now]")[0].reward is None
 
 
 def test_an_ended_state_has_no_next_step() -> None:
@@ -201,39 +193,11 @@ def test_a_step_out_of_time_leaves_the_others_their_answers() -> None:
     assert play(made, "click[1]")[0].reward == 0
 
 
-def test_seeds_follow_from_the_path_alone() -> None:
-    alone, beside, otherwise = model(), model(), model(seed=1)
-
-    async def together() -> None:
-        await asyncio.gather(*(beside.step(START, act(call)) for call in ("click[9]", "search[lamp]")))
-
-    play(alone, "search[lamp]")
-    asyncio.run(together())
-    play(otherwise, "search[lamp]")
-    seeds = [each.writer.seeds for each in (alone, beside, otherwise) if isinstance(each.writer, Script)]
-    assert seeds[0] == seeds[1][1:]
-    assert len({seeds[0][0], seeds[1][0], seeds[2][0]}) == 3
-
-
-def test_another_attempt_has_another_seed_and_only_the_last_failure_counts() -> None:
-    @dataclass
-    class Improving(Script):
-        async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
-            drafts = await super().write(prompts, seeds)
-            return drafts if len(self.asked) > 1 else [Draft("hm") for _ in drafts]
-
-    writer = Improving()
-    made = ExperienceModel(writer, max_steps=5, attempts=3)
-    (step,) = play(made, "click[1]")
-    assert (step.reward, step.error) == (0, "")
-    assert (len(writer.asked), len(set(writer.seeds))) == (2, 2)
-
-
 @pytest.mark.parametrize("format", ["react", "json", "tools"])
 def test_a_world_model_reads_calls_and_no_thoughts_in_any_format(format: Format) -> None:
     grammar = make_grammar(format, "[TOOL_CALLS]")
     writer = Script(ANSWERS | {'click {"place": 1}': ANSWERS["click[1]"]})
-    made = ExperienceModel(writer, max_steps=5, format=format)
+    made = ExperienceModel(writer, Wording(), max_steps=5, format=format)
     search = grammar.read(grammar.write("I will surely win", "search[lamp]"))
     click = grammar.read(grammar.write("I will surely win", "click[1]"))
 
@@ -250,20 +214,6 @@ def test_similar_steps_are_shown() -> None:
     play(made, "search[lamp]")
     assert isinstance(made.writer, Script)
     assert made.writer.asked[0][0][-1].content.count("A similar step.") == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"max_steps": 0}, "max_steps is 0"),
-        ({"attempts": 0}, "attempts 0"),
-        ({"examples": -1}, "examples -1"),
-        ({"examples": 2}, "examples is 2, but there is no memory"),
-    ],
-)
-def test_bad_settings_are_refused(settings: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        model(**settings)
 
 
 class Shopper:
@@ -292,22 +242,19 @@ def test_a_real_state_can_be_imagined_on() -> None:
     assert play(model(), "search[lamp]", start=state)[0].state.task == state.task
 
 
-def as_env(env: Env) -> Env:
-    """What takes an environment takes it; mypy reads this too."""
-    return env
+class Imagined(ImaginedEnv):
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [TASK][start : start + count]
 
 
 def test_imagination_is_an_environment() -> None:
-    env = as_env(ImaginedEnv(model(), [TASK]))
+    env = Imagined(model())
     assert env.reset(options={"task": TASK}) == (f"{TASK.prompt}\nsearch page", {})
     assert env.step("search[lamp]") == (RESULTS, 0.0, False, False, {})
     assert env.step("click[9]") == ("no 9 on this page", 0.0, False, False, {"tool_error": "no 9 on this page"})
     assert env.step("click[buy now]") == ("order placed", 1.0, True, False, {})
     with pytest.raises(ValueError, match="is over"):
         env.step("click[1]")
-    assert env.tasks("train", 1) == [TASK]
-    with pytest.raises(UserError, match="there are 0 test tasks from number 0 on, not 1"):
-        env.tasks("test", 1)
     env.close()
 
 
@@ -316,11 +263,11 @@ def test_a_call_stands_in_imaginations_history_as_it_was_made() -> None:
     prompts, plain = list[str](), Wording(reasoning=False)
 
     class Noting:
-        async def write(self, asked: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+        async def write(self, asked: Sequence[tuple[Message, ...]]) -> Sequence[str]:
             prompts.extend(prompt[-1].content for prompt in asked)
-            return [Draft(plain.write(Answer("ok"))) for _ in asked]
+            return [plain.write(Answer("ok")) for _ in asked]
 
-    env = ImaginedEnv(ExperienceModel(Noting(), plain, max_steps=9, format=None))
+    env = Imagined(ExperienceModel(Noting(), plain, max_steps=9, format=None))
     for call in ("test[def f(xs):\n return 1]", "Action: comics", "say[a\nAction: b]"):
         env.reset(options={"task": TASK})
         env.step(call)
@@ -332,7 +279,7 @@ def test_a_call_stands_in_imaginations_history_as_it_was_made() -> None:
 
 
 def test_imagination_goes_back_as_an_environment_does() -> None:
-    env = ImaginedEnv(model())
+    env = Imagined(model())
     fork = Forkable(env)
     fork.reset(TASK)
     mark = fork.mark()
@@ -343,7 +290,7 @@ def test_imagination_goes_back_as_an_environment_does() -> None:
 
 
 def test_env_dynamics_plays_imagination_within_a_running_loop() -> None:
-    env = ImaginedEnv(model())
+    env = Imagined(model())
     dynamics = EnvDynamics(env, max_steps=5)
 
     async def episode() -> Transition:
@@ -355,7 +302,7 @@ def test_env_dynamics_plays_imagination_within_a_running_loop() -> None:
 
 
 def test_what_imagination_cannot_tell_is_a_dead_end_to_env_dynamics() -> None:
-    env = ImaginedEnv(model())
+    env = Imagined(model())
     dynamics = EnvDynamics(env, max_steps=5)
 
     async def steps() -> list[Transition]:
@@ -371,9 +318,7 @@ def test_what_imagination_cannot_tell_is_a_dead_end_to_env_dynamics() -> None:
 
 
 def test_an_environment_cannot_leave_a_reward_open() -> None:
-    env = ImaginedEnv(model())
-    with pytest.raises(ValueError, match="call reset first"):
-        env.step("click[1]")
+    env = Imagined(model())
     env.reset(options={"task": TASK})
     with pytest.raises(Unanswered, match=r"cannot tell what follows 'click\[babble\]': the answer 'You win!' is not"):
         env.step("click[babble]")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps, shop_trees
 
-from treeagent.types import Action, Message, State, Task, Transition, Unanswered, UserError
+from treeagent.types import Action, Message, State, Task, Transition, Unanswered
 from treeagent.views.transitions import transitions
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import (
@@ -16,10 +16,8 @@ from treeagent.world_model.fidelity import (
     Fidelity,
     Figures,
     Pair,
-    Prediction,
     agreement,
     audit,
-    calibration,
     chains,
     error_bound,
     figures,
@@ -28,12 +26,11 @@ from treeagent.world_model.fidelity import (
     wrong_episodes,
 )
 from treeagent.world_model.transition import Experience
-from treeagent.world_model.wording import Wording
+from treeagent.world_model.wording import Wording, answer_of
 
 
 def said(one: Experience, **other: object) -> Pair:
-    truth = Prediction(one.observation, one.reward, one.terminated, one.invalid)
-    return Pair(one, replace(truth, **other))  # type: ignore[arg-type]
+    return Pair(one, replace(answer_of(one), **other))  # type: ignore[arg-type]
 
 
 def test_agreement_by_hand() -> None:
@@ -63,7 +60,7 @@ def test_figures_by_hand() -> None:
     """Four steps: right; another reward; an end not foreseen; unreadable."""
     one = experience("click[1]", answer="a b", reward=0.5)
     end = replace(one, terminated=True)
-    pairs = [said(one), said(one, reward=0.75), said(end, terminated=False), said(one, reward=None, observation="a b")]
+    pairs = [said(one), said(one, reward=0.75), said(end, terminated=False), Pair(one, None)]
     assert figures(pairs) == Figures(
         steps=4,
         observation_agreement=3 / 4,
@@ -74,18 +71,14 @@ def test_figures_by_hand() -> None:
         termination_accuracy=2 / 4,
         unreadable=1 / 4,
     )
-    assert figures(pairs, tolerance=0.3).reward_accuracy == 3 / 4
     assert figures([said(one, invalid=True)]).transition_error == 1.0
-    with pytest.raises(UserError, match="there are no held-out transitions"):
-        figures([])
 
 
 def test_returns_by_hand() -> None:
-    episodes = [Episode(0.0, 1.0), Episode(1.0, 1.0), Episode(0.5, 0.0), Episode(1.0, None)]
+    episodes = [Episode(0.0, 1.0, True), Episode(1.0, 1.0, True), Episode(0.5, 0.0, True), Episode(1.0, None, True)]
     assert optimism(episodes) == pytest.approx((1.0 + 0.0 - 0.5) / 3)
     assert wrong_episodes(episodes) == 3 / 4
-    assert wrong_episodes([Episode(0.0, 0.0), Episode(0.0, 0.0, same_end=False)]) == 1 / 2
-    assert calibration(episodes) == {0.0: (0.5, 1), 1.0: (0.5, 2)}
+    assert wrong_episodes([Episode(0.0, 0.0, True), Episode(0.0, 0.0, False)]) == 1 / 2
     assert (optimism([]), wrong_episodes([])) == (0.0, 1.0)
 
 
@@ -113,13 +106,11 @@ def test_the_cap_falls_with_the_wrong_share_and_rises_with_the_size_of_the_audit
 
 
 def test_bound_by_hand() -> None:
-    """γ = 3/4, so that 1/(1-γ) = 4: 2 * 0.02 * 4 and 4 * 3/4 * 0.005 * 16, which doubles with R_max."""
-    bound = error_bound(reward_error=0.02, transition_error=0.005, discount=0.75)
+    """H = 4, so that γ = 3/4: 2 * 0.02 * 4 and 4 * 3/4 * 0.005 * 16, which doubles with R_max."""
+    bound = error_bound(0.02, 0.005, horizon=4)
     assert (bound.reward, bound.transition) == pytest.approx((0.16, 0.24))
-    doubled = error_bound(reward_error=0.02, transition_error=0.005, discount=0.75, reward_max=2.0)
+    doubled = error_bound(0.02, 0.005, horizon=4, reward_max=2.0)
     assert (doubled.reward, doubled.transition) == pytest.approx((0.16, 0.48))
-    with pytest.raises(UserError, match=r"discount is 1\.0"):
-        error_bound(reward_error=0.02, transition_error=0.005, discount=1.0)
 
 
 def test_chains_are_the_ways_from_root_to_leaf() -> None:
@@ -160,7 +151,7 @@ class Oracle:
 
 
 def audited(model: Oracle, held_out: list[Experience], **settings: object) -> Fidelity:
-    return asyncio.run(audit(model, held_out, (), **settings))  # type: ignore[arg-type]
+    return asyncio.run(audit(model, held_out, **{"horizon": 4, **settings}))  # type: ignore[arg-type]
 
 
 def test_a_true_model_is_trusted() -> None:
@@ -171,7 +162,6 @@ def test_a_true_model_is_trusted() -> None:
     assert found.episodes == 150
     assert set(found.by_kind) == {"search", "click"}
     assert found.compounding[3].observation_exact == 1.0
-    assert sum(found.by_depth[depth].steps for depth in found.by_depth) == len(steps)
 
 
 def test_an_optimist_is_caught() -> None:
@@ -182,7 +172,6 @@ def test_an_optimist_is_caught() -> None:
     assert (found.episodes, len(real)) == (150, 149)  # one ran into the limit of steps
     assert found.optimism == pytest.approx(sum(1 - reward for reward in real) / 150)
     assert found.wrong_episodes == pytest.approx(sum(reward < 1 for reward in real) / 150)
-    assert found.calibration == {0.0: (0.0, 1), 1.0: (pytest.approx(sum(real) / 149), 149)}
     assert found.lambda_cap == lambda_cap(found.wrong_episodes, 150) < 0.3
     assert found.overall.observation_exact == 1.0
 
@@ -205,23 +194,11 @@ def test_a_model_that_cannot_be_read_is_not_trusted() -> None:
     assert (found.wrong_episodes, found.lambda_cap) == (1.0, 0.0)
 
 
-def test_what_the_model_doubts_counts_for_and_against_nothing() -> None:
-    steps = shop_steps(50)
-    ends = sum(one.terminated for one in steps)
-    found = audited(Oracle(steps, reward=None, error="not sure of this end", doubted=True), steps)
-    assert found.doubted == found.to_json()["doubted"] == pytest.approx(ends / len(steps))
-    assert found.overall == Figures(len(steps) - ends, 1, 1, 1, 0, 0, 1, 0)
-    assert (found.episodes, found.lambda_cap) == (50 - ends, 0.0)  # silence earns no trust
-    with pytest.raises(UserError, match=r"sure of none of \d+ held-out steps"):
-        audited(Oracle(steps, reward=None, error="not sure", doubted=True), [one for one in steps if one.terminated])
-
-
 def test_errors_compound_over_imagined_steps() -> None:
     """A table without the second steps: what follows them is unknown in a row, though known one by one."""
     steps = [one for one in shop_steps(80) if one.depth < 3]
     second = {one.digest() for one in steps if one.depth == 1}
     found = audited(Oracle([one for one in steps if one.digest() not in second]), steps)
-    assert found.by_depth[2].observation_exact == 1.0
     assert found.compounding[1].observation_exact == 1.0
     assert found.compounding[2].observation_exact == found.compounding[3].observation_exact == 0.0
 
@@ -283,24 +260,12 @@ def test_the_report_is_plain() -> None:
     assert report["by_kind"]["search"]["observation_exact"] == report["compounding"]["1"]["reward_accuracy"] == 1.0
 
 
-def test_the_bound_is_told_where_the_horizon_is_known() -> None:
+def test_the_bound_is_told() -> None:
     steps = shop_steps(50)
-    assert audited(Oracle(steps), steps).bound is None
     found = audited(Oracle(steps, reward=1.0), steps, horizon=4)
-    assert found.bound is not None
     assert found.bound.transition == 0
     assert found.bound.reward == pytest.approx(2 * found.overall.reward_error * 4)
     assert found.to_json()["bound"]["reward"] == found.bound.reward
-
-
-def test_what_was_trained_on_is_not_held_out() -> None:
-    steps = shop_steps(5)
-    with pytest.raises(UserError, match=f"task {steps[0].task_id!r} is held out and trained on"):
-        asyncio.run(audit(Oracle(steps), steps, steps[:1]))
-    with pytest.raises(UserError, match="a step of task 'other' that was trained on is held out as well"):
-        asyncio.run(audit(Oracle(steps), steps, [replace(steps[0], task_id="other")]))
-    with pytest.raises(UserError, match="there are no held-out transitions"):
-        audited(Oracle([]), [])
 
 
 @given(st.lists(st.tuples(st.text("ab \n", max_size=6), st.text("ab \n", max_size=6), st.booleans()), min_size=1))
@@ -321,7 +286,9 @@ def test_rule_written_answers_pass_the_audit_of_an_experience_model() -> None:
 
     steps = [one for one in shop_steps(40) if one.depth == 0]
     actions = {one.action: one for one in steps}  # a search's results do not depend on the task
-    model = ExperienceModel(Script({action: Wording().target(one) for action, one in actions.items()}), max_steps=9)
-    found = asyncio.run(audit(model, list(actions.values()), ()))
+    model = ExperienceModel(
+        Script({action: Wording().target(one) for action, one in actions.items()}), Wording(), max_steps=9
+    )
+    found = asyncio.run(audit(model, list(actions.values()), horizon=4))
     assert found.overall.observation_exact == found.overall.reward_accuracy == 1.0
     assert found.overall.unreadable == 0

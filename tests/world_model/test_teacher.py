@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from shop_steps import shop_steps
 
+from treeagent.generators.base import Failure
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import train_tokenizer
 from treeagent.types import Message, UserError
 from treeagent.world_model import teacher
-from treeagent.world_model.experience import Draft
 from treeagent.world_model.fit import answer_rows
 from treeagent.world_model.teacher import Lessons, explain, question
 from treeagent.world_model.trace import trace
@@ -41,11 +41,11 @@ class Master:
     asked: list[tuple[Message, ...]] = field(default_factory=list[tuple[Message, ...]])
     dies_at: int = 1 << 30
 
-    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
         if len(self.asked) + len(prompts) > self.dies_at:
             raise UserError("the server is gone")
         self.asked += prompts
-        return [Draft("" if self.error else self.says, self.error) for _ in prompts]
+        return [Failure(self.error) if self.error else self.says for _ in prompts]
 
 
 def ask(master: Master, steps: Sequence[Experience], path: Path, name: str = "m") -> Lessons:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from shop_steps import OpenBuffer, shop_steps
 
+from treeagent.generators.base import Failure
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
@@ -71,9 +72,9 @@ def test_an_answer_cut_off_or_a_prompt_too_long_is_unreadable() -> None:
     chat = tiny_chat(steps)
     writer = LocalWriter(LocalGenerator(random_model(chat.tokenizer, SHAPE, 0)), chat, max_new_tokens=3)
     short, long = WORDING.prompt(steps[0].history, "x"), WORDING.prompt(steps[0].history, "x " * 999)
-    drafts = asyncio.run(writer.write([short, long], [0, 0]))
-    assert drafts[0].error == "the answer was cut off after 3 tokens"
-    assert "but the model's context holds 512" in drafts[1].error
+    drafts = asyncio.run(writer.write([short, long]))
+    assert drafts[0] == Failure("the answer was cut off after 3 tokens")
+    assert isinstance(drafts[1], Failure) and "but the model's context holds 512" in drafts[1].reason
 
 
 def test_hidden_states_embed_texts(open_buffer: OpenBuffer) -> None:
@@ -100,8 +101,8 @@ def test_a_model_from_scratch_learns_the_transitions_it_is_shown() -> None:
         optimiser="muon", learning_rate=4e-3, schedule="linear", warmup_steps=10, batch_size=16, max_steps=200
     )
     train_sft(network, chat.tokenizer, rows, config)
-    model = ExperienceModel(LocalWriter(LocalGenerator(network), chat), WORDING, max_steps=10)
-    found = asyncio.run(audit(model, steps, ()))
+    model = ExperienceModel(LocalWriter(LocalGenerator(network), chat, 256), WORDING, max_steps=10)
+    found = asyncio.run(audit(model, steps, horizon=10))
     assert found.overall.observation_exact >= 0.95
     assert found.overall.reward_accuracy >= 0.95
     assert found.overall.unreadable == 0.0

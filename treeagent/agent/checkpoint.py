@@ -3,6 +3,7 @@
 Of a model with an adapter the folder holds the adapter alone, in PEFT's format, and the place of its base.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.value_head import FOLDER, ValueHead
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.store import replace_folder
@@ -63,14 +64,15 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
     """A local folder or a hub name; the head is None where the checkpoint has none.
 
     Raises:
-        ValueError: there is no model of that name that can be loaded; or the checkpoint is an adapter, and its base is
+        UserError: there is no model of that name that can be loaded; or the checkpoint is an adapter, and its base is
             not where it was or is of another architecture.
     """
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
         whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map)
-    model = whole if adapter is None else _with_saved_adapter(whole, adapter)
-    head = ValueHead.load(Path(name), model.config.get_text_config().hidden_size) if has_head(name) else None
+    with _refused(name):
+        model = whole if adapter is None else _with_saved_adapter(whole, adapter)
+        head = ValueHead.load(Path(name)) if has_head(name) else None
     return Checkpoint(model, load_tokenizer(name), head)
 
 
@@ -85,8 +87,10 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 def _refused(name: str | Path) -> Iterator[None]:
     try:
         yield
+    except UserError:  # it has its own sentence
+        raise
     # torch asserts that there is a GPU; SafetensorError is none of the others
-    except (OSError, ValueError, RuntimeError, AssertionError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AssertionError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise UserError(
             f"{name} cannot be loaded: {reason}: give the folder of a checkpoint or a model's name, and a "
@@ -96,7 +100,7 @@ def _refused(name: str | Path) -> Iterator[None]:
 
 def has_head(name: str | Path) -> bool:
     """Whether a checkpoint has a value head."""
-    return (Path(name) / "value_head").is_dir()
+    return (Path(name) / FOLDER).is_dir()
 
 
 def base_and_adapter(name: str | Path) -> tuple[str, Path | None]:
@@ -109,7 +113,7 @@ def merge(name: Path, out: Path) -> None:
     """Write a checkpoint whose adapter has become part of the weights: a stock model, its head beside it.
 
     Raises:
-        ValueError: the checkpoint has no adapter, or ``out`` exists.
+        UserError: the checkpoint has no adapter, or ``out`` exists.
     """
     if not (name / _ADAPTER).is_file():
         raise UserError(f"{name} holds no adapter ({_ADAPTER}): it is a whole model as it is")
@@ -124,8 +128,6 @@ def merge(name: Path, out: Path) -> None:
 def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[str, Tensor] | None) -> None:
     """``partial`` is to become ``folder``."""
     base = str(model.get_base_model().name_or_path)
-    if not base:
-        raise UserError(f"the adapter for {folder} sits on a model that is on no disk: save that model first")
     if Path(base).is_dir():
         path = Path(base).resolve()
         # A base beside its adapter moves with it.
@@ -137,17 +139,9 @@ def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[s
 
 
 def _base(folder: Path) -> str:
-    """Where the base of an adapter is: a folder or a hub name."""
+    """The base of an adapter: a folder or a hub name."""
     with _refused(folder):
-        try:
-            base: str | None = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{_ADAPTER} describes no adapter that PEFT knows ({error})") from error
-    if not base:
-        raise UserError(
-            f"{folder / _ADAPTER} does not name the model that the adapter sits on: write its folder or name there as "
-            "base_model_name_or_path"
-        )
+        base = str(json.loads((folder / _ADAPTER).read_text())["base_model_name_or_path"])
     path = Path(os.path.normpath(folder / base)) if base.startswith("..") else Path(base)
     if path.is_dir():
         return str(path)
@@ -163,16 +157,11 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     config = PeftConfig.from_pretrained(str(folder))
     config.inference_mode = False  # it is to be trained on
     config.base_model_name_or_path = None  # PEFT would warn that it is another than the model's
-    with _refused(folder):
-        saved = load_file(folder / "adapter_model.safetensors")
-    try:
-        with no_old_names():
-            adapted = get_peft_model(model, config)
-        wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-        fits = {key: each.shape for key, each in saved.items()} == {key: each.shape for key, each in wanted.items()}
-    except ValueError:  # it has no layer of such a name
-        fits = False
-    if not fits:
+    saved = load_file(folder / "adapter_model.safetensors")
+    with no_old_names():
+        adapted = get_peft_model(model, config)
+    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    if {key: each.shape for key, each in saved.items()} != {key: each.shape for key, each in wanted.items()}:
         raise UserError(
             f"the adapter in {folder} does not fit the {type(model).__name__} in {model.name_or_path}: it was made "
             "for a model of other layers or sizes; restore that one"

@@ -41,27 +41,16 @@ class LLMPolicy:
         self.generator.forget()
         self.chat.forget()
 
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """Sample ``count`` turns at each state.
-
-        Args:
-            states: the states to act in, from one tree or many.
-            count: turns at each state.
-            seeds: one seed a state; a state's turns depend on its own seed alone, whatever the batch.
-
-        Returns:
-            One proposal a state, with token ids and log-probabilities (in nats) under the distribution sampled from.
-            A state whose prompt cannot be read has no actions and the reason as ``error``.
-        """
-        return self.draw(states, count, seeds)
-
-    def draw(
+    async def propose(
         self, states: Sequence[State], count: int, seeds: Sequence[int], pause: Pause | None = None
-    ) -> list[Proposal]:
-        """As ``propose``, but a turn that has not begun yet ends where it meets ``pause``."""
+    ) -> Sequence[Proposal]:
+        """``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution sampled
+        from. A state whose prompt cannot be read has no actions and the reason as ``error``. A turn that has not begun
+        yet ends where it meets ``pause``."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [place for place, error in enumerate(errors) if not error]
-        begun = [unfinished_turn(state) for state in states]
+        last = [state.messages[-1] for state in states]
+        begun = [message if message.partial else Message("assistant", "") for message in last]
         request = SampleRequest(
             [prompts[place] for place in readable],
             count,
@@ -99,12 +88,6 @@ def _read_all(
     prompts = [chat.prompt_ids(reading.messages) for reading in readings]
     told = zip(readings, prompts, strict=True)
     return readings, prompts, [reading.error or generator.refusal(prompt) for reading, prompt in told]
-
-
-def unfinished_turn(state: State) -> Message:
-    """The agent's turn so far; empty where it is yet to begin."""
-    last = state.messages[-1]
-    return last if last.partial else Message("assistant", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ policy goes on, so that a path holds the same tokens as one of whole turns.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from treeagent.agent.policy import LLMPolicy, unfinished_turn
+from treeagent.agent.policy import LLMPolicy
 from treeagent.generators.base import Pause
 from treeagent.generators.grammar import Grammar, ReAct
 from treeagent.types import Action, Dynamics, Message, Proposal, State, Task, Transition
@@ -27,11 +27,12 @@ class SplitPolicy:
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """``count`` thoughts or actions at each state."""
+        drawn = await self.policy.propose(states, count, seeds, self._pause)
         return [
             proposal
-            if unfinished_turn(state).partial
+            if state.messages[-1].partial
             else replace(proposal, actions=tuple(map(self._thought, proposal.actions)))
-            for state, proposal in zip(states, self.policy.draw(states, count, seeds, self._pause), strict=True)
+            for state, proposal in zip(states, drawn, strict=True)
         ]
 
     def _thought(self, turn: Action) -> Action:

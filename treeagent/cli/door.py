@@ -4,6 +4,7 @@ The run's folder does not exist yet, so a failed check leaves nothing behind.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -15,8 +16,8 @@ from treeagent.envs.base import Env
 from treeagent.imagination.load import planned_in, require_world
 from treeagent.run.folder import RunError
 from treeagent.run.trackers import require_trackers
-from treeagent.stages.update import check_accelerate, refuse_held
 from treeagent.types import Split, UserError
+from treeagent.workers.launch import check_accelerate_config
 
 Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
 """Parts of a command that use tasks, named after the section that sets their number."""
@@ -43,18 +44,15 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     if config.engine != "ray":  # whose machines are others than this one
         for key, device in devices.items():
             require_device(key, device)
-    refuse_held(config, methods)
+    refuse_structured(config, methods)
     if methods and config.update.processes > 1 and config.update.accelerate_config:
-        check_accelerate(config)
+        check_accelerate_config(config)
     name = config.policy.model if model is None and "warm_start" in uses else model
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # a hosted model's name is its server's alone
     place = config.environment
-    env = ShieldedEnv(make_env(place.name, place.options), place.shield)
-    try:
+    with closing(ShieldedEnv(make_env(place.name, place.options), place.shield)) as env:
         _require_tasks(config, env, uses)
-    finally:
-        env.close()
 
 
 def _require_engines(config: RunConfig) -> None:
@@ -63,6 +61,24 @@ def _require_engines(config: RunConfig) -> None:
         import_module("treeagent.workers.ray")
     elif config.policy.generator != "local":
         import_module(f"treeagent.generators.{config.policy.generator}")
+    if config.policy.structured:
+        import_module("treeagent.generators.structured")
+
+
+def refuse_structured(config: RunConfig, methods: Sequence[Method]) -> None:
+    """Check that ``policy.structured`` fits the methods that learn from its samples.
+
+    DPO and GRPO compare the policy with the log-probabilities of the samples. Only the local generator stores these
+    under the whole vocabulary; vLLM and servers give them among the tokens that the grammar allows.
+    """
+    policy = config.policy
+    unfit = [method for method in methods if method != "rft"]
+    if unfit and policy.structured and policy.generator != "local":
+        raise UserError(
+            f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
+            f"{policy.generator!r} gives them over the allowed tokens only: learn by rft, set policy.structured=false, "
+            "or search with policy.generator=local"
+        )
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:

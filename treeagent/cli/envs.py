@@ -1,12 +1,11 @@
 """``treeagent envs``: list environments, check one against the contract, write the start of a new one."""
 
-import json
 import keyword
-import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,43 +30,6 @@ class Findings:
     milliseconds: "Mapping[str, Latency]"
 
 
-_FITTING = (
-    "environment.max_steps=6",
-    "policy.max_new_tokens=48",
-    "policy.scratch.width=64",
-    "policy.scratch.heads=2",
-    "policy.scratch.layers=2",
-    "warm_start.tasks=33",
-    "warm_start.episodes=2000",
-    "warm_start.noise=0.5",
-    "training.schedule=constant",
-    "warm_start.training.learning_rate=1e-3",
-    "warm_start.training.batch_size=32",
-    "warm_start.training.max_steps=200",
-    "search.limits.simulations=32",
-    "collect.tasks=33",
-    "update.validation_tasks=33",
-    "update.pairs.min_margin=0.01",
-    "update.rft.learning_rate=1e-3",
-    "update.rft.batch_size=32",
-    "update.rft.max_steps=20",
-    "update.dpo.learning_rate=2e-4",
-    "update.dpo.batch_size=32",
-    "update.dpo.max_steps=20",
-    "update.grpo.learning_rate=2e-4",
-    "update.grpo.batch_size=32",
-    "update.grpo.max_steps=20",
-    "evaluate.tasks=33",
-)
-"""Settings of a quickstart that takes minutes in the environment written by ``new``, whose splits hold 33 tasks
-each."""
-
-
-def fitting(name: str) -> tuple[str, ...]:
-    """The settings of a small quickstart in the environment that ``new`` has written under ``name``."""
-    return (f"environment.name={name}", *_FITTING)
-
-
 app = typer.Typer(help="List environments, check one, write the start of a new one.", no_args_is_help=True)
 
 
@@ -83,12 +45,13 @@ def list_envs() -> None:
     from rich.table import Table
 
     from treeagent.envs import BUILT_IN, EXTRAS, env_class
+    from treeagent.run.recipes import first_sentence
 
     table = Table("name", "extra", "installed", "snapshots", "what it is", box=None)
     for name in BUILT_IN:
         extra, made = EXTRAS.get(name, ""), env_class(name)
         installed = "yes" if not extra or find_spec(extra) else "no"
-        table.add_row(name, extra, installed, made.snapshot_kind, _first_sentence(made))
+        table.add_row(name, extra, installed, made.snapshot_kind, first_sentence(made.__doc__ or ""))
     Console().print(table)
 
 
@@ -100,7 +63,6 @@ def check(
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Number of tasks to check.")] = 3,
     worker: Annotated[bool, typer.Option("--worker", help="Run the environment in a process of its own.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
 
@@ -114,18 +76,11 @@ def check(
 
     settings = load_config(None, [f"environment.options.{option}" for option in options or ()]).environment.options
     make = WorkerEnv if worker else make_env
-    checked, other = make(env, settings), make(env, settings)
-    try:
+    with closing(make(env, settings)) as checked, closing(make(env, settings)) as other:
         found = find(env, checked, other, tasks)
-    finally:
-        checked.close()
-        other.close()
     if worker:
         found = replace(found, skipped=(*found.skipped, "global random state: it is the worker's own"))
-    if as_json:
-        typer.echo(json.dumps(asdict(found)))
-    else:
-        _print(found)
+    _print(found)
     if found.violations:
         raise typer.Exit(1)
 
@@ -151,19 +106,16 @@ def new(
     title = name.title().replace("_", "")
     source = Path(example.__file__)
     written = {f"{name}.py": source, f"{name}_test.py": source.with_name("example_test.py")}
-    try:
-        for file in written:
-            if (out / file).exists():
-                raise UserError(f"{out / file} exists: choose another name or another --out")
-        out.mkdir(parents=True, exist_ok=True)
-        for file, copied in written.items():
-            text = copied.read_text(encoding="utf-8").replace("treeagent.envs.example", name)
-            (out / file).write_text(text.replace("Example", title).replace("example-", f"{name}-"), encoding="utf-8")
-            typer.echo(f"wrote {out / file}")
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written to ({error.strerror}): choose another folder") from error
+    for file in written:
+        if (out / file).exists():
+            raise UserError(f"{out / file} exists: choose another name or another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    for file, copied in written.items():
+        text = copied.read_text(encoding="utf-8").replace("treeagent.envs.example", name)
+        (out / file).write_text(text.replace("Example", title).replace("example-", f"{name}-"), encoding="utf-8")
+        typer.echo(f"wrote {out / file}")
     typer.echo(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
-    typer.echo(f"learn in it, there: treeagent quickstart {' '.join(fitting(f'{name}:{title}'))}")
+    typer.echo(f"learn in it, there: treeagent quickstart --config own environment.name={name}:{title}")
 
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
@@ -212,8 +164,3 @@ def _print(found: Findings) -> None:
     for sentence in found.violations:
         console.print(f"violation: {sentence}")
     console.print("violations found" if found.violations else "passed")
-
-
-def _first_sentence(made: "type[Env]") -> str:
-    text = " ".join((made.__doc__ or "").split())
-    return re.split(r"\.(?= [A-Z]|$)|: ", text)[0]

@@ -31,7 +31,7 @@ def show(
     depth: Annotated[int | None, typer.Option("--depth", min=1, help="Print this many steps of each tree.")] = None,
     graph: Annotated[
         Path | None,
-        typer.Option("--graph", help="Write the tree as a graph instead: FILE.graphml, .dot or .json.", metavar="FILE"),
+        typer.Option("--graph", help="Write the tree as a graph instead: FILE.graphml or .dot.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Show a run: its stages and results, the search trees of one task, or a hash that identifies all trees.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help sho
     from treeagent.cli.door import Use
     from treeagent.config import Method, RunConfig
     from treeagent.run.folder import Run
+    from treeagent.run.progress import RichProgress
 
 
 Config = Annotated[
@@ -65,29 +66,35 @@ def open_run(
     uses: "Sequence[Use]",
     learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
     checkpoint: Path | None = None,
-) -> "Iterator[Run]":
-    """The run to write. Its settings come from ``--config``, else from the run that is resumed, else from the run that
-    CHECKPOINT belongs to, in whose environment and format the policy was trained."""
+) -> "Iterator[tuple[Run, RichProgress]]":
+    """The run to write and its progress; where it ``learns``, its alarms are printed at the end.
+
+    Its settings come from ``--config``, else from the run that is resumed, else from the run that CHECKPOINT belongs
+    to, in whose environment and format the policy was trained.
+    """
     from treeagent.config import load_config
     from treeagent.run.recipes import find_recipe
 
-    own = given.out / "config.toml"
-    file = None if given.config is None else find_recipe(given.config)
-    if file is None and given.resume and own.is_file():
-        file = own
-    elif file is None and checkpoint is not None and checkpoint.parent.name == "checkpoints":
-        of_its_run = checkpoint.parent.parent / "config.toml"
-        file = of_its_run if of_its_run.is_file() else None
+    runs = [given.out] if given.resume else []
+    if checkpoint is not None and checkpoint.parent.name == "checkpoints":
+        runs.append(checkpoint.parent.parent)
+    own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
+    file = own if given.config is None else find_recipe(given.config)
     chosen = [] if given.engine is None else [f"engine={given.engine}"]
     config = load_config(file, [*(given.overrides or ()), *chosen], seed=given.seed)
 
     from treeagent.cli.door import require
+    from treeagent.report.show import show_alarms
     from treeagent.run.folder import Run
+    from treeagent.run.progress import RichProgress
     from treeagent.run.trackers import tracked
 
-    require(config, uses, learns(config), checkpoint)
+    methods = learns(config)
+    require(config, uses, methods, checkpoint)
     with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
-        yield run
+        yield run, RichProgress()
+        if methods:
+            show_alarms(run, Console(stderr=True))
 
 
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
@@ -101,8 +108,6 @@ def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | 
 
 
 def find_checkpoint(name: str) -> Path:
-    from safetensors import SafetensorError, safe_open
-
     from treeagent.run.folder import RunError
 
     path = Path(name)
@@ -111,12 +116,6 @@ def find_checkpoint(name: str) -> Path:
             raise RunError(
                 f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
             )
-        for file in sorted(path.glob("*.safetensors")):
-            try:
-                with safe_open(file, "numpy"):  # reads what the file should hold, no weights
-                    pass
-            except SafetensorError as error:
-                raise RunError(f"{file} is damaged or cut short ({error}): restore it, or make it again") from error
     elif path.exists() or not _may_be_hub_name(name):
         raise RunError(f"{name} is no checkpoint: give a folder with a config.json, or a hub name such as org/model")
     return path

@@ -44,15 +44,13 @@ def quickstart(
     Example: treeagent quickstart --out runs/shop search.limits.simulations=32
     """
     given = Given(config, overrides, seed, engine, out, resume)
-    with open_run(given, ["warm_start", "collect", "update", "evaluate"], lambda config: config.update.methods) as run:
+    uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
+    with open_run(given, uses, lambda config: config.update.methods) as (run, progress):
         from treeagent import loop
-        from treeagent.report.show import show_alarms
-        from treeagent.run.progress import RichProgress
         from treeagent.workers.processes import kept_workers
 
         with kept_workers(run.config):
-            print_rows(loop.quickstart(run.config, run, RichProgress()))
-        show_alarms(run, Console(stderr=True))
+            print_rows(loop.quickstart(run.config, run, progress))
 
 
 @app.command()
@@ -73,11 +71,10 @@ def collect(
     """
     checkpoint_path = find_checkpoint(checkpoint)
     given = Given(config, overrides, seed, engine, out, resume)
-    with open_run(given, ["collect"], checkpoint=checkpoint_path) as run:
-        from treeagent.run.progress import RichProgress
+    with open_run(given, ["collect"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.stages.search import collect as search_tasks
 
-        search_tasks(run.config, run, RichProgress(), checkpoint_path)
+        search_tasks(run.config, run, progress, checkpoint_path)
 
 
 @app.command()
@@ -108,15 +105,12 @@ def train(
     if start is None and not resume:  # where a resumed run began, its folder tells
         uses.insert(0, "warm_start")
     given = Given(config, settings, seed, engine, out, resume)
-    with open_run(given, uses, lambda config: config.adapt.methods, start) as run:
+    with open_run(given, uses, lambda config: config.adapt.methods, start) as (run, progress):
         from treeagent import loop
-        from treeagent.report.show import show_alarms
-        from treeagent.run.progress import RichProgress
         from treeagent.workers.processes import kept_workers
 
         with kept_workers(run.config):
-            print_rows(loop.train(run.config, run, RichProgress(), start))
-        show_alarms(run, Console(stderr=True))
+            print_rows(loop.train(run.config, run, progress, start))
 
 
 @app.command()
@@ -153,15 +147,12 @@ def update(
     if trees and not (out / "config.toml").is_file():
         config = config or str(trees / "config.toml")
     given = Given(config, overrides, seed, engine, out, resume)
-    with open_run(given, ["update"], lambda _: [method], checkpoint_path) as run:
-        from treeagent.report.show import show_alarms
+    with open_run(given, ["update"], lambda _: [method], checkpoint_path) as (run, progress):
         from treeagent.run.folder import Run
-        from treeagent.run.progress import RichProgress
         from treeagent.stages.update import update as update_policy
 
         source = Run.open(trees) if trees else None
-        [written] = update_policy(run.config, run, RichProgress(), checkpoint_path, [method], source)
-        show_alarms(run, Console(stderr=True))
+        [written] = update_policy(run.config, run, progress, checkpoint_path, [method], source)
         Console().print(f"checkpoint in {written}", highlight=False, markup=False)
 
 
@@ -183,8 +174,8 @@ def evaluate(
     """
     checkpoint_path = find_checkpoint(checkpoint)
     given = Given(config, overrides, seed, engine, out, resume)
-    with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as run:
-        from treeagent.run.progress import RichProgress
-        from treeagent.stages.evaluate import evaluate as measure
+    with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
+        from treeagent.stages.evaluate import measure
 
-        print_rows(measure(run.config, run, RichProgress(), checkpoint_path))
+        wanted = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
+        print_rows(measure(run.config, run, progress, wanted))

@@ -1,15 +1,12 @@
 """``treeagent world``: fit a world model to a run's steps, and audit it on held-out tasks."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from treeagent.cli.options import Overrides, RunFolder
+
 app = typer.Typer(help="Fit a world model to a run's steps, and audit it on held-out tasks.", no_args_is_help=True)
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Single settings, such as world.examples=2.")
-]
 
 Config = Annotated[
     str | None,

@@ -7,7 +7,8 @@ works, and ``treeagent envs check module:Class`` checks yours.
   returns: observation, reward, terminated, truncated, info), ``SnapshotKind``, and the errors ``EnvBroken`` and
   ``SnapshotLost``.
 * To write one with: ``task_to_play`` for ``reset``, ``read_call`` and ``text_tool`` for ``step`` and ``tools``,
-  ``probability`` for a demonstrator's noise, ``VisitEnv`` for an episode that is one frozen value.
+  ``probability`` for a demonstrator's noise, ``VisitEnv`` for an episode that is one frozen value, ``ToolEnv`` for such
+  an episode that goes on by calls of tools, ``CallRefused`` for a call that is not possible.
 * To check and play one: ``check_env`` gives a ``CheckReport``; ``make_env`` makes one by name (``BUILT_IN``,
   ``"module:Class"``; ``EXTRAS`` names the packages that some need); ``Forkable`` goes back to a ``Mark``, by snapshot
   or by replay (``ReplayDivergence``); ``EnvDynamics`` is what search steps through, with rewards and step limit.
@@ -32,12 +33,13 @@ from treeagent.envs.dynamics import EnvDynamics
 from treeagent.envs.forks import Forkable, Mark, ReplayDivergence
 from treeagent.envs.make import BUILT_IN, EXTRAS, env_class, imported, make_env
 from treeagent.envs.shield import Shield, ShieldedEnv
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.visit import CallRefused, ToolEnv, VisitEnv
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 
 __all__ = [
     "BUILT_IN",
     "EXTRAS",
+    "CallRefused",
     "CheckReport",
     "Demonstrator",
     "Env",
@@ -53,6 +55,7 @@ __all__ = [
     "SnapshotKind",
     "SnapshotLost",
     "StepResult",
+    "ToolEnv",
     "ToolSpec",
     "VisitEnv",
     "WorkerEnv",

@@ -56,11 +56,9 @@ def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall
     """
     if isinstance(action, ToolCall):
         return action
-    match = _TEXT_CALL.fullmatch(action)
-    if match is None or all(tool.name != match[1] for tool in tools):
-        return action
     call = _read_text(action, tools)
-    return call if isinstance(call, ToolCall) else action
+    known = isinstance(call, ToolCall) and any(tool.name == call.name for tool in tools)
+    return call if known else action
 
 
 def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | str:
@@ -75,7 +73,7 @@ def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | s
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
         return f"no tool {call.name}, use one of: {', '.join(tool.name for tool in tools)}"
-    return _misfit(call.arguments, tool.parameters, tool.name) or call
+    return _misfit(call.arguments, tool) or call
 
 
 def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
@@ -90,15 +88,14 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
             return f"the arguments of {name} are no JSON object"
         return ToolCall(name, arguments)
     known = next((tool for tool in tools if tool.name == name), None)
-    if argument is None or known is None or (not argument and not known.parameters.get("required")):
+    if argument is None or known is None:
         return ToolCall(name, {})
-    properties, required = known.parameters.get("properties"), known.parameters.get("required")
-    schemas = properties if isinstance(properties, Mapping) else {"": {}}
-    keys = list(schemas)
-    if not keys:
+    schemas, required = arguments_of(known)
+    if not argument and not required:
+        return ToolCall(name, {})
+    if not schemas:
         return f"{name} takes no argument"
-    if len(keys) > 1 and isinstance(required, list | tuple):
-        keys = list(required)
+    keys = list(schemas if len(schemas) == 1 else required)
     values = [argument] if len(keys) == 1 else [each.strip() for each in argument.split(",")]
     if not keys or len(values) != len(keys):
         return f'{name} takes its arguments as JSON: {name} {{"argument": value}}'
@@ -108,8 +105,7 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
 def _value(written: str, schema: object) -> object:
     """An argument as its schema's type reads it: JSON, but of a string, of no declared type and of what is no JSON the
     text itself."""
-    wanted = schema.get("type") if isinstance(schema, Mapping) else None
-    if wanted == "string" or not isinstance(wanted, str):
+    if type_of(schema) in ("", "string"):
         return written
     try:
         return json.loads(written)
@@ -117,21 +113,32 @@ def _value(written: str, schema: object) -> object:
         return written
 
 
-def _misfit(arguments: Mapping[str, object], schema: Mapping[str, object], name: str) -> str:
-    """Why ``arguments`` do not fit the JSON schema of their object; empty where they do, as far as it is checked."""
-    properties, required = schema.get("properties"), schema.get("required")
-    known = properties if isinstance(properties, Mapping) else {}
-    for key in required if isinstance(required, list | tuple) else ():
+def _misfit(arguments: Mapping[str, object], tool: ToolSpec) -> str:
+    """Why ``arguments`` do not fit the tool's schema; empty where they do, as far as it is checked."""
+    schemas, required = arguments_of(tool)
+    for key in required:
         if key not in arguments:
-            return f"{name} needs {key}"
+            return f"{tool.name} needs {key}"
     for key, value in arguments.items():
-        if key not in known:
-            if schema.get("additionalProperties") is False:
-                return f"{name} takes no {key}"
+        if key not in schemas:
+            if tool.parameters.get("additionalProperties") is False:
+                return f"{tool.name} takes no {key}"
             continue
-        wanted = known[key].get("type") if isinstance(known[key], Mapping) else None
-        types = _TYPES.get(wanted, ()) if isinstance(wanted, str) else ()
+        wanted = type_of(schemas[key])
+        types = _TYPES.get(wanted, ())
         # True is an int in Python, but no number in JSON.
         if types and (not isinstance(value, types) or (isinstance(value, bool) and wanted != "boolean")):
-            return f"{key} of {name} must be of type {wanted}"
+            return f"{key} of {tool.name} must be of type {wanted}"
     return ""
+
+
+def type_of(schema: object) -> str:
+    """The one JSON type that a schema asks for; empty where it asks for none or several."""
+    wanted = schema.get("type") if isinstance(schema, Mapping) else None
+    return wanted if isinstance(wanted, str) else ""
+
+
+def arguments_of(tool: ToolSpec) -> tuple[Mapping[str, object], Sequence[str]]:
+    """The schema of each argument by its name, and the names of those that the tool requires."""
+    schemas, required = tool.parameters.get("properties"), tool.parameters.get("required")
+    return schemas if isinstance(schemas, Mapping) else {}, required if isinstance(required, list | tuple) else ()

@@ -7,12 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median, quantiles
 from unittest import mock
 
 from treeagent.envs.base import Env, ToolSpec
+from treeagent.envs.calls import arguments_of, type_of
 from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.types import Split, Task, ToolCall
 
@@ -32,6 +33,8 @@ _LONGEST_EPISODE = 50
 """Steps of a demonstrator's episode."""
 _PAUSE_SECONDS = 0.5
 """How much later an episode is played again, apart from the clock that is put forward."""
+_SUCCESS = 1.0
+"""The verdict from which on an episode counts as solved."""
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
@@ -71,8 +74,6 @@ def check_env(
     finishes: Sequence[Call] = (),
     branches: int = 24,
     depth: int = 6,
-    seed: int = 0,
-    success: float = 1.0,
 ) -> CheckReport:
     """Look for what would make a search or a reward wrong. A broken rule is reported, not raised; one that hangs can
     be reported where ``env`` is a ``WorkerEnv``.
@@ -85,22 +86,19 @@ def check_env(
         finishes: calls that end an episode at once, which must not verify; tools without arguments are tried anyway.
         branches: how many restored branches to compare with replays.
         depth: most actions before and after a fork.
-        seed: draws the actions.
-        success: the verdict from which on an episode counts as solved.
     """
-    check = _Check(env, task, tuple(actions), success)
+    check = _Check(env, task, other, actions, finishes, branches, depth)
     randomness = _global_randomness()
     parts: dict[str, Callable[[], None]] = {
-        "first observation": partial(check.first_observation, depth),
+        "first observation": check.first_observation,
         "bad calls": check.bad_calls,
-        "empty episodes": partial(check.empty_episodes, finishes),
-        "forks": partial(check.forks, branches, depth, other),
-        "snapshots of several tasks": partial(check.several_tasks, depth),
-        "shared state": partial(check.instances, other, depth),
-        "rewards": partial(check.rewards, depth),
+        "empty episodes": check.empty_episodes,
+        "forks": check.forks,
+        "shared state": check.instances,
+        "rewards": check.rewards,
     }
     for name, part in parts.items():
-        check.rng.seed(seed)  # so that no part's draws depend on another's
+        check.rng.seed(0)  # so that no part's draws depend on another's
         try:
             part()
         except Exception as error:  # whatever a stranger's environment raises is the finding
@@ -109,7 +107,7 @@ def check_env(
         check.violations.append(
             "the environment moves the global random state of random or numpy: give it its own generator"
         )
-    return CheckReport(tuple(check.violations), check.branches, check.equal_branches, tuple(check.skipped))
+    return CheckReport(tuple(check.violations), check.compared, check.equal, tuple(check.skipped))
 
 
 def check_tasks(env: Env, count: int = 20) -> list[str]:
@@ -141,11 +139,9 @@ def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[
     return ()
 
 
-def measure_env(
-    env: Env, task: Task, *, actions: Sequence[Call] = (), episodes: int = 10, depth: int = 6
-) -> Mapping[str, Latency]:
+def measure_env(env: Env, task: Task, *, episodes: int = 10, depth: int = 6) -> Mapping[str, Latency]:
     """Wall time of ``reset`` and ``step``, and of ``snapshot`` and ``restore`` where there are any."""
-    check = _Check(env, task, tuple(actions), 1.0)
+    check = _Check(env, task)
     seconds: dict[str, list[float]] = {}
 
     def timed(name: str, call: Callable[[], object]) -> object:
@@ -155,9 +151,9 @@ def measure_env(
         return answer
 
     for _ in range(episodes):
-        timed("reset", check._reset)
+        timed("reset", check.reset)
         for _ in range(depth):
-            action = check._choose()
+            action = check.choose()
             if action is None:
                 break
             _, _, terminated, truncated, _ = checked_step(timed("step", partial(env.step, action)))
@@ -180,236 +176,203 @@ def _global_randomness() -> tuple[str, str]:
     return repr(random.getstate()), repr(numpy.random.get_state(legacy=False)) if numpy is not None else ""
 
 
+@dataclass(slots=True)
 class _Check:
-    def __init__(self, env: Env, task: Task, actions: tuple[Call, ...], success: float) -> None:
-        self.violations: list[str] = []
-        self.skipped: list[str] = []
-        self.branches = self.equal_branches = 0
-        self.rng = random.Random(0)
-        self._env, self._task, self._actions, self._success = env, task, actions, success
+    env: Env
+    task: Task
+    other: Env | None = None
+    actions: Sequence[Call] = ()
+    finishes: Sequence[Call] = ()
+    branches: int = 24
+    depth: int = 6
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    violations: list[str] = field(default_factory=list[str])
+    skipped: list[str] = field(default_factory=list[str])
+    compared: int = 0
+    """Branches compared with the same actions replayed from reset."""
+    equal: int = 0
 
-    def first_observation(self, depth: int) -> None:
-        first = self._reset()
-        self._wander(depth)
-        again = self._reset()
-        if first != again and self._env.snapshot_kind != "none":
-            self.violations.append("two resets with one seed give different first observations")
-        for answer in _answers(self._task):
-            if re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", f"{self._task.prompt}\n{first}"):
-                self.violations.append(f"the answer {answer!r} stands in the prompt or the first observation")
+    def expect(self, kept: bool, violation: str) -> None:
+        if not kept:
+            self.violations.append(violation)
+
+    def first_observation(self) -> None:
+        first = self.reset()
+        self.wander(self.depth)
+        same = first == self.reset() or self.env.snapshot_kind == "none"
+        self.expect(same, "two resets with one seed give different first observations")
+        for answer in _answers(self.task):
+            shown = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", f"{self.task.prompt}\n{first}")
+            self.expect(not shown, f"the answer {answer!r} stands in the prompt or the first observation")
 
     def bad_calls(self) -> None:
         calls: list[Call] = [BAD_TOOL]
         # Where every text is an answer, no text is a bad call.
-        if self._env.tools() or self._env.legal_actions() is not None:
+        if self.env.tools() or self.env.legal_actions() is not None:
             calls.append(BAD_TEXT)
         for call in calls:
-            self._reset()
+            self.reset()
             try:
-                *_, info = checked_step(self._env.step(call))
+                *_, info = checked_step(self.env.step(call))
             except Exception as error:  # whatever a stranger's environment raises is the finding
                 self.violations.append(f"the bad call {call!r} raises {error!r}: answer with an observation instead")
-                continue
-            if not info.get("tool_error"):
-                self.violations.append(f'the bad call {call!r} sets no info["tool_error"]')
+            else:
+                self.expect(bool(info.get("tool_error")), f'the bad call {call!r} sets no info["tool_error"]')
 
-    def empty_episodes(self, finishes: Sequence[Call]) -> None:
-        first = self._reset()
-        if self._solved():
-            self.violations.append("the verifier calls an episode without any action a success")
-        tools = self._env.tools()
-        at_once: list[Call] = [ToolCall(tool.name, {}) for tool in tools if not tool.parameters.get("required")]
-        for call in (*at_once, *finishes):
-            self._reset()
-            terminated = checked_step(self._env.step(call))[2]
-            if terminated and self._solved():
-                self.violations.append(f"the verifier calls an episode of nothing but {call!r} a success")
-        for said in ("", self._task.prompt, first):
+    def empty_episodes(self) -> None:
+        """Episodes without an action, of a single call that ends them, and of answers that say nothing or repeat what
+        was asked, and that again and again."""
+        first = self.reset()
+        self.expect(not self.solved(), "the verifier calls an episode without any action a success")
+        tools = self.env.tools()
+        for tool in tools:
+            if not tool.parameters.get("required"):
+                self.play_cheaply(ToolCall(tool.name, {}), 1)
+        for call in self.finishes:
+            self.play_cheaply(call, 1)
+        for said in ("", self.task.prompt, first):
             answers: list[Call] = [filled for tool in tools if (filled := _filled(tool, said)) is not None]
-            for call in answers or ([said] if self._env.legal_actions() is None else []):
-                self._answer_nothing(call)
+            for call in answers or ([said] if self.env.legal_actions() is None else []):
+                self.play_cheaply(call, _REPEATS)
 
-    def _answer_nothing(self, call: Call) -> None:
-        """An answer that says nothing, or repeats what was asked, and that again and again."""
-        self._reset()
-        for times in range(1, _REPEATS + 1):
-            _, _, terminated, truncated, _ = checked_step(self._env.step(call))
-            if self._solved():
+    def play_cheaply(self, call: Call, times: int) -> None:
+        """Give one call up to so many times. A call that is given once may solve the task without ending it."""
+        self.reset()
+        for given in range(1, times + 1):
+            _, _, terminated, truncated, _ = checked_step(self.env.step(call))
+            if self.solved() and (terminated or times > 1):
                 self.violations.append(
-                    f"the verifier calls an episode of nothing but {call!r} a success, given {times} times"
+                    f"the verifier calls an episode of nothing but {call!r} a success, given {given} times"
                 )
-            if terminated or truncated or self._solved():
-                break
+                return
+            if terminated or truncated:
+                return
 
-    def rewards(self, depth: int) -> None:
+    def rewards(self) -> None:
         """Rewards that an answer earns twice, or that depend on the time of day or on how long an agent thinks."""
-        if self._env.snapshot_kind == "none":
+        if self.env.snapshot_kind == "none":
             self.skipped.append("rewards at another time: the environment declares snapshot_kind 'none'")
             return
-        self._reset()
-        calls, results = self._demonstrate() or self._wander(depth)
-        verdict = checked_verdict(self._env.verify())
+        self.reset()
+        player = self.env.demonstrator(0.0)
+        if player is None:
+            calls, results = self.wander(self.depth)
+        else:
+            calls, results = self.wander(_LONGEST_EPISODE, lambda: player.act(self.rng)[1])
+        verdict = checked_verdict(self.env.verify())
         if calls and results[-1][2]:
-            again = checked_step(self._env.step(calls[-1]))[1]
-            if again > 0:
-                self.violations.append(f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
+            again = checked_step(self.env.step(calls[-1]))[1]
+            self.expect(again <= 0, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
         with _later() as pass_time:
-            self._reset()
+            self.reset()
             later: list[_Outcome] = []
             for call in calls:
                 pass_time(_PAUSE_SECONDS / len(calls))
-                later += self._play((call,))
-            same = [each[0] for each in later] == [each[0] for each in results]
-            if same and (later != results or checked_verdict(self._env.verify()) != verdict):
-                self.violations.append(
-                    "the same episode played later is rewarded otherwise: keep clocks out of rewards"
-                )
+                later += self.play((call,))
+            told_apart = [each[0] for each in later] != [each[0] for each in results]
+            same = told_apart or (later == results and checked_verdict(self.env.verify()) == verdict)
+            self.expect(same, "the same episode played later is rewarded otherwise: keep clocks out of rewards")
 
-    def _demonstrate(self) -> tuple[list[Call], list[_Outcome]] | None:
-        player, rng = self._env.demonstrator(0.0), random.Random(0)
-        if player is None:
-            return None
-        calls: list[Call] = []
-        results: list[_Outcome] = []
-        while len(calls) < _LONGEST_EPISODE and not (results and (results[-1][2] or results[-1][3])):
-            calls.append(player.act(rng)[1])
-            results += self._play((calls[-1],))
-        return calls, results
-
-    def forks(self, branches: int, depth: int, other: Env | None) -> None:
-        if self._env.snapshot_kind == "none":
+    def forks(self) -> None:
+        if self.env.snapshot_kind == "none":
             self.skipped.append("forks: the environment declares snapshot_kind 'none'")
             return
+        # A search of several tasks resets all of them before it goes back to the first.
+        another = next((each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id), None)
         diverged = restored_wrong = carried_wrong = luck_kept = reseeded = 0
-        for _ in range(branches):
-            self._reset()
-            before, results = self._wander(self.rng.randrange(depth))
+        for _ in range(self.branches):
+            self.reset()
+            before, results = self.wander(self.rng.randrange(self.depth))
             if results and results[-1][2]:
                 continue
-            place = self._env.snapshot() if self._env.snapshot_kind == "exact" else None
-            tail, tail_results = self._wander(depth)
+            place = self.env.snapshot() if self.env.snapshot_kind == "exact" else None
+            tail, tail_results = self.wander(self.depth)
             if not tail:
                 continue
-            self.branches += 1
+            self.compared += 1
             equal = True
             if place is not None:
-                self._env.restore(place)
-                self._wander(depth)
-                self._env.restore(place)
-                equal = self._play(tail) == tail_results
+                self.env.restore(place)
+                self.wander(self.depth)
+                self.reset(another)
+                equal = self.replay(place, tail) == tail_results
                 restored_wrong += not equal
-                if self._env.stochastic:
-                    lucks = [self._reseeded(place, tail, seed) for seed in (1, 1, 2)]
+                if self.env.stochastic:
+                    lucks = [self.replay(place, tail, seed) for seed in (1, 1, 2)]
                     restored_wrong += lucks[0] != lucks[1]
                     luck_kept += lucks[0] == lucks[2]
                     reseeded += 1
-                if other is not None and self._env.snapshot_portable and (pickled := _pickled(place)):
-                    other.restore(pickle.loads(pickled))
-                    carried_wrong += self._play(tail, other) != tail_results
-            self._reset()
-            replayed = self._play((*before, *tail)) == [*results, *tail_results]
+                if self.other is not None and self.env.snapshot_portable:
+                    try:
+                        self.other.restore(pickle.loads(pickle.dumps(place)))
+                        carried_wrong += self.play(tail, self.other) != tail_results
+                    except Exception:  # whatever a stranger raises of what cannot be pickled, or means nothing there
+                        carried_wrong += 1
+            self.reset()
+            replayed = self.play((*before, *tail)) == [*results, *tail_results]
             diverged += not replayed
-            self.equal_branches += equal and replayed
-        if restored_wrong:
-            self.violations.append(
-                f"{restored_wrong} of {self.branches} branches from a restored snapshot differ from the first time"
-            )
-        if luck_kept == reseeded > 0:
-            self.violations.append(
-                "restore with another reseed never leads elsewhere: replace the copied random state, or say that the "
-                "environment is not stochastic"
-            )
-        if carried_wrong:
-            self.violations.append(
-                f"{carried_wrong} of {self.branches} branches differ where a pickled snapshot is restored on another "
-                "instance: set snapshot_portable = False"
-            )
-        if diverged:
-            self.violations.append(
-                f"{diverged} of {self.branches} episodes differ when replayed from reset with one seed"
-            )
-        if not self.branches:
+            self.equal += equal and replayed
+        for count, what in (
+            (restored_wrong, "branches from a snapshot, restored after a reset to another task, differ"),
+            (carried_wrong, "pickled snapshots fail on another instance: set snapshot_portable = False"),
+            (diverged, "episodes differ when replayed from reset with one seed"),
+        ):
+            self.expect(not count, f"{count} of {self.compared} {what}")
+        self.expect(
+            luck_kept < reseeded or not reseeded,
+            "restore with another reseed never leads elsewhere: replace the copied random state, or say that the "
+            "environment is not stochastic",
+        )
+        if not self.compared:
             self.skipped.append("forks: no actions to try; pass actions, or offer legal_actions or a demonstrator")
 
-    def several_tasks(self, depth: int) -> None:
-        """A search of several tasks resets all of them before it goes back to the first."""
-        if self._env.snapshot_kind != "exact":
-            return
-        others = [each for each in first_tasks(self._env, self._task.split, 2) if each.id != self._task.id]
-        self._reset()
-        place = self._env.snapshot()
-        calls, results = self._wander(depth)
-        self._reset(others[0] if others else self._task)
-        try:
-            self._env.restore(place)
-            found = "leads elsewhere" if self._play(calls) != results else ""
-        except Exception as error:  # whatever a stranger's environment raises is the finding
-            found = f"raises {error!r}"
-        if found:
-            self.violations.append(
-                f"a snapshot that is restored after a reset to another task {found}: keep snapshots over a reset, or "
-                "set snapshot_kind = 'replay'"
-            )
-
-    def _reseeded(self, place: object, calls: Sequence[Call], seed: int) -> list[_Outcome]:
-        self._env.restore(place, reseed=seed)
-        return self._play(calls)
-
-    def instances(self, other: Env | None, depth: int) -> None:
-        if other is None or self._env.snapshot_kind == "none":
+    def instances(self) -> None:
+        if self.other is None or self.env.snapshot_kind == "none":
             self.skipped.append("shared state: pass a second instance as other")
             return
-        self._reset()
-        calls, results = self._wander(depth)
-        self._reset()
-        other.reset(seed=self._task.seed, options={"task": self._task})
-        theirs = self._play(calls, other)
-        if self._play(calls) != results:
+        self.reset()
+        calls, results = self.wander(self.depth)
+        self.reset()
+        self.other.reset(seed=self.task.seed, options={"task": self.task})
+        theirs = self.play(calls, self.other)
+        if self.play(calls) != results:
             self.violations.append("steps of one instance change what another instance answers: they share state")
         elif theirs != results:
             self.violations.append("two instances answer the same episode differently: seed all that reset draws")
 
-    def _reset(self, task: Task | None = None) -> str:
-        task = task or self._task
-        return checked_reset(self._env.reset(seed=task.seed, options={"task": task}))[0]
+    def reset(self, task: Task | None = None) -> str:
+        task = task or self.task
+        return checked_reset(self.env.reset(seed=task.seed, options={"task": task}))[0]
 
-    def _solved(self) -> bool:
-        verdict = checked_verdict(self._env.verify())
-        return verdict is not None and verdict >= self._success
+    def solved(self) -> bool:
+        verdict = checked_verdict(self.env.verify())
+        return verdict is not None and verdict >= _SUCCESS
 
-    def _choose(self) -> Call | None:
-        choices: Sequence[Call] = self._actions or self._env.legal_actions() or ()
+    def choose(self) -> Call | None:
+        choices: Sequence[Call] = self.actions or self.env.legal_actions() or ()
         if choices:
             return self.rng.choice(choices)
-        player = self._env.demonstrator(0.5)
+        player = self.env.demonstrator(0.5)
         return player.act(self.rng)[1] if player is not None else None
 
-    def _wander(self, steps: int) -> tuple[list[Call], list[_Outcome]]:
+    def wander(self, steps: int, choose: Callable[[], Call | None] | None = None) -> tuple[list[Call], list[_Outcome]]:
         """Up to ``steps`` chosen actions from where the environment stands, and what they led to."""
         calls: list[Call] = []
         results: list[_Outcome] = []
         while len(calls) < steps and not (results and (results[-1][2] or results[-1][3])):
-            call = self._choose()
+            call = (choose or self.choose)()
             if call is None:
                 break
             calls.append(call)
-            results += self._play((call,))
+            results += self.play((call,))
         return calls, results
 
-    def _play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
-        results: list[_Outcome] = []
-        for call in calls:
-            observation, reward, terminated, truncated, _ = checked_step((env or self._env).step(call))
-            results.append((observation, reward, terminated, truncated))
-        return results
+    def replay(self, place: object, calls: Sequence[Call], reseed: int | None = None) -> list[_Outcome]:
+        self.env.restore(place, reseed=reseed)
+        return self.play(calls)
 
-
-def _pickled(snapshot: object) -> bytes:
-    """Empty where it cannot be pickled, and so must not be portable."""
-    try:
-        return pickle.dumps(snapshot)
-    except Exception:  # whatever a stranger's object raises
-        return b""
+    def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
+        return [checked_step((env or self.env).step(call))[:4] for call in calls]
 
 
 def _answers(task: Task) -> Iterator[str]:
@@ -417,19 +380,17 @@ def _answers(task: Task) -> Iterator[str]:
     for key in _ANSWERS:
         value = task.data.get(key)
         for each in value if isinstance(value, list | tuple) else (value,):
-            if (isinstance(each, str) and each) or (
-                isinstance(each, int | float) and len(str(each)) >= _TELLING_LENGTH
-            ):
+            shortest = 1 if isinstance(each, str) else _TELLING_LENGTH
+            if isinstance(each, str | int | float) and len(str(each)) >= shortest:
                 yield str(each)
 
 
 def _filled(tool: ToolSpec, said: str) -> ToolCall | None:
     """A call of ``tool`` that says ``said`` wherever it asks for a text, and 0 wherever for a number."""
-    properties, required = tool.parameters.get("properties"), tool.parameters.get("required")
-    if not isinstance(properties, Mapping) or not isinstance(required, list | tuple) or not required:
-        return None
+    schemas, required = arguments_of(tool)
     empty = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
-    return ToolCall(tool.name, {name: empty.get(properties[name].get("type"), said) for name in required})
+    arguments = {name: empty.get(type_of(schemas.get(name)), said) for name in required}
+    return ToolCall(tool.name, arguments) if arguments else None
 
 
 @contextmanager

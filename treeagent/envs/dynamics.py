@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from treeagent.envs.base import Env, EnvBroken
-from treeagent.envs.forks import SNAPSHOT_BYTES, Forkable, Mark, checked_verdict
+from treeagent.envs.forks import Forkable, Mark, checked_verdict
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed
 
 
@@ -24,23 +24,12 @@ class EnvDynamics:
         max_steps: actions per episode, malformed ones included.
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
         seed: of a stochastic environment's luck.
-        snapshot_bytes: budget of the snapshots kept to go back to, see ``Forkable``.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        *,
-        max_steps: int,
-        reveal_reward: bool = True,
-        seed: int = 0,
-        snapshot_bytes: int = SNAPSHOT_BYTES,
-    ) -> None:
-        if max_steps < 1:
-            raise ValueError(f"max_steps is {max_steps}: give at least 1")
+    def __init__(self, env: Env, *, max_steps: int, reveal_reward: bool = True, seed: int = 0) -> None:
         # A plan must not know the luck of its execution, which reveals what planning withholds.
         luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
-        self.forkable = Forkable(env, seed=luck, snapshot_bytes=snapshot_bytes)
+        self.forkable = Forkable(env, seed=luck)
         """Counts what going back has cost so far."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward
@@ -52,11 +41,7 @@ class EnvDynamics:
         return self.forkable.env
 
     def stand_at(self, state: State) -> None:
-        """Put the environment where ``state`` is, as for reading its demonstrator or verifier there.
-
-        Raises:
-            ValueError: another dynamics made the state.
-        """
+        """Put the environment where ``state`` is, as for reading its demonstrator or verifier there."""
         self.forkable.goto(self._mark(state))
 
     async def reset(self, task: Task) -> State:
@@ -67,14 +52,8 @@ class EnvDynamics:
             return State(task, (Message("user", opening),), _key(self.env.state_key(), 0), self.forkable.mark())
 
     async def step(self, state: State, action: Action) -> Transition:
-        """Make one step from ``state``.
-
-        Raises:
-            ValueError: the state's task is over, or another dynamics made the state.
-        """
+        """Make one step from ``state``, whose task must not be over."""
         mark = self._mark(state)
-        if mark.terminated:
-            raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
         used = 1 + sum(message.role == "assistant" for message in state.messages)
         limit_hit = used >= self._max_steps
         if action.error:
@@ -134,10 +113,7 @@ class EnvDynamics:
 
     @staticmethod
     def _mark(state: State) -> Mark:
-        if not isinstance(state.snapshot, Mark):
-            raise ValueError(
-                f"a state of task {state.task.id!r} was not made by EnvDynamics: only its own states can be stepped"
-            )
+        assert isinstance(state.snapshot, Mark), "another dynamics made this state"
         return state.snapshot
 
     @staticmethod

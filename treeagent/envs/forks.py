@@ -10,7 +10,7 @@ from numbers import Real
 
 from treeagent.envs.base import Env, EnvBroken, SnapshotLost, StepResult, ToolSpec
 from treeagent.envs.calls import as_call
-from treeagent.types import Task, ToolCall, UserError, derive_seed
+from treeagent.types import Task, ToolCall, derive_seed
 
 
 class ReplayDivergence(RuntimeError):
@@ -18,11 +18,7 @@ class ReplayDivergence(RuntimeError):
 
 
 def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
-    """What ``reset`` returned.
-
-    Raises:
-        EnvBroken: it is no observation and info.
-    """
+    """What ``reset`` returned, or ``EnvBroken`` where that is no observation and info."""
     match answer:
         case (str() as observation, dict() as info):
             return observation, info
@@ -30,11 +26,7 @@ def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
 
 
 def checked_step(answer: object) -> StepResult:
-    """What ``step`` returned, the reward as a float.
-
-    Raises:
-        EnvBroken: it is no ``StepResult``.
-    """
+    """What ``step`` returned, the reward as a float, or ``EnvBroken`` where that is no ``StepResult``."""
     match answer:
         case (str() as observation, Real() as reward, bool() as terminated, bool() as truncated, dict() as info):
             return observation, float(reward), terminated, truncated, info
@@ -45,16 +37,9 @@ def checked_step(answer: object) -> StepResult:
 
 
 def checked_verdict(answer: object) -> float | None:
-    """What ``verify`` returned.
-
-    Raises:
-        EnvBroken: it is neither a number nor None.
-    """
-    match answer:
-        case None:
-            return None
-        case Real() as verdict:
-            return float(verdict)
+    """What ``verify`` returned, or ``EnvBroken`` where that is neither a number nor None."""
+    if answer is None or isinstance(answer, Real):
+        return None if answer is None else float(answer)
     raise EnvBroken(f"verify returned {answer!r:.200}: it must return a number or None")
 
 
@@ -66,7 +51,6 @@ class Mark:
     actions: tuple[str | ToolCall, ...] = ()
     hashes: tuple[str, ...] = ()
     """Hash of the reset's observation, then one per action."""
-    terminated: bool = False
     luck: int = field(default=0, compare=False, repr=False)
     """From which a stochastic environment's seeds derive here: the seeds and actions that led here."""
     parent: "Mark | None" = field(default=None, compare=False, repr=False)
@@ -80,11 +64,11 @@ def _hash(observation: str) -> str:
 SNAPSHOT_BYTES = 2**28
 """Default budget of the snapshots that a ``Forkable`` keeps."""
 UNMEASURED_BYTES = 2**20
-"""What a snapshot counts as that cannot be pickled, such as one that a worker process keeps."""
+"""What a snapshot that cannot be pickled counts as."""
 
 
 def snapshot_size(snapshot: object) -> int:
-    """Bytes of a snapshot: its length if it is bytes, which costs nothing, else that of its pickle."""
+    """Bytes of a snapshot: its length if it is bytes, else that of its pickle."""
     if isinstance(snapshot, bytes):
         return len(snapshot)
     try:
@@ -153,8 +137,6 @@ class Forkable:
     """
 
     def __init__(self, env: Env, *, seed: int = 0, snapshot_bytes: int = SNAPSHOT_BYTES) -> None:
-        if snapshot_bytes < 0:
-            raise UserError(f"snapshot_bytes is {snapshot_bytes}: give 0 or more")
         self.env = env
         self.replayed_steps = 0
         """Environment steps paid so far for going back by replay."""
@@ -162,7 +144,7 @@ class Forkable:
         self._seed = seed
         self._snapshots = _Snapshots(snapshot_bytes)
         self._tools: Sequence[ToolSpec] | None = None
-        """The environment's tools, once a text had to be read; before that ``None``."""
+        """The environment's tools, asked for when a text first has to be read."""
         self._here: Mark | None = None
         """``None`` where it is unknown where the environment stands, as after an error."""
         self._luck = 0
@@ -173,11 +155,7 @@ class Forkable:
         return self._snapshots.evicted
 
     def reset(self, task: Task) -> tuple[str, dict[str, object]]:
-        """Start ``task`` under its own seed.
-
-        Raises:
-            EnvBroken: the environment returned something else than an observation and info.
-        """
+        """Start ``task`` under its own seed; raises ``EnvBroken`` as ``checked_reset`` does."""
         self.leave()
         observation, info = checked_reset(self.env.reset(seed=task.seed, options={"task": task}))
         self._luck = derive_seed(self._seed, task.id, task.seed)
@@ -188,10 +166,7 @@ class Forkable:
         """One step of the environment from the current place.
 
         An environment that offers tools gets a ``ToolCall`` where a text names one of them (``calls.as_call``). Marks
-        keep the action as it was given.
-
-        Raises:
-            EnvBroken: the environment returned something else than a ``StepResult``.
+        keep the action as it was given. Raises ``EnvBroken`` as ``checked_step`` does.
         """
         here = self._place()
         self.leave()
@@ -200,9 +175,7 @@ class Forkable:
         parent = None
         if self._replayable:
             parent = here if self._snapshots.get(here) is not None else here.parent
-        self._here = Mark(
-            here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), result[2], self._luck, parent
-        )
+        self._here = Mark(here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), self._luck, parent)
         return result
 
     def _call(self, action: str | ToolCall) -> str | ToolCall:
@@ -224,11 +197,8 @@ class Forkable:
             self._keep(here)
         return here
 
-    def goto(self, mark: Mark, *, reseed: int | None = None) -> None:
+    def goto(self, mark: Mark) -> None:
         """Stand at ``mark`` again.
-
-        Args:
-            reseed: seed of a stochastic environment's luck from here on; ``None`` derives the next one of this mark.
 
         Raises:
             ReplayDivergence: a replayed observation differs from the one first seen.
@@ -240,16 +210,15 @@ class Forkable:
             if self._replayable:
                 self._go_back(mark)
             else:
-                self._restore_reseeded(mark, reseed)
+                self._restore_reseeded(mark)
             self._here = mark
-            return
-        if mark == self._here:
-            return
-        if self.env.snapshot_kind == "none" and mark.actions:
-            raise ValueError(
-                f"{type(self.env).__name__} has snapshot_kind 'none' and cannot go back: search it with a world model"
-            )
-        self._replay(mark, self._begin(mark))
+        elif mark != self._here:
+            if self.env.snapshot_kind == "none" and mark.actions:
+                raise ValueError(
+                    f"{type(self.env).__name__} has snapshot_kind 'none' and cannot go back: search it with a world "
+                    "model"
+                )
+            self._replay(mark, self._begin(mark))
 
     def leave(self) -> None:
         """Forget where the environment stands, as when something that touched it has failed."""
@@ -259,16 +228,13 @@ class Forkable:
     def _replayable(self) -> bool:
         return self.env.snapshot_kind == "exact" and not self.env.stochastic
 
-    def _restore_reseeded(self, mark: Mark, reseed: int | None) -> None:
+    def _restore_reseeded(self, mark: Mark) -> None:
         held = self._snapshots.get(mark)
         if held is None:
             raise SnapshotLost(f"no snapshot of task {mark.task.id!r} is kept at this mark: another Forkable made it")
-        if reseed is None:
-            # 31 bits: not every generator takes more.
-            reseed = derive_seed(mark.luck, held.visits) % 2**31
-            held.visits += 1
-        self.env.restore(held.snapshot, reseed=reseed)
-        self._luck = reseed
+        self._luck = derive_seed(mark.luck, held.visits) % 2**31  # not every generator takes more bits
+        held.visits += 1
+        self.env.restore(held.snapshot, reseed=self._luck)
         self.restored_snapshots += 1
 
     def _go_back(self, mark: Mark) -> None:

@@ -1,7 +1,6 @@
 """Environments by name: the built-in ones, and the user's own by ``"module:Class"``."""
 
 import importlib
-import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -60,13 +59,11 @@ def imported(name: str, what: str) -> Any:
         UserError: there is no such module, or it has no such name.
     """
     module_name, _, attribute = name.partition(":")
-    if module_name.startswith("."):
-        raise UserError(f"{what} {name!r} cannot be imported: give the module's whole name, without a dot before it")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where a console script, unlike python -m, does not look
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
 
 
@@ -85,15 +82,14 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         env = made(options_type(**settings)) if options_type is not None else made(**settings)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(map(str, first["loc"]))
         known = f"; it knows {sorted(options_type.__dataclass_fields__)}" if options_type is not None else ""
         if first["type"] == "unexpected_keyword_argument":
             known += "; where these are another environment's, give all of environment.options={...} anew"
         what = f"wants option {where}" if first["type"] == "missing" else f"refuses option {where}={first['input']!r}"
         raise UserError(f"environment {name!r} {what}: {first['msg']}{known}") from error
     except TypeError as error:
-        why = "it takes no options" if settings and _takes_nothing(made, error) else error
-        raise UserError(f"environment {name!r} refuses options {settings!r}: {why}") from error
+        raise UserError(f"environment {name!r} refuses options {settings!r}: {error}") from error
     wanted = (member for member in vars(Env) if not member.startswith("_"))
     lacking = [member for member in wanted if not hasattr(env, member)]
     if lacking:
@@ -102,8 +98,3 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
             "function that returns one"
         )
     return env
-
-
-def _takes_nothing(made: Callable[..., Env], error: TypeError) -> bool:
-    # A class without a constructor of its own says so in words alone.
-    return "takes no arguments" in str(error) or not inspect.signature(made).parameters

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
@@ -116,12 +116,10 @@ class ShieldedEnv(Env):
         return self._env.snapshot(), self._spent
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        match snapshot:
-            case (place, _Spent() as spent):
-                self._env.restore(place, reseed=reseed)
-                self._spent = spent
-            case _:
-                raise UserError(f"a {type(snapshot).__name__} is no snapshot of a ShieldedEnv: restore what it gave")
+        assert isinstance(snapshot, tuple)
+        place, spent = snapshot
+        self._env.restore(place, reseed=reseed)
+        self._spent = spent
 
     def state_key(self) -> str | None:
         """The environment's, and what of the budgets is used up, as far as that decides the future."""
@@ -145,7 +143,12 @@ class ShieldedEnv(Env):
         for pattern in self._denied:
             if any(map(pattern.search, texts)):
                 return f"it matches {pattern.pattern!r}"
-        return self._predicate(call) if self._predicate is not None else None
+        reason = self._predicate(call) if self._predicate is not None else None
+        if reason is not None and not isinstance(reason, str):
+            raise UserError(
+                f"shield.predicate {self._shield.predicate!r} returned {reason!r:.80}: give a reason in words or None"
+            )
+        return reason
 
     def _refuse(self, reason: str) -> StepResult:
         self._spent = replace(self._spent, forbidden=self._spent.forbidden + 1)
@@ -176,20 +179,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise UserError(f"shield.deny holds {pattern!r}, which is no regular expression: {error}") from error
 
 
-def _imported(predicate: str) -> Callable[[str | ToolCall], str | None] | None:
+def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:
     if not predicate:
         return None
-    found: Any = imported(predicate, "shield.predicate")
+    found: object = imported(predicate, "shield.predicate")
     if not callable(found):
         raise UserError(f"shield.predicate {predicate!r} is a {type(found).__name__}: name a function")
-
-    def checked(call: str | ToolCall) -> str | None:
-        reason = found(call)
-        if reason is not None and not isinstance(reason, str):
-            raise UserError(f"shield.predicate {predicate!r} returned {reason!r:.80}: give a reason in words or None")
-        return reason
-
-    return checked
+    return found
 
 
 def _spellings(call: str | ToolCall) -> tuple[str, ...]:

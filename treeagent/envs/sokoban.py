@@ -106,7 +106,7 @@ class SokobanEnv(VisitEnv[Place]):
             if place.done:
                 process += 10
                 break
-        self._go_on(place)
+        self.visit = place
         info: dict[str, object] = {"process_reward": process} if self.options.shaped else {}
         return drawn(place), self.verify(), place.done, False, info
 
@@ -127,7 +127,7 @@ class SokobanEnv(VisitEnv[Place]):
         return float(self.visit.done)
 
     def state_key(self) -> str:
-        return f"{self._current_task().id} {self.visit.player} {sorted(self.visit.boxes)}"
+        return f"{self.task.id} {self.visit.player} {sorted(self.visit.boxes)}"
 
     def demonstrator(self, noise: float) -> "SokobanDemonstrator":
         return SokobanDemonstrator(self, noise)

@@ -3,7 +3,6 @@
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import orjson
@@ -15,45 +14,38 @@ from huggingface_hub import DatasetCardData
 from treeagent.config import RunConfig, dump_config
 from treeagent.export.views import VIEWS
 from treeagent.run.folder import COLLECTED, Run
-from treeagent.search.node import Budget
 
 
-@dataclass(slots=True)
-class Totals:
-    """Counts over all exported trees."""
+def card(
+    config: RunConfig, run: Run, rows: Mapping[str, Counter[str]], counts: Counter[str], format: str, digest: str
+) -> str:
+    """The whole file.
 
-    rows: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
-    """Number of rows by view, then by split."""
-    budget: Budget = field(default_factory=Budget)
-    origins: Counter[str] = field(default_factory=Counter[str])
-    """Number of steps in the trees by origin: real or imagined."""
-    trees: int = 0
-
-
-def card(config: RunConfig, run: Run, totals: Totals, format: str, digest: str) -> str:
-    """The whole file. ``digest`` identifies trees and settings."""
+    Args:
+        rows: number of rows by view, then by split.
+        counts: number of trees, of what their searches spent, and of steps by origin.
+        digest: identifies trees and settings.
+    """
     facts = {
         "run": run.path.resolve().name,
         "seed": config.seed,
         "environment": f"`{config.environment.name}`, options `{orjson.dumps(config.environment.options).decode()}`",
         "policy": f"{_checkpoints(run)}, sampled at temperature {config.policy.temperature}",
         "search": f"`{config.search.method}`, settings below",
-        "search trees": f"{totals.trees:,}",
-        "simulations": f"{totals.budget.simulations:,}",
-        "environment steps": f"{totals.budget.environment_steps:,}",
-        "generated tokens": f"{totals.budget.generated_tokens:,}",
-        "steps in the trees": f"{totals.origins['real']:,} real, {totals.origins['imagined']:,} imagined",
+        "search trees": f"{counts['trees']:,}",
+        "simulations": f"{counts['simulations']:,}",
+        "environment steps": f"{counts['environment_steps']:,}",
+        "generated tokens": f"{counts['generated_tokens']:,}",
+        "steps in the trees": f"{counts['real']:,} real, {counts['imagined']:,} imagined",
         "made by": f"treeagent {version('treeagent')}",
     }
-    counts = [
-        f"| {view} | {split} | {count:,} |" for view, splits in totals.rows.items() for split, count in splits.items()
-    ]
+    lines = [f"| {view} | {split} | {count:,} |" for view, splits in rows.items() for split, count in splits.items()]
     return _CARD.format(
-        header=_header(totals.rows, format, digest),
+        header=_header(rows, format, digest),
         name=facts["run"],
-        counts="\n".join(counts),
+        counts="\n".join(lines),
         facts="\n".join(f"| {name} | {fact} |" for name, fact in facts.items()),
-        settings=_settings(config, totals.rows),
+        settings=_settings(config, rows),
         told=_TOLD.format(format=config.policy.format) if config.policy.is_told else "",
     )
 

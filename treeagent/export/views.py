@@ -1,14 +1,14 @@
 """Each view of a tree as rows of plain values, in TRL's dataset formats where TRL has one."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow
 
 from treeagent.config import RunConfig
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Message, UserError, as_read
+from treeagent.types import Message, as_read
 from treeagent.views.advantages import advantage_rows, advantages
 from treeagent.views.early_experience import reflections, world_rows
 from treeagent.views.imitation import imitation_rows
@@ -30,23 +30,18 @@ class View:
     rows: Callable[[Tree, RunConfig], Iterator[Row]]
     section: str = ""
     """The section of ``update`` that the rows depend on, if any."""
-    loosen: tuple[str, ...] = ()
-    """Settings of that section which leave rows out."""
-    asked: bool = False
-    """Whether it is exported only when it is named."""
     texts: bool = False
     """Whether the rows hold texts only, so that trees without token ids have them too."""
 
 
 def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    starts = _starts(tree)
-    for pair in preference_pairs(tree, config.update.pairs):
-        prompt = _said(starts, pair.context_ids)
+    said = _conversations(tree)
+    for pair in preference_pairs(tree, config.update.pairs, config.search.critic_weight):
+        prompt = said[pair.context_ids]
         if prompt[-1].partial:  # both sides continue one turn: show it from its beginning
             prompt = prompt[:-1]
-        chosen, rejected = (
-            _said(starts, pair.context_ids + side.token_ids)[len(prompt) :] for side in (pair.chosen, pair.rejected)
-        )
+        sides = (pair.chosen, pair.rejected)
+        chosen, rejected = (said[pair.context_ids + side.token_ids][len(prompt) :] for side in sides)
         yield {
             "task_id": pair.task_id,
             "prompt": _talk(prompt),
@@ -67,21 +62,13 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for row in advantage_rows(tree, advantages([tree], config.update.advantages)):
-        yield {
-            "task_id": row.task_id,
-            "prompt_ids": row.prompt_ids,
-            "completion_ids": row.completion_ids,
-            "mask": row.mask,
-            "advantages": row.advantages,
-            "logprobs": row.logprobs,
-            "origin": row.origin,
-        }
+        yield {field.name: getattr(row, field.name) for field in fields(row)}
 
 
 def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    starts = _starts(tree)
+    said = _conversations(tree)
     for row in imitation_rows(tree, config.update.imitation):
-        messages = _said(starts, row.token_ids)
+        messages = said[row.token_ids]
         if not any(row.mask):  # of a path's end alone, where its prompt starts anew
             continue
         while messages[-1].role != "assistant":  # what follows the last action is not imitated
@@ -99,19 +86,18 @@ def _labelled(row: TokenRow, messages: Sequence[Message]) -> Row:
 
 
 def _world(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    starts = _starts(tree)
+    said = _conversations(tree)
     for row in world_rows(tree):
-        yield _labelled(row, _said(starts, row.token_ids))
+        yield _labelled(row, said[row.token_ids])
 
 
 def _reflections(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for one in reflections(tree, config.update.imitation.min_return, tree_grammar(tree, config.policy.format)):
         node = one.path[-1].child if one.path else tree.root
         assert node is not None
-        *_, (start, _) = tree.segments(one.path)
         yield {
             "task_id": tree.task.id,
-            "prompt": _talk(as_read(node.state.messages, start.left_out)),
+            "prompt": _talk(_read(tree, one.path, node)),
             "completion": _talk([Message("assistant", one.turn)]),
         }
 
@@ -129,52 +115,26 @@ def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for step in transitions(tree, config.policy.format):
-        yield {
-            "task_id": step.task_id,
-            "origin": step.origin,
-            "depth": step.depth,
-            "history": _talk(step.history),
-            "action": step.action,
-            "observation": step.observation,
-            "reward": step.reward,
-            "terminated": step.terminated,
-            "truncated": step.truncated,
-            "invalid": step.invalid,
-        }
+        row = {field.name: getattr(step, field.name) for field in fields(step) if field.name != "key"}
+        yield row | {"history": _talk(step.history)}
 
 
-def _starts(tree: Tree) -> list[Node]:
-    """The nodes at which a prompt starts anew, the root first."""
-    return [node for node in tree.nodes() if node is tree.root or node.left_out]
-
-
-def _said(starts: Sequence[Node], ids: tuple[int, ...]) -> tuple[Message, ...]:
-    """The conversation as these tokens hold it. It ends at a state or with an action.
-
-    Raises:
-        UserError: no path of the tree has these tokens, as where its actions have none.
-    """
-    stack = [
-        (node, len(node.context_ids), node.left_out)
-        for node in reversed(starts)
-        if ids and ids[: len(node.context_ids)] == node.context_ids
-    ]
-    while stack:
-        node, read, left_out = stack.pop()
-        messages = as_read(node.state.messages, left_out)
-        if read == len(ids):
-            return messages
+def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
+    """The conversation behind every prompt of the tree, by the prompt's tokens: up to each state, and with each action
+    that was drawn there."""
+    found: dict[tuple[int, ...], tuple[Message, ...]] = {}
+    for path, node in tree.walk():
+        prompt, messages = tree.prompt_ids(path), _read(tree, path, node)
+        found.setdefault(prompt, messages)
         for edge in node.edges:
-            end = read + len(edge.action.token_ids)
-            if end == read or ids[read:end] != edge.action.token_ids:
-                continue
-            if end == len(ids):
-                return _told(messages, edge)
-            child = edge.child
-            if child is not None and not child.left_out and ids[end:][: len(child.context_ids)] == child.context_ids:
-                stack.append((child, end + len(child.context_ids), left_out))
-    task = starts[0].state.task.id
-    raise UserError(f"no path of the tree of task {task} has the tokens of its row: let a model sample its actions")
+            found.setdefault(prompt + edge.action.token_ids, _told(messages, edge))
+    return found
+
+
+def _read(tree: Tree, path: Sequence[Edge], node: Node) -> tuple[Message, ...]:
+    """The conversation at the end of a path, as the policy read it."""
+    *_, (start, _) = tree.segments(path)
+    return as_read(node.state.messages, start.left_out)
 
 
 def _told(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
@@ -189,90 +149,52 @@ def _talk(messages: Iterable[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def _schema(**columns: pyarrow.DataType) -> pyarrow.Schema:
-    return pyarrow.schema(columns.items())
+def _columns(*names: str) -> pyarrow.Schema:
+    return pyarrow.schema([(name, _TYPES[name]) for name in names])
 
 
 _text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
 _ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
 _messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
+_TYPES = {
+    **dict.fromkeys(("task_id", "origin", "action", "observation"), _text),
+    **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history", "completion"), _messages),
+    **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
+    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward"), _real),
+    **dict.fromkeys(("advantages", "logprobs", "value_targets"), _reals),
+    **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
+    **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
+    "value_positions": _ids,
+    "depth": pyarrow.int32(),
+}
+"""The type of a column, which is the same in every view."""
 
 VIEWS: Mapping[str, View] = {
     "pairs": View(
-        _schema(
-            task_id=_text,
-            prompt=_messages,
-            chosen=_messages,
-            rejected=_messages,
-            ends_turn=_flag,
-            prompt_ids=_ids,
-            chosen_ids=_ids,
-            rejected_ids=_ids,
-            chosen_mask=_flags,
-            rejected_mask=_flags,
-            ref_chosen_logps=_real,
-            ref_rejected_logps=_real,
-            margin=_real,
-            origin=_text,
+        _columns(
+            *("task_id", "prompt", "chosen", "rejected", "ends_turn", "prompt_ids", "chosen_ids", "rejected_ids"),
+            *("chosen_mask", "rejected_mask", "ref_chosen_logps", "ref_rejected_logps", "margin", "origin"),
         ),
         _pairs,
         "pairs",
-        ("min_margin", "min_visits"),
     ),
     "advantages": View(
-        _schema(
-            task_id=_text,
-            prompt_ids=_ids,
-            completion_ids=_ids,
-            mask=_flags,
-            advantages=_reals,
-            logprobs=_reals,
-            origin=_text,
-        ),
+        _columns("task_id", "prompt_ids", "completion_ids", "mask", "advantages", "logprobs", "origin"),
         _advantages,
         "advantages",
-        ("min_visits",),
     ),
-    "sft": View(
-        _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids, origin=_text),
-        _imitation,
-        "imitation",
-        ("min_return",),
-    ),
-    "values": View(
-        _schema(task_id=_text, input_ids=_ids, value_positions=_ids, value_targets=_reals, origin=_text),
-        _values,
-        "values",
-    ),
+    "sft": View(_columns("task_id", "messages", "input_ids", "labels", "origin"), _imitation, "imitation"),
+    "values": View(_columns("task_id", "input_ids", "value_positions", "value_targets", "origin"), _values, "values"),
     "transitions": View(
-        _schema(
-            task_id=_text,
-            origin=_text,
-            depth=pyarrow.int32(),
-            history=_messages,
-            action=_text,
-            observation=_text,
-            reward=_real,
-            terminated=_flag,
-            truncated=_flag,
-            invalid=_flag,
+        _columns(
+            *("task_id", "history", "action", "observation", "reward", "terminated", "truncated", "invalid"),
+            *("origin", "depth"),
         ),
         _transitions,
         texts=True,
     ),
-    "world": View(
-        _schema(task_id=_text, messages=_messages, input_ids=_ids, labels=_ids),
-        _world,
-        asked=True,
-    ),
-    "reflection": View(
-        _schema(task_id=_text, prompt=_messages, completion=_messages),
-        _reflections,
-        "imitation",
-        ("min_return",),
-        asked=True,
-        texts=True,
-    ),
+    "world": View(_columns("task_id", "messages", "input_ids", "labels"), _world),
+    "reflection": View(_columns("task_id", "prompt", "completion"), _reflections, "imitation", texts=True),
 }
-USUAL = tuple(name for name, view in VIEWS.items() if not view.asked)
+USUAL = ("pairs", "advantages", "sft", "values", "transitions")
 """The views that are exported when none is named."""

@@ -14,12 +14,12 @@ from typing import cast
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from treeagent.types import UserError
 
-_SIZES = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+_SIZES = {"full_attention": "", "sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """Kind of layer to the configuration's setting that holds the size of its window, by transformers' names."""
 
 
@@ -97,17 +97,14 @@ def layer_windows(model: PreTrainedModel | PeftModel) -> dict[str, Window | None
     if reason := unmasked(model):
         raise unfit(model, reason)
     config = base_model(model).config.get_text_config()
-    kinds = dict.fromkeys(getattr(config, "layer_types", None) or ["full_attention"])
-    if unknown := sorted(kinds.keys() - _SIZES.keys() - {"full_attention"}):
-        raise unfit(model, f"has layers of {', '.join(unknown)}")
-    if not getattr(config, "layer_types", None):  # then a window holds for all layers
-        kinds = {"sliding_attention" if getattr(config, "sliding_window", None) else "full_attention": None}
-    return {kind: _window(config, kind) for kind in kinds}
-
-
-def _window(config: PreTrainedConfig, kind: str) -> Window | None:
-    size: int | None = getattr(config, _SIZES[kind], None) if kind in _SIZES else None
-    return Window(size, kind == "chunked_attention") if size else None
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]  # if set, a window then holds for all layers
+    windows: dict[str, Window | None] = {}
+    for kind in kinds:
+        if kind not in _SIZES:
+            raise unfit(model, f"has layers of {kind}")
+        size: int | None = getattr(config, _SIZES[kind], None)
+        windows[kind] = Window(size, kind == "chunked_attention") if size else None
+    return windows
 
 
 def unfit(model: PreTrainedModel | PeftModel, reason: str) -> UserError:

@@ -4,12 +4,12 @@ Three implementations: ``local`` runs a transformers model in this process, ``vl
 and ``remote`` asks a server. This module imports no torch.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from treeagent.generators.usage import Usage
-from treeagent.types import UserError
 
 if TYPE_CHECKING:  # a client of a server does not need torch
     from torch import Tensor
@@ -58,7 +58,7 @@ class SampleRequest:
     prompts: Sequence[tuple[int, ...]]
     """Token ids of each prompt."""
     count: int
-    """Samples per prompt."""
+    """Samples per prompt; at most 1 at temperature 0, except for ``local``."""
     seeds: Sequence[int]
     """One per prompt. The samples of ``prompts[i]`` depend on ``seeds[i]`` alone, up to rounding."""
     stop_id: int
@@ -76,32 +76,10 @@ class SampleRequest:
     """The tokens of an unfinished turn with which each prompt ends, which count towards ``form``; none by default."""
 
     def limits(self, context: int) -> list[int]:
-        """Most new tokens of each prompt in a model whose context holds ``context`` tokens.
-
-        Raises:
-            UserError: a prompt does not fit the context, or ``max_new_tokens`` is below 1.
-        """
+        """Most new tokens of each prompt in a model whose context holds ``context`` tokens."""
         most = self.max_new_tokens
-        wanted = [most] * len(self.prompts) if isinstance(most, int) else list(most)
-        if min(wanted, default=1) < 1:
-            raise UserError(f"max_new_tokens is {min(wanted)}: give at least 1")
-        require_fit(self.prompts, context)
+        wanted = [most] * len(self.prompts) if isinstance(most, int) else most
         return [min(new, context - len(prompt)) for new, prompt in zip(wanted, self.prompts, strict=True)]
-
-    def lark(self) -> str:
-        """The grammar as engines and servers read it, empty for none. They follow it from the start of a turn only.
-
-        Raises:
-            UserError: a prompt ends with an unfinished turn.
-        """
-        if self.form is None:
-            return ""
-        if any(self.begun):
-            raise UserError(
-                "only the local generator can hold an unfinished turn to a form: set policy.generator=local, "
-                "search.granularity=step, or policy.structured=false"
-            )
-        return self.form.lark
 
     def paused(self, drawn: Sequence[Sequence[Sample] | Failure]) -> list[list[Sample] | Failure]:
         """Apply the pauses to samples that were drawn without them, as engines and servers draw."""
@@ -112,61 +90,32 @@ class SampleRequest:
         ]
 
 
-class Generator(Protocol):
-    """A language model that samples. Not safe for concurrent use."""
+class Generator(ABC):
+    """A language model that samples. Not safe for concurrent use. ``refusal`` must have no reason against a prompt."""
 
     usage: Usage
+    context: int
+    """Most tokens that prompt and sample may have together."""
 
-    @property
-    def context(self) -> int:
-        """Most tokens that prompt and sample may have together."""
-        ...
-
+    @abstractmethod
     def sample(self, request: SampleRequest) -> Sequence[Sequence[Sample] | Failure]:
         """``count`` samples of each prompt. A sample ends with the stop token, at its limit, at its pause, or where the
-        model's context ends.
+        model's context ends."""
 
-        Raises:
-            UserError: ``refusal`` gives a reason against a prompt, ``max_new_tokens`` is below 1, or an engine or a
-                server was asked to hold an unfinished turn to a form.
-        """
-        ...
-
+    @abstractmethod
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
         """Log-probability of each of ``token_ids`` as the next token of each prompt, in nats and at temperature 1:
-        [prompts, tokens], on the CPU.
+        [prompts, tokens], on the CPU."""
 
-        Raises:
-            UserError: ``refusal`` gives a reason against a prompt.
-        """
-        ...
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop every cached prefix. Must be called when the weights have changed."""
 
     def refusal(self, prompt: tuple[int, ...]) -> str:
         """Why the model cannot read this prompt, in one sentence; empty if it can."""
-        ...
-
-    def forget(self) -> None:
-        """Drop every cached prefix. Must be called when the weights have changed."""
-        ...
-
-
-def context_refusal(prompt: Sequence[int], context: int) -> str:
-    """``Generator.refusal`` of a model whose context holds ``context`` tokens."""
-    if not prompt:
-        return "the prompt has no tokens"
-    if len(prompt) >= context:
-        return (
-            f"the prompt has {len(prompt)} tokens, but the model's context holds {context}: lower "
-            "environment.max_steps or environment.observation_bytes, or use a model with a longer context"
-        )
-    return ""
-
-
-def require_fit(prompts: Iterable[Sequence[int]], context: int) -> None:
-    """
-    Raises:
-        UserError: a prompt is empty or does not fit the context.
-    """
-    for prompt in prompts:
-        if refusal := context_refusal(prompt, context):
-            raise UserError(refusal)
+        if len(prompt) >= self.context:
+            return (
+                f"the prompt has {len(prompt)} tokens, but the model's context holds {self.context}: lower "
+                "environment.max_steps or environment.observation_bytes, or use a model with a longer context"
+            )
+        return ""

@@ -16,6 +16,7 @@ web page can end its turn and speak for the agent.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -73,8 +74,8 @@ class ChatFormat:
     Args:
         instructions: system message of every conversation, unless the template writes the tools itself.
         tools: in OpenAI's form, for the template to write. Observations then have the role "tool" if the template has
-            it. context_tokens: most tokens of a prompt; old observations are left out of a longer one. None leaves
-            nothing out.
+            it.
+        context_tokens: most tokens of a prompt; old observations are left out of a longer one. None leaves nothing out.
 
     Attributes:
         stop_id: the special token with which the template ends a turn of the agent; if it writes none, the tokenizer's
@@ -107,7 +108,6 @@ class ChatFormat:
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
         self._saved = lru_cache(maxsize=1 << 16)(self._tokens_saved)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
-        self._form = _Form(tools=False, answers="user", system=False)
         self._fit_form()
         self.stop_text, self.stop_id = self._stop()
 
@@ -224,50 +224,46 @@ class ChatFormat:
         """
         read = self._render(before)
         head, found, added = whole.partition(_stand_in(sum(message.role == "assistant" for message in before)))
-        if found and (head.rstrip() == read.rstrip() or self._opens_less(head, read, before)):
+        if found and head.rstrip() == read.rstrip():
             return added
-        if found and head.startswith(read):
-            raise UserError(
-                f"the chat template of {self.tokenizer.name_or_path!r} opens a turn with {head[len(read) :]!r}, which "
-                "its generation prompt leaves out: make it write that where add_generation_prompt is true"
-            )
-        raise UserError(
-            f"the chat template of {self.tokenizer.name_or_path!r} rewrites earlier turns; give the tokenizer one "
-            "under which a longer conversation starts with the shorter one"
+        if found and read.startswith(head) and head.startswith(self._rendered(before, opening=False)):
+            return added
+        raise self._refused(
+            "rewrites earlier turns, or opens a turn with more than its generation prompt holds; give the tokenizer "
+            "one under which a longer conversation starts with the shorter one and its generation prompt"
         )
 
-    def _opens_less(self, head: str, read: str, before: tuple[Message, ...]) -> bool:
-        return read.startswith(head) and head.startswith(self._rendered(before, opening=False))
+    def _refused(self, reason: str) -> UserError:
+        return UserError(f"the chat template of {self.tokenizer.name_or_path!r} {reason}")
 
     def _fit_form(self) -> None:
         """Choose the first form, most informative first, with which the template writes everything and rewrites
         nothing."""
-        forms = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
-        fault = ""
-        for form in (*(forms if self._tools else ()), _Form(False, "user", True), _Form(False, "user", False)):
-            self._form = form
-            self._render.cache_clear()
-            if not (fault := self._trial_fault()):
+        told = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
+        for form in (told if self._tools else []) + [_Form(False, "user", True)]:
+            with suppress(UserError):
+                self._try(form)
                 return
-        raise UserError(fault)
+        self._try(_Form(False, "user", False))
 
-    def _trial_fault(self) -> str:
-        """Why the template cannot be used with ``_form``; empty if it can."""
-        try:
-            self._added(self._render(_TRIAL[:4]), _TRIAL[:2])
-            self._added(self._render(_TRIAL), _TRIAL[:4])
-        except UserError as fault:
-            return str(fault)
+    def _try(self, form: _Form) -> None:
+        """Set ``_form``.
+
+        Raises:
+            UserError: the template cannot be used with it.
+        """
+        self._form = form
+        self._render.cache_clear()
+        self._added(self._render(_TRIAL[:4]), _TRIAL[:2])
         whole = self._render(_TRIAL)
-        missing = next((each for each in _TRIAL if each.role != "assistant" and whole.count(each.content) != 1), None)
-        if missing is not None:
-            return (
-                f"the chat template of {self.tokenizer.name_or_path!r} does not write a message of role "
-                f"{missing.role!r} once: give the tokenizer one that does"
-            )
-        if self._form.tools and any(name not in whole for name in self._tool_names):
-            return f"the chat template of {self.tokenizer.name_or_path!r} writes no tools: give it none"
-        return ""
+        self._added(whole, _TRIAL[:4])
+        for message in _TRIAL:
+            if message.role != "assistant" and whole.count(message.content) != 1:
+                raise self._refused(
+                    f"does not write a message of role {message.role!r} once: give the tokenizer one that does"
+                )
+        if form.tools and any(name not in whole for name in self._tool_names):
+            raise self._refused("writes no tools")
 
     def _stop(self) -> tuple[str, int]:
         """Text and id of the token that ends a turn of the agent."""
@@ -291,10 +287,7 @@ class ChatFormat:
                 )
             )
         except TemplateError as error:
-            raise UserError(
-                f"the chat template of {self.tokenizer.name_or_path!r} cannot write this conversation ({error}): give "
-                "the tokenizer one that can"
-            ) from error
+            raise self._refused(f"cannot write this conversation ({error}): give the tokenizer one that can") from error
 
     def _rows(self, messages: tuple[Message, ...]) -> list[dict[str, str]]:
         rows: list[dict[str, str]] = []

@@ -72,8 +72,6 @@ class ModelConfig:
     """Number format of the weights that sample in this process; "auto" takes the checkpoint's own."""
     device_map: str | None = None
     """Device of the weights, such as "cuda" or "auto", as transformers names it; unset means the CPU."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Sampling temperature of the model; 0 samples greedily."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 256
     """Most tokens of one answer."""
     lora: LoraConfig | None = None
@@ -90,9 +88,6 @@ class RequestConfig:
     """Most requests that each worker has in flight at once."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
     """Seconds after which a request is given up and tried again."""
-    retries: Annotated[int, Field(ge=0)] = 6
-    """How often a failed request is tried again; the wait doubles up to 8 seconds, or follows the server's
-    Retry-After."""
     prompt_price: Annotated[float, Field(ge=0)] = 0.0
     """Price of a million prompt tokens; the run adds up what its requests cost."""
     generated_price: Annotated[float, Field(ge=0)] = 0.0

@@ -8,11 +8,11 @@ environment with tools may understand plain text too, such as ``search[red lamp]
 """
 
 import json
-import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import orjson
 
@@ -26,12 +26,21 @@ _ACTION_LINE = re.compile(f"(?:^|(?<=</think>)){_ACTION.rstrip()}", re.MULTILINE
 """Where an action begins: at the start of a line, or directly after a thought in ``<think>`` tags."""
 _ANY = "(?s:.*)"
 """Regular expression for any text, line breaks included."""
-_MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "llama": '{"name"', "mistral": "[TOOL_CALLS]"}
+_MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": '{"name"'}
 _BEGINNINGS: Mapping[Syntax, re.Pattern[str]] = {
     "hermes": re.compile("<tool_call>"),
-    "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
     "mistral": re.compile(r"\[TOOL_CALLS\]"),
+    "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
 }
+"""Where a call begins. The last is the least distinctive."""
+_SPELLINGS: Mapping[Syntax, tuple[str, str, str]] = {
+    "hermes": ('{"name": ', ', "arguments": ', "}"),
+    "mistral": ('[{"name": ', ', "arguments": ', "}]"),
+    "llama": ('{"name": ', ', "parameters": ', "}"),
+}
+"""The text before, between and after the name and the arguments of a call."""
+_RESERVED = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")
+"""Marks that a turn without a tool call must not hold."""
 _MOST_NESTED = 100
 """Deepest nesting of a call's arguments: stored trees cannot hold a deeper one."""
 _BLANKS = {"whitespace_pattern": "[ \\n]?"}
@@ -39,18 +48,14 @@ _BLANKS = {"whitespace_pattern": "[ \\n]?"}
 
 
 class Tool(Protocol):
-    """A tool of an environment."""
+    """A tool of an environment. ``parameters`` is the JSON schema of its arguments."""
 
     @property
     def name(self) -> str: ...
-
     @property
     def description(self) -> str: ...
-
     @property
-    def parameters(self) -> Mapping[str, object]:
-        """JSON schema of the arguments."""
-        ...
+    def parameters(self) -> Mapping[str, object]: ...
 
 
 class Grammar(Protocol):
@@ -60,24 +65,19 @@ class Grammar(Protocol):
     def calls(self) -> Literal["text", "named", "native"]:
         """Form of a call: "text" is always plain text; "named" is a tool's name and arguments in our JSON; "native" is
         the model's own syntax, whose chat template lists the tools."""
-        ...
 
     @property
     def mark(self) -> str:
         """The text with which a call begins."""
-        ...
 
     def begins_action(self, text: str) -> bool:
         """Whether this unfinished turn has ended its thought."""
-        ...
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """The system message that explains the format and the tools to a model that was not trained on them."""
-        ...
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         """The text of a turn."""
-        ...
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
         """Well-formed turns as rules in llguidance's dialect of Lark; the rule ``turn`` is a whole turn. With tools a
@@ -86,29 +86,22 @@ class Grammar(Protocol):
         Args:
             spelt: writes a mark as rules spell it: quoted, or as a special token (``<[7]>``).
         """
-        ...
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The action in ``text``. Its ``error`` is set if the text does not hold exactly one call."""
-        ...
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The thought alone, from the start of a turn up to the mark of its call, which is included."""
-        ...
 
 
 def make_grammar(name: Format, chat_template: str = "") -> Grammar:
     """The grammar of a format. For "tools" the chat template decides the syntax; without one it is that of Hermes."""
-    match name:
-        case "react":
-            return ReAct()
-        case "json":
-            return JsonAction()
-        case "tools":
-            if "[TOOL_CALLS]" in chat_template:
-                return ToolCalls("mistral")
-            llama = '"parameters"' in chat_template and "<tool_call>" not in chat_template
-            return ToolCalls("llama" if llama else "hermes")
+    if name != "tools":
+        return ReAct() if name == "react" else JsonAction()
+    if "[TOOL_CALLS]" in chat_template:
+        return ToolCalls("mistral")
+    llama = '"parameters"' in chat_template and "<tool_call>" not in chat_template
+    return ToolCalls("llama" if llama else "hermes")
 
 
 def written_in(format: Format, turns: Iterable[str]) -> Grammar:
@@ -116,13 +109,9 @@ def written_in(format: Format, turns: Iterable[str]) -> Grammar:
     needed."""
     if format != "tools":
         return make_grammar(format)
-    syntaxes = (_syntax(_after_thinking(turn)) for turn in turns)
-    return ToolCalls(next(filter(None, syntaxes), "hermes"))
-
-
-def _syntax(said: str) -> Syntax | None:
-    order: tuple[Syntax, ...] = ("hermes", "mistral", "llama")  # the marks of the last are the least distinctive
-    return next((syntax for syntax in order if _BEGINNINGS[syntax].search(said)), None)
+    said = map(_after_thinking, turns)
+    found = (syntax for text in said for syntax, begin in _BEGINNINGS.items() if begin.search(text))
+    return ToolCalls(next(found, "hermes"))
 
 
 def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
@@ -143,14 +132,8 @@ class ReAct:
     It has no instructions: a model learns it from demonstrations.
     """
 
-    @property
-    def calls(self) -> Literal["text"]:
-        return "text"
-
-    @property
-    def mark(self) -> str:
-        """What the action's line starts with."""
-        return _ACTION.rstrip()
+    calls: ClassVar[Literal["text"]] = "text"
+    mark: ClassVar[str] = _ACTION.rstrip()
 
     def begins_action(self, text: str) -> bool:
         return _ACTION_LINE.search(text) is not None
@@ -161,13 +144,8 @@ class ReAct:
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
         """A thought of one line, if any, and an action of one; what it calls is the environment's to read."""
         line = f"& ~/{_ANY}{_ACTION}{_ANY}/"
-        return "\n".join(
-            (
-                f"turn: ({_quoted(_THOUGHT)} THOUGHT {_quoted(chr(10))})? {_quoted(_ACTION)} CALL",
-                rf"THOUGHT: /[^\n]*/ {line}",
-                rf"CALL: /[^\n]*[^\s][^\n]*/ {line}",
-            )
-        )
+        turn = rf'turn: ("{_THOUGHT}" THOUGHT "\n")? "{_ACTION}" CALL'
+        return "\n".join((turn, rf"THOUGHT: /[^\n]*/ {line}", rf"CALL: /[^\n]*[^\s][^\n]*/ {line}"))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         said = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
@@ -196,8 +174,44 @@ def _thought(head: str) -> str:
     return head.strip().removeprefix(_THOUGHT.strip()).strip()
 
 
+class _AfterThinking(ABC):
+    """Reads turns that think, in ``<think>`` tags or in plain text, and then call."""
+
+    calls: ClassVar[Literal["named", "native"]]
+
+    @abstractmethod
+    def _begin(self, said: str) -> int:
+        """Where the call begins in the text after the thinking; -1 if there is none."""
+
+    @abstractmethod
+    def _call(self, said: str) -> str | ToolCall:
+        """The call in the text after the thinking.
+
+        Raises:
+            ValueError: there is not exactly one; the sentence is for the agent.
+        """
+
+    def begins_action(self, text: str) -> bool:
+        return self._begin(_after_thinking(text)) >= 0
+
+    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        action = self.read_thought(text, token_ids, logprobs)
+        try:
+            return replace(action, call=self._call(_after_thinking(text)))
+        except (ValueError, RecursionError) as error:
+            return replace(action, error=str(error))
+
+    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
+        said = _after_thinking(text)
+        begin = self._begin(said)
+        if begin < 0:  # JSON without a call is all thought; a native turn without a call is a text
+            begin = len(said) if self.calls == "named" else 0
+        thinking = text[: len(text) - len(said) + begin]
+        return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
+
+
 @dataclass(frozen=True, slots=True)
-class JsonAction:
+class JsonAction(_AfterThinking):
     """A thought, then ``<action>{"when": ..., "which": ..., "how": {...}}</action>``.
 
     ``when`` says whether a tool is called. If true, ``which`` is the tool's name and ``how`` its arguments. If false,
@@ -205,16 +219,8 @@ class JsonAction:
     call at the right time, the right tool, with the right arguments.
     """
 
-    @property
-    def calls(self) -> Literal["named"]:
-        return "named"
-
-    @property
-    def mark(self) -> str:
-        return "<action>"
-
-    def begins_action(self, text: str) -> bool:
-        return self.mark in _after_thinking(text)
+    calls: ClassVar[Literal["named"]] = "named"
+    mark: ClassVar[str] = "<action>"
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         text = 'To say TEXT, end your turn with <action>{"when": false, "which": null, "how": {"text": TEXT}}</action>.'
@@ -222,15 +228,12 @@ class JsonAction:
         return "\n".join(("Think first.", call, text, *_listing(tools)) if tools else ("Think first.", text))
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
-        def named(name: str) -> tuple[str, str]:
-            return _quoted(f'{{"when": true, "which": {_json(name)}, "how": '), _quoted("}")
-
         if tools:
-            calls = _calls(tools, named)
+            calls = _calls(tools, ('{"when": true, "which": ', ', "how": ', "}"))
         else:
             text = {"type": "string", "pattern": r"\S"}
-            said = _quoted('{"when": false, "which": null, "how": {"text": ')
-            calls = [f"call: {said} said {_quoted('}}')}", f"said: %json {_json(text)}"]
+            said = json.dumps('{"when": false, "which": null, "how": {"text": ')
+            calls = [f"call: {said} said {json.dumps('}}')}", f"said: %json {_json(text)}"]
         return _after_thought(calls, spelt, self.mark, "</action>")
 
     def write(self, thought: str, call: str | ToolCall) -> str:
@@ -241,18 +244,25 @@ class JsonAction:
         action = f"{self.mark}{_json(parts)}</action>"
         return f"{thought}\n{action}" if thought else action
 
-    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        action = self.read_thought(text, token_ids, logprobs)
-        return _with_call(action, lambda: _when_which_how(_between(_after_thinking(text), self.mark, "</action>")))
+    def _begin(self, said: str) -> int:
+        return said.find(self.mark)
 
-    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        said = _after_thinking(text)
-        beyond = "".join(said.partition(self.mark)[1:])
-        return Action(text, "", _bare(text.removesuffix(beyond)), tuple(token_ids), tuple(logprobs))
+    def _call(self, said: str) -> str | ToolCall:
+        when, which, how = _parts(_between(said, self.mark, "</action>"), "when", "which", "how")
+        if not isinstance(when, bool):
+            raise ValueError("when must be true or false")
+        if when:
+            return _tool_call(which, how)
+        if which is not None:
+            raise ValueError("which must be null where when is false")
+        (text,) = _parts(how, "text")
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError("text must be a text that is not empty")
+        return text.strip()
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCalls:
+class ToolCalls(_AfterThinking):
     """A model's own tool calls, one a turn, after what it thinks in ``<think>`` tags or in plain text.
 
     ``hermes`` (Qwen and many others): ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. ``llama``:
@@ -260,18 +270,12 @@ class ToolCalls:
     ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`` or ``[TOOL_CALLS]name[ARGS]{...}``.
     """
 
+    calls: ClassVar[Literal["native"]] = "native"
     syntax: Syntax = "hermes"
-
-    @property
-    def calls(self) -> Literal["native"]:
-        return "native"
 
     @property
     def mark(self) -> str:
         return _MARKS[self.syntax]
-
-    def begins_action(self, text: str) -> bool:
-        return self._begin(_after_thinking(text)) >= 0
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """For a chat template that writes no tools."""
@@ -283,79 +287,75 @@ class ToolCalls:
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
         if not tools:
-            marks = "|".join(map(re.escape, ("<tool_call>", "</tool_call>", "[TOOL_CALLS]"))).replace("/", r"\/")
+            marks = "|".join(map(re.escape, _RESERVED)).replace("/", r"\/")
             others = [rf"\s*<think>{_ANY}", f"{_ANY}({marks}){_ANY}"]
             if self.syntax == "llama":
                 others.append(rf'{_ANY}\{{\s*"name"{_ANY}')
             said = rf"/\s*[^\s]{_ANY}/ & ~/{'|'.join(others)}/"
             return "\n".join(("turn: thinking? SAID", _thinking(spelt), f"SAID: {said}"))
 
-        def hermes(name: str) -> tuple[str, str]:
-            return _quoted(f'{{"name": {_json(name)}, "arguments": '), _quoted("}")
-
-        def llama(name: str) -> tuple[str, str]:
-            return _quoted(f'{{"name": {_json(name)}, "parameters": '), _quoted("}")
-
-        def mistral(name: str) -> tuple[str, str]:
-            return _quoted(f'[{{"name": {_json(name)}, "arguments": '), _quoted("}]")
-
-        def later_mistral(name: str) -> tuple[str, str]:
-            return f"{_quoted(name)} {spelt('[ARGS]')}", ""
-
+        spelling = _SPELLINGS[self.syntax]
         match self.syntax:
             case "hermes":
-                return _after_thought(_calls(tools, hermes), spelt, self.mark, "</tool_call>")
-            case "llama":
-                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(spelt), *_calls(tools, llama)))
+                return _after_thought(_calls(tools, spelling), spelt, self.mark, "</tool_call>")
             case "mistral":
-                return _after_thought(_calls(tools, mistral, later_mistral), spelt, self.mark)
+                return _after_thought(_calls(tools, spelling, spelt("[ARGS]")), spelt, self.mark)
+            case "llama":
+                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(spelt), *_calls(tools, spelling)))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         said = call if isinstance(call, str) else self._spelt(_json(call.name), _json(call.arguments))
         return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
 
-    def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        action = self.read_thought(text, token_ids, logprobs)
-        return _with_call(action, lambda: self._call(_after_thinking(text)))
-
-    def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        said = _after_thinking(text)
-        thinking = text[: len(text) - len(said) + max(self._begin(said), 0)]
-        return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
-
     def _spelt(self, name: str, arguments: str) -> str:
+        before, between, after = _SPELLINGS[self.syntax]
+        call = f"{before}{name}{between}{arguments}{after}"
         match self.syntax:
             case "hermes":
-                return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
-            case "llama":
-                return f'{{"name": {name}, "parameters": {arguments}}}'
+                return f"<tool_call>\n{call}\n</tool_call>"
             case "mistral":
-                return f'[TOOL_CALLS] [{{"name": {name}, "arguments": {arguments}}}]'
+                return f"[TOOL_CALLS] {call}"
+            case "llama":
+                return call
 
     def _begin(self, said: str) -> int:
-        """Where the call begins in what follows the thinking, -1 where there is none."""
         found = _BEGINNINGS[self.syntax].search(said)
         return -1 if found is None else found.start()
 
     def _call(self, said: str) -> str | ToolCall:
+        """A turn without a tool call says its text."""
         begin = self._begin(said)
         if begin < 0:
-            return _said(said)
+            if any(mark in said for mark in _RESERVED):
+                raise ValueError("this is no tool call of your format")
+            if not said.strip():
+                raise ValueError("after the thought there is neither a tool call nor a text")
+            return said.strip()
         match self.syntax:
             case "hermes":
                 return _named(_between(said, self.mark, "</tool_call>"), "arguments")
-            case "llama":
-                return _named(_value(said[begin:].removeprefix("<|python_tag|>")), "parameters")
             case "mistral":
                 return _mistral(said[begin:].removeprefix(self.mark).strip())
+            case "llama":
+                return _named(_value(said[begin:].removeprefix("<|python_tag|>")), "parameters")
 
 
-def _calls(tools: Sequence[Tool], *spellings: Callable[[str], tuple[str, str]]) -> list[str]:
-    """The rule ``call`` and the rules it uses. A spelling gives the text before and after the arguments of a tool."""
-    around = [(place, *spelling(tool.name)) for place, tool in enumerate(tools) for spelling in spellings]
-    ways = " | ".join(f"{before} arguments_{place} {after}" for place, before, after in around)
-    schemas = (_json({"type": "object", "x-guidance": _BLANKS} | dict(tool.parameters)) for tool in tools)
-    return [f"call: {ways}", *(f"arguments_{place}: %json {schema}" for place, schema in enumerate(schemas))]
+def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
+    """The rule ``call`` and the rules that it uses.
+
+    Args:
+        spelling: as in ``_SPELLINGS``.
+        mark: if given, a call may also be the tool's name, this mark and the arguments.
+    """
+    before, between, after = spelling
+    ways, schemas = list[str](), list[str]()
+    for place, tool in enumerate(tools):
+        ways.append(f"{json.dumps(before + _json(tool.name) + between)} arguments_{place} {json.dumps(after)}")
+        if mark:
+            ways.append(f"{json.dumps(tool.name)} {mark} arguments_{place}")
+        schema = {"type": "object", "x-guidance": _BLANKS} | dict(tool.parameters)
+        schemas.append(f"arguments_{place}: %json {_json(schema)}")
+    return [f"call: {' | '.join(ways)}", *schemas]
 
 
 def _after_thought(calls: Sequence[str], spelt: Callable[[str], str], mark: str, end: str = "") -> str:
@@ -380,33 +380,6 @@ def _is_token(spelt: str) -> bool:
     return spelt.startswith("<[")
 
 
-def _quoted(text: str) -> str:
-    """A text as rules write it."""
-    return json.dumps(text)
-
-
-def _with_call(action: Action, read: Callable[[], str | ToolCall]) -> Action:
-    """The action with its call, or with the reason why there is none."""
-    try:
-        return replace(action, call=read())
-    except (ValueError, RecursionError) as error:
-        return replace(action, error=str(error))
-
-
-def _when_which_how(value: object) -> str | ToolCall:
-    when, which, how = _parts(value, "when", "which", "how")
-    if not isinstance(when, bool):
-        raise ValueError("when must be true or false")
-    if when:
-        return _tool_call(which, how)
-    if which is not None:
-        raise ValueError("which must be null where when is false")
-    (text,) = _parts(how, "text")
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError("text must be a text that is not empty")
-    return text.strip()
-
-
 def _mistral(said: str) -> ToolCall:
     if said.startswith("["):
         calls = _value(said)
@@ -415,15 +388,6 @@ def _mistral(said: str) -> ToolCall:
         return _named(calls[0], "arguments")
     name, _, arguments = said.partition("[ARGS]")
     return _tool_call(name.strip(), _value(arguments))
-
-
-def _said(text: str) -> str:
-    """What a turn without a tool call says."""
-    if any(mark in text for mark in ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")):
-        raise ValueError("this is no tool call of your format")
-    if not text.strip():
-        raise ValueError("after the thought there is neither a tool call nor a text")
-    return text.strip()
 
 
 def _named(value: object, key: str) -> ToolCall:
@@ -460,13 +424,14 @@ def _between(text: str, mark: str, end: str) -> object:
 def _value(text: str) -> object:
     """Read JSON strictly: refuse a key given twice, NaN, and values that a stored tree cannot hold."""
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
-        _require_shallow(value)
-        orjson.dumps(value)
+        value = json.loads(text, object_pairs_hook=_unique)
+        orjson.dumps(value)  # refuses integers beyond 64 bits and halves of surrogate pairs
+        orjson.loads(text)  # refuses NaN and numbers that are too large
     except json.JSONDecodeError as error:
         raise ValueError(f"the call is no JSON: {error}") from error
-    except orjson.JSONEncodeError as error:  # integers beyond 64 bits, halves of surrogate pairs
+    except orjson.JSONEncodeError as error:
         raise ValueError(f"the call cannot be passed on: {error}") from error
+    _require_shallow(value)
     return value
 
 
@@ -477,21 +442,10 @@ def _require_shallow(value: object, depth: int = 0) -> None:
         _require_shallow(inner, depth + 1)
 
 
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError(f"{digits} is too large a number")
-    return number
-
-
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(dict(pairs)) < len(pairs):
         raise ValueError("a key is given twice")
     return dict(pairs)
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _json(value: object) -> str:

@@ -20,7 +20,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from treeagent.generators.attention import (
     unfit,
     windowed,
 )
-from treeagent.generators.base import Pause, Sample, SampleRequest, context_refusal, require_fit
+from treeagent.generators.base import Generator, Pause, Sample, SampleRequest
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
@@ -151,7 +151,7 @@ class _Layer(DynamicLayer):
         return self.keys, self.values
 
 
-class LocalGenerator:
+class LocalGenerator(Generator):
     """Reads prompts and samples continuations. Not safe for concurrent use."""
 
     def __init__(self, model: PreTrainedModel | PeftModel, *, cache_bytes: int = 1 << 30, max_rows: int = 128) -> None:
@@ -168,6 +168,7 @@ class LocalGenerator:
         self.cache = PrefixCache(cache_bytes)
         self.max_rows = max_rows
         self.usage = Usage()
+        self.context = context_length(model)
         self.windows = layer_windows(model)
         self._shape = self._cache_shape()
         """Number of layers, heads of a layer, and width of a key and of a value."""
@@ -188,32 +189,22 @@ class LocalGenerator:
         """Measured by reading one token: configurations name these numbers in many ways."""
         token = torch.zeros(1, 1, dtype=torch.long, device=self.model.device)
         cache = self.model(input_ids=token, use_cache=True, logits_to_keep=1).past_key_values
-        shapes = set[tuple[int, int] | None]()
-        for layer in cache.layers if isinstance(cache, Cache) else ():
-            # Subclasses keep more than keys and values.
-            if isinstance(layer, DynamicLayer) and type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
-                shapes |= {(kept.shape[1], kept.shape[3]) for kept in (layer.keys, layer.values) if kept is not None}
-            else:
-                shapes.add(None)
-        shape = shapes.pop() if len(shapes) == 1 else None
-        if shape is None:
+        plain = (DynamicLayer, DynamicSlidingWindowLayer)  # their subclasses keep more than keys and values
+        layers: list[Any] = [each for each in cache.layers if type(each) in plain] if isinstance(cache, Cache) else []
+        shapes = {(kept.shape[1], kept.shape[3]) for layer in layers for kept in (layer.keys, layer.values)}
+        if len(shapes) != 1 or len(layers) < len(cache.layers):
             raise unfit(self.model, "does not keep keys and values of one shape in every layer")
-        return len(cache.layers), *shape
+        return len(layers), *shapes.pop()
 
     @torch.no_grad()
     def hidden(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
-        """The last layer's hidden state at each prompt's last token, [prompts, width].
-
-        Raises:
-            UserError: ``refusal`` gives a reason against a prompt.
-        """
+        """The last layer's hidden state at each prompt's last token, [prompts, width]."""
         segments = self._read(prompts)
         self.cache.trim()
         return torch.stack([cast(Tensor, segment.hidden) for segment in segments])
 
     @torch.no_grad()
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> Tensor:
-        """As ``Generator.next_logprobs``."""
         segments = self._read(prompts)
         self.cache.trim()
         logits = torch.stack([cast(Tensor, segment.logits) for segment in segments])
@@ -223,7 +214,6 @@ class LocalGenerator:
         """The last segment of each prompt. Its ``hidden`` and ``logits`` belong to the prompt's last token."""
         known: dict[tuple[int, ...], Segment] = {}
         missing: list[tuple[int, ...]] = []
-        require_fit(prompts, self.context)
         for prompt in dict.fromkeys(prompts):
             path = self.cache.find(prompt)
             length = sum(len(segment.token_ids) for segment in path)
@@ -248,7 +238,7 @@ class LocalGenerator:
                         "the GPU's memory does not hold the keys and values of one prompt's samples: lower "
                         "policy.cache_bytes or search.candidates, or use a smaller model"
                     ) from None
-                if rows // 2 < self.max_rows:
+                if rows // 2 < self.max_rows:  # a read within a draw may have halved them already
                     self.max_rows = rows // 2
                     warnings.warn(
                         f"the GPU's memory is full: from now on {self.max_rows} prompts go through the model together",
@@ -256,15 +246,9 @@ class LocalGenerator:
                     )
         return done
 
-    def refusal(self, prompt: tuple[int, ...]) -> str:
-        return context_refusal(prompt, self.context)
-
-    @property
-    def context(self) -> int:
-        return context_length(self.model)
-
     def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
-        paths = [self._reusable(prompt) for prompt in prompts]
+        # The last token is always read: only then are its hidden state and its logits computed.
+        paths = [self.cache.find(prompt[:-1]) for prompt in prompts]
         pasts = [sum(len(segment.token_ids) for segment in path) for path in paths]
         new = [prompt[past:] for prompt, past in zip(prompts, pasts, strict=True)]
         width, past = max(map(len, new)), max(pasts)
@@ -303,17 +287,8 @@ class LocalGenerator:
         self.usage.cached_tokens += sum(pasts)
         return segments
 
-    def _reusable(self, prompt: tuple[int, ...]) -> list[Segment]:
-        """Cached segments of the prompt, less the last if they spell all of it: the hidden state and the logits are
-        computed only where a token is read."""
-        path = self.cache.find(prompt)
-        while path and sum(len(segment.token_ids) for segment in path) == len(prompt):
-            path.pop()
-        return path
-
     @torch.no_grad()
     def sample(self, request: SampleRequest) -> list[list[Sample]]:
-        """As ``Generator.sample``."""
         limits = request.limits(self.context)
 
         def draw(rows: slice) -> list[list[Sample]]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,18 +34,13 @@ class Form:
         lark: the rules, from ``start`` on.
 
     Raises:
-        UserError: the rules are none, such as for a tool whose schema says what cannot be held to, or the tokenizer is
-            not a fast one.
+        UserError: llguidance refuses the rules, for example because of a tool's schema.
     """
 
     def __init__(self, chat: ChatFormat, rules: Callable[[Callable[[str], str]], str]) -> None:
-        if not isinstance(chat.tokenizer, PreTrainedTokenizerFast):
-            raise UserError(
-                f"the tokenizer {chat.tokenizer.name_or_path!r} is a slow one, whose tokens cannot be held to a form: "
-                "use a fast one, or set policy.structured=false"
-            )
-        known = llguidance.hf.from_tokenizer(chat.tokenizer, eos_token=chat.stop_id)  # takes a second if it is large
-        vocabulary = chat.tokenizer.get_vocab()
+        tokenizer = cast(PreTrainedTokenizerFast, chat.tokenizer)
+        known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)  # a large one takes a second
+        vocabulary = tokenizer.get_vocab()
 
         def spelt(mark: str) -> str:
             token = vocabulary.get(mark)

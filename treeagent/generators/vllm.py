@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from treeagent.generators.base import Failure, Sample, SampleRequest, context_refusal, require_fit
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
 from treeagent.generators.config import DType, VllmConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
@@ -22,11 +22,8 @@ try:
 except ImportError as error:
     raise UserError(f"vllm is missing ({error}): pip install 'treeagent[vllm]'") from error
 
-_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The values that vLLM accepts for ``max_lora_rank``."""
 
-
-class VllmGenerator:
+class VllmGenerator(Generator):
     """Runs a whole model, or an adapter on its base model; ``load`` switches it to another checkpoint."""
 
     def __init__(
@@ -54,7 +51,7 @@ class VllmGenerator:
             enable_prefix_caching=True,
             enable_sleep_mode=current_platform.is_sleep_mode_available(),
             enable_lora=adapter is not None,
-            max_lora_rank=next(room for room in _RANKS if room >= rank),
+            max_lora_rank=1 << (max(rank, 8) - 1).bit_length(),  # vLLM takes powers of 2 from 8 to 512
         )
         self.context = int(self._llm.llm_engine.model_config.max_model_len)
         self._tied = bool(self._llm.llm_engine.model_config.hf_text_config.tie_word_embeddings)
@@ -80,14 +77,13 @@ class VllmGenerator:
         return True
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """As ``Generator.sample``. The engine has no pauses: it draws the whole turn, which is cut afterwards."""
-        limits, grammar = request.limits(self.context), request.lark()
-        count, greedy = request.count, request.temperature == 0
-        if not count:
+        """The engine has no pauses: it draws the whole turn, which is cut afterwards."""
+        limits, grammar = request.limits(self.context), request.form and request.form.lark
+        if not request.count:
             return [[] for _ in request.prompts]
         settings = [
             SamplingParams(
-                n=1 if greedy else count,  # all greedy samples of a prompt are equal
+                n=request.count,
                 temperature=request.temperature,
                 seed=seed,
                 max_tokens=limit,
@@ -101,21 +97,16 @@ class VllmGenerator:
         ]
         drawn = [[_sample(each) for each in answer.outputs] for answer in self._generate(request.prompts, settings)]
         self.usage.generated_tokens += sum(len(sample.token_ids) for samples in drawn for sample in samples)
-        return request.paused([samples * count for samples in drawn] if greedy else drawn)
+        return request.paused(drawn)
 
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
-        """As ``Generator.next_logprobs``."""
         import torch
 
-        require_fit(prompts, self.context)
         asked = list(token_ids) or None
         settings = SamplingParams(max_tokens=1, temperature=1.0, logprob_token_ids=asked, detokenize=False)
         answers = self._generate(prompts, [settings] * len(prompts))
         rows = [[answer.outputs[0].logprobs[0][token].logprob for token in token_ids] for answer in answers]
         return torch.tensor(rows).reshape(len(prompts), len(token_ids))
-
-    def refusal(self, prompt: tuple[int, ...]) -> str:
-        return context_refusal(prompt, self.context)
 
     def forget(self) -> None:
         """Also free the GPUs for training: the weights stay in the CPU's memory until the engine is called again."""

@@ -1,7 +1,7 @@
 """A run's world model as an environment by name, for every command that takes one."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.envs import make_env
-from treeagent.envs.base import ToolSpec, task_to_play
+from treeagent.envs.base import ToolSpec
 from treeagent.types import Split, Task, UserError
 from treeagent.world_model.environment import ImaginedEnv
 
@@ -47,11 +47,6 @@ class WorldEnv(ImaginedEnv):
             raise UserError(f"the environment of {options.run} is imagined itself: give the run of a real one")
         self._opened = ExitStack()
         super().__init__(self._opened.enter_context(world_model(config, world, calls_alone=True)))
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        return super().reset(options={"task": task_to_play(self, seed, options)})
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self._real.tasks(split, count, start)

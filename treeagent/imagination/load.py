@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, load_checkpoint, load_tokenizer
+from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
 from treeagent.config import RunConfig, TeacherConfig, load_config
 from treeagent.envs.base import Env
 from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import DType
 from treeagent.generators.local import LocalGenerator
 from treeagent.run.folder import Run
-from treeagent.types import ToolCall, UserError, derive_seed
+from treeagent.types import ToolCall, UserError
 from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
 from treeagent.world_model.experience import ExperienceModel, Writer
 from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 _TEACHER_TOKENS = 256
 """Longest explanation of a step, thinking included where the server counts it; one line is asked for."""
+_loaded = lru_cache(maxsize=1)(load_checkpoint)
+"""Keeps the last world model in memory, for the next batch of trees."""
 
 
 def memory_path(world: Path) -> Path:
@@ -39,13 +40,13 @@ def memory_path(world: Path) -> Path:
     return world.with_suffix(".sqlite")
 
 
-def open_memory(config: RunConfig, world: Path) -> ReplayBuffer:
+def open_memory(config: RunConfig, world: Path, *, create: bool = False) -> ReplayBuffer:
     """The memory of the world model in the folder ``world``. The caller closes it.
 
     Raises:
         UserError: as ``make_encoder`` and ``ReplayBuffer``.
     """
-    return ReplayBuffer(memory_path(world), make_encoder(config, world))
+    return ReplayBuffer(memory_path(world), make_encoder(config, world), create=create)
 
 
 def make_encoder(config: RunConfig, world: Path) -> Encoder:
@@ -143,35 +144,21 @@ def world_model(
         return None if reason is None else FORBIDDEN + reason
 
     settings, writer = config.world, _writer(config, world)
-    memory = open_memory(config, world)
-    try:
-        if settings.examples:
-            len(memory)  # a missing file raises here once, not in every tree
-        yield ExperienceModel(
-            writer,
-            wording(config),
-            max_steps=config.environment.max_steps,
-            memory=memory,
-            examples=settings.examples,
-            return_range=config.environment.returns,
-            format=None if calls_alone else config.policy.format,
-            forbids=forbids,
-            seed=derive_seed(config.seed, "world"),
-        )
-    finally:
-        memory.close()
-        if isinstance(writer, LocalWriter):
-            writer.generator.forget()  # an engine frees the GPUs
-
-
-def planner(config: RunConfig, env: Env | None = None) -> AbstractContextManager[ExperienceModel]:
-    """The world model of the run ``evaluate.world``, in which the agent of ``config`` plans. The shield of ``env``
-    forbids calls there too.
-
-    Raises:
-        UserError: as ``planned_in``.
-    """
-    return world_model(*planned_in(config), env)
+    with closing(open_memory(config, world)) if settings.examples else nullcontext() as memory:
+        try:
+            yield ExperienceModel(
+                writer,
+                wording(config),
+                max_steps=config.environment.max_steps,
+                memory=memory,
+                examples=settings.examples,
+                return_range=config.environment.returns,
+                format=None if calls_alone else config.policy.format,
+                forbids=forbids,
+            )
+        finally:
+            if isinstance(writer, LocalWriter):
+                writer.generator.forget()  # an engine frees the GPUs
 
 
 def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
@@ -184,21 +171,11 @@ def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
     """
     run = Run.open(Path(config.evaluate.world))
     settings, world = world_of(run)
-    if settings.environment.name != config.environment.name:
+    here, there = config.environment, settings.environment
+    if (here.name, here.options) != (there.name, there.options):
         raise UserError(
-            f"evaluate.world {run.path} is of environment {settings.environment.name!r}, not of "
-            f"{config.environment.name!r}: name a run of that one"
-        )
-    known, asked = settings.environment.options, config.environment.options
-    changed = [name for name in sorted(known | asked) if known.get(name) != asked.get(name)]
-    if changed:
-        raise UserError(
-            f"evaluate.world {run.path} is of {config.environment.name!r} with other options: "
-            + ", ".join(
-                f"{name} is {known.get(name, 'not set')} there and {asked.get(name, 'not set')} here"
-                for name in changed
-            )
-            + ": set environment.options as that run has them, or name a run of these"
+            f"evaluate.world {run.path} is of environment {there.name!r} with options {there.options}, not of "
+            f"{here.name!r} with {here.options}: set environment.* as that run has them, or name a run of these"
         )
     try:
         return replace(config, world=settings.world), world
@@ -218,36 +195,28 @@ def _writer(config: RunConfig, world: Path) -> Writer:
         generator = engine("world", *base_and_adapter(world), config.vllm, settings.dtype)
         tokenizer = load_tokenizer(world)
     else:
-        checkpoint = _load(world, settings.dtype, settings.device_map)
+        checkpoint = _loaded(world, settings.dtype, settings.device_map)
         generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
         tokenizer = checkpoint.tokenizer
-    return LocalWriter(generator, ChatFormat(tokenizer), settings.temperature, max_new_tokens=settings.max_new_tokens)
+    return LocalWriter(generator, ChatFormat(tokenizer), settings.max_new_tokens)
 
 
 def _remote_world(config: RunConfig) -> "RemoteWriter":
     settings = config.world
-    return _served(config, "world", str(settings.model), settings.url, settings.temperature, settings.max_new_tokens)
+    return _served(config, "world", str(settings.model), settings.url, settings.max_new_tokens)
 
 
 def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
-    """The model on a server that explains real steps (R* of DreamGym's equation 5); it samples greedily.
+    """The model on a server that explains real steps (R* of DreamGym's equation 5).
 
     Raises:
         UserError: the server cannot be reached, or does not serve the model.
     """
-    return _served(config, "world.teacher", settings.model, settings.url, 0.0, _TEACHER_TOKENS)
+    return _served(config, "world.teacher", settings.model, settings.url, _TEACHER_TOKENS)
 
 
-def _served(
-    config: RunConfig, section: str, model: str, url: str, temperature: float, max_new_tokens: int
-) -> "RemoteWriter":
+def _served(config: RunConfig, section: str, model: str, url: str, max_new_tokens: int) -> "RemoteWriter":
     from treeagent.generators.remote import RemoteChat
     from treeagent.world_model.remote import RemoteWriter
 
-    served = RemoteChat(config.server(url), model, section)
-    return RemoteWriter(served, temperature, max_new_tokens=max_new_tokens)
-
-
-@lru_cache(maxsize=1)
-def _load(world: Path, dtype: DType, device_map: str | None) -> Checkpoint:
-    return load_checkpoint(world, dtype, device_map)
+    return RemoteWriter(RemoteChat(config.server(url), model, section), max_new_tokens)

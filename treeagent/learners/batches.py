@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 _POOL = 8
-"""Batches whose rows are sorted by length together: little padding, and yet other batches in every epoch."""
+"""Rows of so many batches are sorted by length together, which saves padding but keeps batches different in every
+epoch."""
 
 
 class Batches(Sampler[list[int]]):
     """Batches of rows that belong together, in an order that depends on the seed and the epoch alone."""
 
-    drop_last = False  # accelerate asks
+    drop_last = False  # accelerate reads it
 
     def __init__(
         self,
@@ -37,13 +38,13 @@ class Batches(Sampler[list[int]]):
         full: several processes draw batches of one size; the last rows are joined by the first.
         """
         self.lengths = lengths
-        self.size = batch_size  # by the name of batch_size, accelerate would drop turns that a smaller batch ends
+        self.size = batch_size  # under the name batch_size, accelerate would drop turns that end in a smaller batch
         self.seed = seed
         self.repeats = repeats
         self.groups = groups
         self.full = full
         self.processes = 1
-        """How many take turns at drawing; each gets as many batches, some of the first ones twice if need be."""
+        """How many processes take turns at drawing. Each gets as many batches; the first ones may be drawn twice."""
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -84,11 +85,11 @@ class Batches(Sampler[list[int]]):
 
 
 def row_numbers(count: int) -> Dataset:
-    """The data set as TRL sees it: numbers of rows, which the collator looks up; nothing is copied or tokenised."""
+    """The data set that TRL gets: numbers of rows, which the collator looks up. Nothing is copied or tokenised."""
     return Dataset.from_dict({"row": list(range(count))})
 
 
 def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, value: float = 0) -> Tensor:
-    """Rows to a (rows, longest) tensor, padded on the right. Ids need no particular one: padding is never attended."""
+    """Rows to a (rows, longest) tensor, padded on the right. Any token will do for ids: padding is never attended."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=dtype)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from treeagent.store import write_atomic
 from treeagent.types import UserError
 
 _SEAL = "progress.json"
@@ -41,30 +41,27 @@ def fingerprint(config: object, rows: Sequence[object]) -> str:
 
 
 def seal(folder: Path, step: int, run: str, progress: Progress, best: Mapping[str, Tensor]) -> None:
-    """Complete the checkpoint that transformers wrote at ``step``; until then it counts as cut short."""
+    """Complete the checkpoint that transformers wrote at ``step``."""
     checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
     if best:
         save_file(dict(best), checkpoint / _BEST)
-    draft = checkpoint / f"{_SEAL}.draft"
-    draft.write_text(json.dumps({"run": run, "progress": asdict(progress)}))
-    os.replace(draft, checkpoint / _SEAL)
+    write_atomic(checkpoint / _SEAL, json.dumps({"run": run, "progress": asdict(progress)}).encode())
 
 
 def newest(folder: Path, run: str) -> Path | None:
-    """The newest complete checkpoint in a folder, if any; those cut short are removed.
+    """The newest complete checkpoint in a folder, if any; incomplete ones are removed.
 
     Raises:
         ValueError: it belongs to another run.
     """
-    sealed = []
-    for checkpoint in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+    latest = None
+    for checkpoint in sorted(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"), key=lambda path: int(path.name.split("-")[1])):
         if (checkpoint / _SEAL).exists():
-            sealed.append(checkpoint)
+            latest = checkpoint
         else:
             shutil.rmtree(checkpoint)
-    if not sealed:
+    if latest is None:
         return None
-    latest = max(sealed, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2]))
     if json.loads((latest / _SEAL).read_text())["run"] != run:
         raise UserError(
             f"the checkpoints in {folder} come from another configuration or other rows: "
@@ -74,7 +71,7 @@ def newest(folder: Path, run: str) -> Path | None:
 
 
 def read(checkpoint: Path, device: torch.device) -> tuple[Progress, dict[str, Tensor]]:
-    """How far a complete checkpoint got, and the best weights until then (empty where nothing was validated)."""
+    """The progress of a complete checkpoint, and the best weights until then (empty where nothing was validated)."""
     progress = Progress(**json.loads((checkpoint / _SEAL).read_text())["progress"])
     best = checkpoint / _BEST
     return progress, load_file(best, device=str(device)) if best.exists() else {}

@@ -1,12 +1,12 @@
 """What the learners on TRL share: lending the model to a trainer, crash-safe checkpoints, running it to its end."""
 
-import copy
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from peft import PeftModel
@@ -23,16 +23,17 @@ from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.sharding import allow_cpu, gathered, sharing, trains_on_cpu
-from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch
+from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
 
 Model = PreTrainedModel | PeftModel
 
 
-def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, folder: Path) -> dict[str, Any]:
-    """``transformers.TrainingArguments``' share of a configuration, quiet and offline."""
+def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) -> dict[str, Any]:
+    """The arguments of ``transformers.TrainingArguments``, quiet and offline. A Trainer insists on a folder: ``spare``
+    is the one without checkpoints."""
     schedule = "constant_with_warmup" if config.schedule == "constant" and config.warmup_steps else config.schedule
     return {
-        "output_dir": str(folder),
+        "output_dir": str(hooks.get("checkpoint_dir") or spare),
         "learning_rate": config.learning_rate,
         "num_train_epochs": config.epochs,
         "max_steps": config.max_steps or -1,
@@ -41,7 +42,6 @@ def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, fold
         "lr_scheduler_type": schedule,
         "warmup_steps": config.warmup_steps,
         "weight_decay": config.weight_decay,
-        "max_grad_norm": config.max_grad_norm,
         "bf16": config.precision == "bfloat16",
         "gradient_checkpointing": config.gradient_checkpointing or None,  # TRL turns it on; False is deprecated
         "logging_steps": config.log_every,
@@ -52,8 +52,8 @@ def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, fold
         "seed": config.seed,
         "use_cpu": trains_on_cpu(model),
         "dataloader_pin_memory": False,
-        "ddp_find_unused_parameters": False,  # the value head's would be taken for such: it is run beside the model
-        "accelerator_config": {"even_batches": False},  # ``Batches`` sees to it
+        "ddp_find_unused_parameters": False,
+        "accelerator_config": {"even_batches": False},  # ``Batches`` makes them even
         "remove_unused_columns": False,
         "report_to": "none",
         "disable_tqdm": True,
@@ -61,37 +61,18 @@ def training_arguments(config: OptimiserConfig, model: Model, hooks: Hooks, fold
 
 
 @contextmanager
-def output_folder(hooks: Hooks) -> Iterator[Path]:
-    """The caller's folder, or one that is gone afterwards: a Trainer insists on having one."""
-    folder = hooks.get("checkpoint_dir")
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
-        yield Path(name)
+def lent(
+    model: Model, config: OptimiserConfig, hooks: Hooks, head: ValueHead | None = None
+) -> Iterator[dict[str, Any]]:
+    """Lend a model to a trainer; yields the trainer's arguments.
 
+    Within, the value head is a submodule of the model (one optimiser, one gradient norm), and the attention is as
+    configured. Weights that are all trained are in float32: in bfloat16 most steps are smaller than half of a weight's
+    last digit, and would be lost.
 
-@contextmanager
-def _labelled_positions_only() -> Iterator[None]:
-    """Without Triton, TRL runs the language-model head over every position, labelled or not, as Neuron wants fixed
-    shapes. On a CPU that is waste: 30 % of a step where a quarter of the tokens is trained."""
-    namespace = vars(trl_utils)
-    original = namespace["_use_triton"]
-    namespace["_use_triton"] = lambda device: True
-    try:
-        yield
-    finally:
-        namespace["_use_triton"] = original
-
-
-@contextmanager
-def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -> Iterator[ValueHead | None]:
-    """Lend a model to a trainer, its value head as a submodule (one optimiser, one gradient norm) and its attention as
-    configured, and undo afterwards what trainers leave behind: a patched ``forward`` (each round would wrap it once
-    more), ``use_cache`` off, dropout set to 0, gradient checkpointing, float32 in place of weights that came shorter.
-
-    Weights that are all trained are in float32 meanwhile: in bfloat16 most steps are smaller than half of a weight's
-    last digit, and would be lost."""
+    Afterwards everything that trainers change is undone: a patched ``forward`` (each round would wrap it once more),
+    ``use_cache`` off, dropout set to 0, gradient checkpointing, float32 in place of shorter weights.
+    """
     modules: set[nn.Module] = {model, base_model(model)}
     forwards = [module.__dict__.get("forward") for module in modules]
     switches = [
@@ -101,17 +82,22 @@ def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -
         if isinstance(getattr(module, name, None), float | bool)
     ]
     use_cache, training, dtype = model.config.use_cache, model.training, model.dtype
-    attention, lent_head = model.config._attn_implementation, head
+    attention = model.config._attn_implementation
     if config.attention is not None:
         base_model(model).set_attn_implementation(config.attention)
     if head is not None:
-        # A part of a head that is shared out is nothing to its owner.
-        lent_head = model.value_head = copy.deepcopy(head) if sharing() else head.to(model.device)
+        model.value_head = head.to(model.device)
     if dtype.itemsize < torch.float32.itemsize and not isinstance(model, PeftModel):  # PEFT keeps adapters so itself
         nn.Module.to(model, torch.float32)
     try:
-        with _labelled_positions_only(), no_old_names():
-            yield lent_head
+        with (
+            tempfile.TemporaryDirectory(prefix="treeagent-") as spare,
+            # Without Triton, TRL runs the language-model head over every position, labelled or not, because Neuron
+            # needs fixed shapes. On a CPU this takes 30 % of a step if a quarter of the tokens is trained.
+            patch.object(trl_utils, "_use_triton", lambda device: True),
+            no_old_names(),
+        ):
+            yield _arguments(config, model, hooks, spare)
     finally:
         if head is not None:
             del model.value_head
@@ -131,10 +117,10 @@ def lent(model: Model, config: OptimiserConfig, head: ValueHead | None = None) -
 
 
 class Learner(Trainer):
-    """A Trainer's housekeeping as all learners want it; put it before TRL's class among the bases."""
+    """What all learners change in a Trainer; it stands before TRL's class among the bases."""
 
     args: Any  # TRL's own subclass, which differs by trainer
-    model: Any  # None and bare modules, which the base class allows, do not occur
+    model: Any  # never None or a bare module, which the base class allows
     train_dataset: Any
     batches: Batches
     watch: Watch
@@ -162,39 +148,21 @@ class Learner(Trainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().training_step(*args, **kwargs)
-        everywhere = self.accelerator.gather(loss.detach())  # one process must not leave the others waiting
+        everywhere = self.accelerator.gather(loss.detach())  # all processes stop together, or the others would wait
         if not torch.isfinite(everywhere).all():
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
         return loss
 
-    @contextmanager
-    def _without_head(self) -> Iterator[None]:
-        """The stock model: checkpoints of the policy know nothing of the head."""
-        if self.head is None:
-            yield
-            return
-        del self.model.value_head
-        try:
-            yield
-        finally:
-            self.model.value_head = self.head
-
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if state_dict is not None:
-            state_dict = {name: weight for name, weight in state_dict.items() if not name.startswith("value_head.")}
-        with self._without_head(), no_progress_bars():
+        with no_progress_bars():
             super()._save(output_dir, state_dict)
-        if self.head is not None and output_dir is not None:
+        if self.head is not None and output_dir is not None:  # a checkpoint of an adapter holds nothing else
             self.head.save(Path(output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if sharing():  # the head is a part of what is shared out
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
-        with self._without_head():
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
         if self.head is not None:
-            saved = ValueHead.load(Path(resume_from_checkpoint), self.head.hidden_size)
+            saved = ValueHead.load(Path(resume_from_checkpoint))
             self.head.load_state_dict(saved.state_dict())
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -206,10 +174,10 @@ class Learner(Trainer):
             checkpoints.seal(folder, self.state.global_step, self.run, self.watch.progress, best)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None is wanted."""
+        """Write no model card."""
 
     def _send_telemetry(self) -> None:
-        """None is sent."""
+        """Send nothing."""
 
 
 def fit(
@@ -236,7 +204,7 @@ def fit(
         watch.progress, watch.best = checkpoints.read(checkpoint, model.device)
         trainer._total_train_tokens = int(watch.progress.metrics.get("num_tokens", 0))  # TRL counts from 0 again
     if checkpoint and watch.progress.finished:
-        if sharing():  # as a training begins
+        if sharing():  # weights are shared out when a training begins
             trainer._prepare_for_training(watch.progress.step, trainer.get_train_dataloader(), str(checkpoint))  # type: ignore[no-untyped-call]
         else:
             trainer._load_from_checkpoint(str(checkpoint))
@@ -244,9 +212,9 @@ def fit(
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except TrainingDiverged:
-            watch.restore_good()
+            restore_weights(model, watch.best or watch.finite)
             raise
-    watch.restore_best()
+    restore_weights(model, watch.best)
     done = watch.progress
     seconds = time.perf_counter() - start
     return TrainResult(done.step, done.metrics, done.best_validation, done.best_step, seconds)

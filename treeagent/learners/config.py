@@ -13,11 +13,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """NumPy, which training seeds too, takes no other."""
 
 PreferenceLoss = Literal[
-    "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
-    "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm",
+    "sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down",
+    "discopop", "sft", "sigmoid_norm",
 ]  # fmt: skip
-_SMOOTHED = frozenset({"sigmoid", "exo_pair", "robust", "aot", "aot_unpaired"})
-"""The terms that honour label smoothing."""
 PolicyLoss = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 Schedule = Literal["constant", "linear", "cosine"]
 Precision = Literal["float32", "bfloat16"]
@@ -25,45 +23,50 @@ Optimiser = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True, config=_STRICT)
-class OptimiserConfig:
+class TrainingConfig:
+    """What all trainings of a run share; a stage's own table holds what differs."""
+
+    schedule: Schedule = "linear"
+    """Course of the learning rate after the warm-up steps, in every training."""
+    epochs: Positive = 1.0
+    """Passes over the training rows in every training whose own ``max_steps`` is unset."""
+    accumulation: Count = 1
+    """Forward passes of one optimiser step; raise it where a smaller batch_size must fit the memory."""
+    precision: Precision = "float32"
+    """Arithmetic of the forward pass in training; "bfloat16" means mixed precision."""
+    gradient_checkpointing: bool = False
+    """Recomputes activations in the backward pass, which saves memory and takes about 20 % more time."""
+    save_every: Count = 100
+    """Optimiser steps between two checkpoints from which an interrupted training resumes."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class OptimiserConfig(TrainingConfig):
     """How a learner takes gradient steps, watches them and saves them. A run composes it from ``[training]`` and the
     stage's own table."""
 
+    schedule: Schedule = "constant"
     optimiser: Optimiser = "adamw"
     """"adamw", or "muon": Muon for weight matrices with AdamW for the rest, which learns from scratch in about half the
     steps."""
     learning_rate: Positive = 1e-3
     """Peak learning rate."""
-    epochs: Positive = 1.0
-    """Passes over the training rows, where ``max_steps`` is unset."""
     max_steps: Count | None = None
     """Optimiser steps; unset means as many as ``epochs`` take."""
     batch_size: Count = 32
     """Rows (or pairs) of one forward pass."""
-    accumulation: Count = 1
-    """Forward passes of one optimiser step."""
-    schedule: Schedule = "constant"
-    """Course of the learning rate after the warm-up steps."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Optimiser steps over which the learning rate rises from 0."""
     weight_decay: NonNegative = 0.0
     """AdamW's weight decay; at 0 a zero gradient leaves the weights exactly as they are."""
-    max_grad_norm: NonNegative = 1.0
-    """Norm to which gradients are clipped, those of policy and value head together; 0 clips nothing."""
-    precision: Precision = "float32"
-    """Arithmetic of the forward pass; "bfloat16" means mixed precision."""
     attention: Literal["sdpa", "eager"] | None = None
     """Attention implementation while the model trains, by transformers' names; unset means the model's own."""
-    gradient_checkpointing: bool = False
-    """Recomputes activations in the backward pass, which saves memory and takes about 20 % more time."""
     log_every: Count = 10
-    """Optimiser steps between two rows of metrics."""
+    """Optimiser steps between two rows of a training's metrics."""
     validate_every: Count = 50
     """Optimiser steps between two validations, where a validation is given."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Validations in a row without a new best after which training stops; 0 never stops early."""
-    save_every: Count = 100
-    """Optimiser steps between two checkpoints from which an interrupted training resumes."""
     seed: Seed = 0
     """Seed of the order of rows and of dropout."""
 
@@ -71,9 +74,6 @@ class OptimiserConfig:
 @dataclass(frozen=True, config=_STRICT)
 class SFTConfig(OptimiserConfig):
     """Supervised imitation of the agent's own tokens."""
-
-    value_weight: NonNegative = 0.5
-    """Weight of the value head's cross-entropy beside the mean token loss."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -88,26 +88,11 @@ class DPOLoss:
     """Weight of each term of ``loss_type``."""
     beta: Positive = 0.3
     """Strength with which DPO holds the policy close to the policy that sampled the trees."""
-    label_smoothing: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    """Least probability that a preference pair is labelled the wrong way round; a pair's own smoothing may be
-    greater."""
 
     @model_validator(mode="after")
     def _weights_match(self) -> Self:
-        if len(self.loss_type) != len(self.loss_weights):
+        if not self.loss_type or len(self.loss_type) != len(self.loss_weights):
             raise ValueError(f"loss_type {self.loss_type} needs one weight for each term, not {self.loss_weights}")
-        if not self.loss_type:
-            raise ValueError('loss_type is empty: name at least one term, such as "sigmoid"')
-        smoothing, smoothed = self.label_smoothing, _SMOOTHED.intersection(self.loss_type)
-        if smoothing and not smoothed:
-            raise ValueError(
-                f"label_smoothing is {smoothing:g}, which {', '.join(self.loss_type)} would ignore: leave it out, or "
-                f"name one of {', '.join(sorted(_SMOOTHED))}"
-            )
-        if "exo_pair" in smoothed and not smoothing:
-            raise ValueError("label_smoothing is 0, where exo_pair has no value: give it more than 0, such as 0.001")
-        if "robust" in smoothed and smoothing == 0.5:
-            raise ValueError("label_smoothing is 0.5, where robust has no value: give it less")
         return self
 
 
@@ -116,7 +101,6 @@ class DPOConfig(DPOLoss, OptimiserConfig):
     """Direct preference optimisation against stored behaviour log-probabilities."""
 
     learning_rate: Positive = 2e-4
-    """Peak learning rate."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -150,9 +134,7 @@ class GRPOLoss:
     @property
     def clip_high(self) -> float:
         """``epsilon_high`` with its default filled in."""
-        if self.epsilon_high is not None:
-            return self.epsilon_high
-        return 5.0 if self.loss_type == "cispo" else 0.28
+        return self.epsilon_high or (5.0 if self.loss_type == "cispo" else 0.28)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -160,17 +142,8 @@ class GRPOConfig(GRPOLoss, OptimiserConfig):
     """Clipped policy gradient on stored actions with advantages computed from trees."""
 
     learning_rate: Positive = 2e-4
-    """Peak learning rate."""
     batch_size: Annotated[int, Field(ge=2)] = 32
     """Rows of one forward pass; TRL needs two or more."""
-    epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Probability ratios below 1 - epsilon are clipped."""
-    importance_sampling: Literal["token", "sequence"] = "token"
-    """Probability ratio of each token, or of each sequence (GSPO)."""
-    iterations: Count = 1
-    """Optimiser steps taken on each batch (μ)."""
-    pack_tokens: Count = 2048
-    """Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -179,8 +152,6 @@ class ValueConfig:
 
     learning_rate: Positive = 1e-3
     """Learning rate of AdamW."""
-    weight_decay: NonNegative = 0.01
-    """AdamW's weight decay."""
     epochs: Count = 50
     """Most passes over the training positions."""
     batch_size: Count = 256

@@ -1,13 +1,13 @@
 """Direct preference optimisation on pairs from trees, the stored behaviour log-probabilities being the reference."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Unpack
+from unittest.mock import patch
 
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from trl.trainer import dpo_trainer
 from trl.trainer.dpo_config import DPOConfig as DPOArguments
@@ -16,10 +16,10 @@ from trl.trainer.utils import add_fused_lm_head
 
 from treeagent.generators.attention import base_model
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.types import NothingToLearn, UserError
+from treeagent.types import NothingToLearn
 from treeagent.views.pairs import PreferencePair
 
 
@@ -38,8 +38,7 @@ def train_dpo(
     The sigmoid loss of a pair is -log σ(h) with h = β [log π(chosen) - log μ(chosen) - log π(rejected) +
     log μ(rejected)]. π is the model; μ, the policy that sampled the pair, takes the place of the reference policy, by
     the log-probabilities stored with the pair, so that no reference model is in memory. Log-probabilities are summed
-    over the tokens that the policy sampled; observations between them do not count. With label smoothing ε the loss is
-    -(1 - ε) log σ(h) - ε log σ(-h) = -log σ(h) + ε h (conservative DPO, Mitchell 2023).
+    over the tokens that the policy sampled; observations between them do not count.
 
     Metrics, means over the steps since the last row: ``loss`` (weighted sum of the terms, in nats for the sigmoid);
     ``rewards/chosen`` and ``rewards/rejected`` (β log π/μ, in nats), ``rewards/margins`` (their difference, h);
@@ -58,19 +57,25 @@ def train_dpo(
 
     Raises:
         NothingToLearn: there are no pairs.
-        UserError: a continuation has not one log-probability for each token.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
-    _check(pairs, config)
-    with lent(model, config), output_folder(hooks) as folder, _without_reference():
+    if not pairs:
+        raise NothingToLearn(
+            "no preference pairs: collect more trees, or lower update.pairs.min_visits or update.pairs.min_margin"
+        )
+    # TRL would load a reference model where weights are shared out, and hash the policy for the log-probabilities that
+    # it would compute.
+    without_reference = patch.multiple(
+        dpo_trainer, create_model_from_path=lambda *args, **kwargs: None, hash_module=lambda module: ""
+    )
+    with lent(model, config, hooks) as arguments, without_reference:
         trainer = _DPOTrainer(
             model=model,
             args=DPOArguments(
-                **training_arguments(config, model, hooks, folder),
+                **arguments,
                 loss_type=list(config.loss_type),
                 loss_weights=list(config.loss_weights),
                 beta=config.beta,
-                label_smoothing=config.label_smoothing,
                 max_length=None,
                 precompute_ref_log_probs=True,
             ),
@@ -83,41 +88,11 @@ def train_dpo(
         if temperature != 1:  # TRL scores DPO at 1, where the stored log-probabilities would not match
             outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=outputs)
-        terms = zip(config.loss_type, config.loss_weights, strict=True)
-        trainer.sigmoid_weight = sum(weight for name, weight in terms if name == "sigmoid")
         lengths = [
             len(pair.context_ids) + max(len(pair.chosen.token_ids), len(pair.rejected.token_ids)) for pair in pairs
         ]
-        # TRL gathers as many pairs from every process.
+        # TRL expects as many pairs from every process.
         return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed, full=True), hooks)
-
-
-@contextmanager
-def _without_reference() -> Iterator[None]:
-    """Within, TRL neither loads a reference model, as it would where weights are shared out, nor hashes the policy for
-    the log-probabilities that it would compute."""
-    namespace = vars(dpo_trainer)
-    replaced = {"create_model_from_path": lambda *args, **kwargs: None, "hash_module": lambda module: ""}
-    originals = {name: namespace[name] for name in replaced}
-    namespace.update(replaced)
-    try:
-        yield
-    finally:
-        namespace.update(originals)
-
-
-def _check(pairs: Sequence[PreferencePair], config: DPOConfig) -> None:
-    if not pairs:
-        raise NothingToLearn(
-            "no preference pairs: collect more trees, or lower update.pairs.min_visits or update.pairs.min_margin"
-        )
-    for pair in pairs:
-        for side in (pair.chosen, pair.rejected):
-            if not any(side.mask) or len(side.logprobs) != len(side.token_ids):
-                raise UserError(
-                    f"{side.text!r} of task {pair.task_id} has {sum(side.mask)} sampled tokens among "
-                    f"{len(side.token_ids)}, and {len(side.logprobs)} log-probabilities: DPO needs one for each token"
-                )
 
 
 def _collate(pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
@@ -135,27 +110,8 @@ def _collate(pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
 
 
 class _DPOTrainer(Learner, DPOTrainer):
-    sigmoid_weight: float
-
     def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
         return dataset  # tokenised when it was sampled
 
     def _precompute_ref_logps(self, dataset: Dataset, *args: Any) -> Dataset:
         return dataset  # stored when it was sampled
-
-    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool) -> Tensor:
-        logps: list[Tensor] = []
-
-        def collect(module: nn.Module, arguments: Any, output: Mapping[str, Tensor]) -> None:
-            logps.append(output["log_probs"].sum(1))
-
-        handle = model.register_forward_hook(collect)
-        try:
-            loss: Tensor = super()._compute_loss(model, inputs, False)  # type: ignore[no-untyped-call]
-        finally:
-            handle.remove()
-        if self.sigmoid_weight and self.args.label_smoothing:
-            chosen, rejected = logps[0].chunk(2)
-            margin = chosen - inputs["ref_chosen_logps"] - rejected + inputs["ref_rejected_logps"]
-            loss = loss + self.sigmoid_weight * self.args.label_smoothing * self.beta * margin.mean()
-        return loss

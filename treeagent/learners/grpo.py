@@ -1,6 +1,8 @@
-"""Clipped policy gradient (PPO, GRPO and kin) on stored actions: advantages come from trees, nothing is generated.
+"""Clipped policy gradient (PPO, GRPO and their variants) on stored actions. Advantages come from trees; nothing is
+generated.
 
-TRL's GRPOTrainer is used from the loss on; its stage "generate, reward, compare" is replaced by collating rows.
+TRL's GRPOTrainer computes the loss. Its earlier stage, which generates, rewards and compares, is replaced: stored rows
+are collated.
 """
 
 from collections.abc import Sequence
@@ -15,12 +17,15 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.types import NothingToLearn, UserError
+from treeagent.types import NothingToLearn
 from treeagent.views.advantages import AdvantageRow
+
+_PACK_TOKENS = 2048
+"""Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
 
 
 def train_grpo(
@@ -35,15 +40,14 @@ def train_grpo(
     """Train a policy by the clipped policy gradient (PPO, Schulman et al. 2017; GRPO, Shao et al. 2024, equation 3);
     changes ``model`` in place.
 
-    The loss of a token with advantage A is -min(ρ A, clip(ρ, 1 - ε, 1 + ε_high) A), where ρ = π / μ. μ is the behaviour
+    The loss of a token with advantage A is -min(ρ A, clip(ρ, 0.8, 1 + ε_high) A), where ρ = π / μ. μ is the behaviour
     policy, by the log-probabilities stored when the token was sampled; it is also the reference of the KL term. How
     tokens are averaged depends on ``config.loss_type``. Tokens outside the mask get exactly no gradient, and rows
     without any masked token are left out.
 
     Metrics, means over the steps since the last row: ``loss`` (advantage units); ``entropy`` (nats a token); ``kl``
     (nats a token, if ``config.beta`` is set); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of tokens that are
-    clipped); ``policy_loss`` (``loss`` before the entropy bonus, if that is set); ``anchor`` (nats a token, if
-    ``config.anchor`` is set); ``grad_norm`` (before clipping).
+    clipped); ``anchor`` (nats a token, if ``config.anchor`` is set); ``grad_norm`` (before clipping).
 
     Args:
         model: the policy to train.
@@ -55,7 +59,7 @@ def train_grpo(
 
     Raises:
         NothingToLearn: no row trains a token.
-        UserError: a row starts without a prompt, or the model cannot train packed rows as ``config`` asks.
+        UserError: the model cannot train packed rows as ``config`` asks.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     given = len(rows)
@@ -65,21 +69,16 @@ def train_grpo(
             f"none of {given} advantage rows trains a token: collect more trees, or lower "
             "update.advantages.min_visits, since siblings that were all visited too little carry no advantage"
         )
-    for row in rows:
-        if not row.prompt_ids:
-            raise UserError(f"a row of task {row.task_id} has no prompt: its first token has no probability to train")
     if config.packed:
         refuse_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)
-    with lent(model, config), output_folder(hooks) as folder:
+    with lent(model, config, hooks) as arguments:
         trainer = _GRPOTrainer(
             model=model,
             reward_funcs=_no_reward,
             args=GRPOArguments(
-                **training_arguments(config, model, hooks, folder),
+                **arguments,
                 loss_type=config.loss_type,
-                importance_sampling_level=config.importance_sampling,
-                epsilon=config.epsilon,
                 epsilon_high=config.clip_high,
                 use_bias_correction_kl=True,
                 temperature=temperature,
@@ -92,14 +91,14 @@ def train_grpo(
         )
         trainer.rows = rows
         trainer.anchor = config.anchor
-        trainer.pack_tokens = config.pack_tokens if config.packed else None
+        trainer.packed = config.packed
         trainer.beta = config.beta  # given to the constructor, TRL would load a reference model
         # TRL draws `accumulation` batches at once, and draws them anew for every forward pass.
         batches = Batches(
             [len(row.prompt_ids) + len(row.completion_ids) for row in rows],
             config.batch_size * config.accumulation,
             config.seed,
-            repeats=config.iterations * config.accumulation,
+            repeats=config.accumulation,
             groups=[row.task_id for row in rows] if config.packed else (),
         )
         return fit(trainer, config, rows, batches, hooks)
@@ -113,8 +112,8 @@ def _no_reward(completions: Sequence[object], **columns: object) -> list[float |
 def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
     """Rows to the dictionary that TRL's loss reads; every tensor is (rows, tokens).
 
-    "Prompt" are the leading tokens that all rows have in common in number, the rest of each prompt opens its
-    "completion", untrained: so nothing is padded on the left, which absolute positions would not survive.
+    The "prompt" of each row has the length of the shortest prompt; the rest of a longer prompt begins its "completion"
+    and is not trained. So nothing is padded on the left, which would shift absolute positions.
     """
     shared = min(len(row.prompt_ids) for row in rows)
     completions = [(*row.prompt_ids[shared:], *row.completion_ids) for row in rows]
@@ -125,7 +124,7 @@ def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
 
     mask = aligned("mask", torch.bool)
     prompts = torch.tensor([row.prompt_ids[:shared] for row in rows])
-    # Whatever stands at untrained tokens must not reach the loss, where 0 * NaN is NaN.
+    # Values at untrained tokens must not reach the loss, where 0 * NaN is NaN.
     behaviour = aligned("logprobs", torch.float).where(mask, 0.0)
     return {
         "prompt_ids": prompts,
@@ -142,14 +141,13 @@ def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
 class _GRPOTrainer(Learner, GRPOTrainer):
     rows: Sequence[AdvantageRow]
     anchor: float
-    pack_tokens: int | None
-    """``None`` packs nothing."""
+    packed: bool
     _buffered_inputs: Any  # TRL's, which it declares as None alone
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Tensor]:
-        """TRL's buffer, less its shuffling, which would part rows that share a prefix."""
+        """TRL's buffer without its shuffling, which would separate rows that share a prefix."""
         parts = self.args.steps_per_generation
-        if self._buffered_inputs is None or self._step % (parts * self.num_iterations) == 0:
+        if self._buffered_inputs is None or self._step % parts == 0:
             whole = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = split_tensor_dict({**whole}, parts)
         inputs: dict[str, Tensor] = self._buffered_inputs[self._step % parts]
@@ -157,8 +155,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
         rows = [self.rows[item["row"]] for item in inputs]
-        # TRL splits what it drew into equal parts, drops the rest, and gathers as many rows from every process: fill up
-        # with rows that train nothing.
+        # TRL splits a batch into equal parts, drops the rest, and expects as many rows from every process. So the batch
+        # is filled up with rows that train nothing.
         most = int(self.accelerator.gather(torch.tensor([len(rows)], device=self.accelerator.device)).max())
         while len(rows) < most or len(rows) % self.args.steps_per_generation:
             rows.append(AdvantageRow(rows[0].task_id, rows[0].prompt_ids, (), (), (), ()))
@@ -193,26 +191,24 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep - 1, 0))  # of all but first tokens
         router = {"output_router_logits": True} if compute_aux_loss else {}
         with self.accelerator.autocast():
-            if self.pack_tokens is None:
+            if not self.packed:
                 labels = functional.pad(input_ids[:, 1:].where(trained, -100), (1, 0), value=-100)
                 outputs = model(
                     input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **router
                 )
                 logps, entropies = outputs.log_probs, outputs.entropy
             else:
-                outputs = self._packed_forward(model, input_ids, attention_mask, trained, self.pack_tokens)
+                outputs = self._packed_forward(model, input_ids, attention_mask, trained)
                 nothing = torch.zeros(trained.shape, device=trained.device)
                 logps, entropies = (nothing.masked_scatter(trained, x[0]) for x in (outputs.log_probs, outputs.entropy))
         self._logps = logps[:, -logits_to_keep:]
         return self._logps, entropies[:, -logits_to_keep:], outputs.aux_loss
 
-    def _packed_forward(
-        self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, trained: Tensor, most_tokens: int
-    ) -> Any:
+    def _packed_forward(self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, trained: Tensor) -> Any:
         """TRL's ``FusedCausalLMOutput`` (1, trained tokens) in the order of ``trained``, (rows, tokens - 1)."""
         lengths = attention_mask.sum(1).tolist()
         rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
-        packed = pack(rows, most_tokens, self.model.config.get_text_config().hidden_size)
+        packed = pack(rows, _PACK_TOKENS, self.model.config.get_text_config().hidden_size)
         places = packed.places[trained[:, : packed.places.shape[1]].cpu()]
         with states_at(self.model, places.to(input_ids.device)):
             return model(

@@ -12,10 +12,10 @@ from treeagent.types import UserError
 
 
 def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
-    """The model with an adapter, the only part of it that is trained; without a ``config`` as it comes.
+    """The model with an adapter, which alone is trained; without a ``config`` the model itself.
 
-    A model that has an adapter keeps it. A new one changes no output before it is trained; its first weights depend on
-    ``seed`` alone.
+    A model that has an adapter keeps it. A new adapter changes no output before it is trained; its first weights depend
+    on ``seed`` alone.
 
     Raises:
         ValueError: the model's adapter is another one than ``config`` asks for, or a target cannot have one.
@@ -29,31 +29,30 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
     settings = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=config.rank,
-        lora_alpha=LORA_SCALE * config.rank,  # type: ignore[arg-type]  # any number will do
+        lora_alpha=LORA_SCALE * config.rank,  # type: ignore[arg-type]  # PEFT takes any number
         target_modules=targets if isinstance(targets, str) else list(targets),
     )
     with torch.random.fork_rng(devices=[]), no_old_names():
         torch.manual_seed(seed)
         try:
             adapted = peft.get_peft_model(model, settings)
-        except ValueError as error:  # none found, or of a kind that LoRA knows nothing of
+        except ValueError as error:  # no layer has this name, or LoRA cannot adapt it
             raise UserError(f"lora.targets {targets} do not fit {name}: {error}") from error
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise UserError(f"lora.targets {targets} name the language-model head of {name}: leave it out")
-    # By their last names, which every layer has: so an adapter of a deeper model is told from one that fits.
+    # The last part of a name is the same in every layer, so an adapter of any depth can be compared with the settings.
     own = adapted.active_peft_config
     own.target_modules = {target.rpartition(".")[2] for target in own.target_modules}
     return adapted
 
 
 def _refuse_other(model: PeftModel, config: LoraConfig) -> None:
-    """A later update cannot change the shape of an adapter, and must not seem to."""
+    """Refuse settings of another shape: a later update cannot change the shape of an adapter."""
     own = model.active_peft_config
-    found = own.r
     targets = config.targets if isinstance(config.targets, str) else set(config.targets)
-    if found != config.rank or targets not in ("all-linear", own.target_modules):
+    if own.r != config.rank or targets not in ("all-linear", own.target_modules):
         raise UserError(
-            f"the checkpoint's adapter has rank {found} on {sorted(own.target_modules)}, but lora "
+            f"the checkpoint's adapter has rank {own.r} on {sorted(own.target_modules)}, but lora "
             f"asks for rank {config.rank} on {config.targets}: restore these settings, or "
             "make it part of its base (treeagent merge) to begin another"
         )

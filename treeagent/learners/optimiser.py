@@ -28,8 +28,8 @@ class MuonAdamW(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """One state and the same groups here and in the parts: what a schedule, a checkpoint or whoever shares weights
-        out changes here changes there."""
+        """Use one state and the same groups here and in the parts, so that a change by a schedule, a checkpoint or FSDP
+        reaches the parts."""
         for part, group in zip(self._parts, self.param_groups, strict=True):
             part.param_groups, part.state = [group], self.state
 
@@ -43,8 +43,8 @@ class MuonAdamW(Optimizer):
 
 
 class _Muon(Muon):
-    """torch's Muon orthogonalises in bfloat16 wherever it is. On a CPU without instructions for that it takes three
-    quarters of a training step; here a CPU computes in the precision of the weights."""
+    """torch's Muon orthogonalises in bfloat16 on every device. On a CPU without instructions for bfloat16 this takes
+    three quarters of a training step; here a CPU computes in the precision of the weights."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

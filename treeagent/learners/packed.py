@@ -1,7 +1,8 @@
-"""Rows of a tree trained as one: what rows begin with in common goes through the model once, forward and backward.
+"""Rows of a tree trained as one trie: tokens that several rows begin with go through the model once, forward and
+backward.
 
-Rows are merged into tries. A token stands at its depth and attends to its ancestors alone, so its hidden state, and
-with it every gradient, is that of the row by itself.
+A token stands at its depth in the trie and attends to its ancestors alone. So its hidden state and every gradient are
+those of the row by itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,9 +58,7 @@ def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> P
     )
     ids = torch.zeros(len(starts), width, dtype=torch.long)
     positions = torch.zeros(len(starts), width, dtype=torch.long)
-    seen = torch.eye(width, dtype=torch.bool).repeat(
-        len(starts), 1, 1
-    )  # padding sees itself: a softmax needs something
+    seen = torch.eye(width, dtype=torch.bool).repeat(len(starts), 1, 1)  # padding sees itself: a softmax needs a value
     places = torch.zeros(len(rows), max(map(len, rows)) - 1, dtype=torch.long)
     number, end, path = -1, 0, torch.zeros(0, dtype=torch.long)
     for place, row in enumerate(order):

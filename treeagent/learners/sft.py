@@ -1,29 +1,27 @@
 """Supervised fine-tuning on the agent's own tokens, and of the value head from the same forward pass."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
-from trl.trainer.utils import FusedCausalLMOutput
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent, output_folder, training_arguments
+from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.sharding import sharing, whole
 from treeagent.learners.watch import Hooks, TrainResult
-from treeagent.types import NothingToLearn, UserError
+from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow
 
 _IGNORED = -100
 """The label of a token that carries no loss, to torch and TRL alike."""
+_VALUE_WEIGHT = 0.5
+"""Weight c of the value head's cross-entropy beside the mean token loss."""
 
 
 def train_sft(
@@ -37,10 +35,9 @@ def train_sft(
 ) -> TrainResult:
     """Train a policy to imitate the masked tokens of rows; changes ``model`` and ``head`` in place.
 
-    The loss of a batch is L = -(1/M) Σ_i w_i Σ_{t masked} log π(y_t | y_<t) + c L_value: the mean over its M masked
-    tokens, in nats, a row i counting by its weight w_i, plus the head's mean binary cross-entropy over the value
-    positions of the batch, in nats, times c = ``config.value_weight``. The second term is there if a head is given and
-    rows carry value positions.
+    The loss of a batch is L = -(1/M) Σ_{t masked} log π(y_t | y_<t) + c L_value: the mean over its M masked tokens, in
+    nats, plus the head's mean binary cross-entropy over the value positions of the batch, in nats, times c = 0.5. The
+    second term is there if a head is given and rows carry value positions.
 
     Metrics, means over the steps since the last row: ``loss`` (L, in nats); ``value_loss`` (L_value, in nats);
     ``mean_token_accuracy`` (share of masked tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens``
@@ -49,14 +46,14 @@ def train_sft(
     Args:
         model: the policy to train.
         tokenizer: saved with checkpoints; nothing is tokenised.
-        rows: rows of ``imitation_rows``, ``policy_rows`` or ``world_rows``; those with nothing to learn are left out.
-        config: the value weight and the optimiser.
-        head: a value head to train along; its gradient reaches the policy too.
+        rows: rows of ``imitation_rows`` or ``world_rows``; those with nothing to learn are left out.
+        config: the optimiser.
+        head: a value head to train along, in one process; its gradient reaches the policy too.
         hooks: observers of the training; see ``Hooks``.
 
     Raises:
         NothingToLearn: there are no rows, or none has anything to learn.
-        UserError: a value target is outside the head's range, or a head and an adapter are to be trained under FSDP.
+        UserError: a value target is outside the head's range.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     given = len(rows)
@@ -66,16 +63,11 @@ def train_sft(
             f"none of {given} rows has a token to imitate or a value to learn: collect more trees, or lower "
             "update.imitation.min_return"
         )
-    if sharing() and head is not None and isinstance(model, PeftModel):
-        raise UserError(
-            "a value head is trained along with an adapter, which checkpoints of shared weights (FSDP) hold alone: fit "
-            "the head by itself afterwards (treeagent.learners.value.fit_value), or train in one process"
-        )
-    with lent(model, config, head) as lent_head, output_folder(hooks) as folder:
+    with lent(model, config, hooks, head) as arguments:
         trainer = _SFTTrainer(
             model=model,
             args=SFTArguments(
-                **training_arguments(config, model, hooks, folder),
+                **arguments,
                 max_length=None,
                 dataset_kwargs={"skip_prepare_dataset": True},
             ),
@@ -83,48 +75,26 @@ def train_sft(
             processing_class=tokenizer,
             data_collator=lambda items: _collate([rows[item["row"]] for item in items]),
         )
-        trainer.head = lent_head
-        trainer.value_weight = config.value_weight
+        trainer.head = head
         lengths = [len(row.token_ids) for row in rows]
-        result = fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed), hooks)
-        if head is not None and lent_head is not None and lent_head is not head:
-            head.load_state_dict({name: whole(weight) for name, weight in lent_head.state_dict().items()})
-        return result
+        return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed), hooks)
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
-    """Rows to ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``weights`` (rows), ``value_places``
-    (positions, 2: row and column) and ``value_targets`` (positions)."""
+    """Rows to ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_places`` (positions, 2: row and
+    column) and ``value_targets`` (positions)."""
     labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
     places = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
     return {
         "input_ids": pad([row.token_ids for row in rows], torch.long),
         "attention_mask": pad([[1] * len(row.token_ids) for row in rows], torch.long),
         "labels": pad(labels, torch.long, _IGNORED),
-        "weights": torch.tensor([row.weight for row in rows]),
         "value_places": torch.tensor(places, dtype=torch.long).reshape(-1, 2),
         "value_targets": torch.tensor([target for row in rows for target in row.value_targets]),
     }
 
 
-@contextmanager
-def _weighted(model: nn.Module, weights: Tensor) -> Iterator[None]:
-    """The log-probabilities that TRL sums to its loss, times their row's weight (rows)."""
-
-    def weigh(module: nn.Module, arguments: Any, output: FusedCausalLMOutput) -> None:
-        assert output.log_probs is not None
-        output.log_probs = output.log_probs * weights[:, None]
-
-    handle = model.register_forward_hook(weigh)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 class _SFTTrainer(Learner, SFTTrainer):
-    value_weight: float
-
     def compute_loss(
         self,
         model: nn.Module,
@@ -133,16 +103,11 @@ class _SFTTrainer(Learner, SFTTrainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         places, targets = inputs.pop("value_places"), inputs.pop("value_targets")
-        weights = inputs.pop("weights")
-        with last_hidden_states(self.model) as hidden_states, _weighted(model, weights):
+        with last_hidden_states(self.model) as hidden_states:
             loss: Tensor = super().compute_loss(model, inputs, False, num_items_in_batch)  # type: ignore[no-untyped-call]
-        if self.head is None or (not len(targets) and self.accelerator.num_processes == 1):
+        if self.head is None or not len(targets):
             return loss
-        states = hidden_states[0][places[:, 0], places[:, 1]]
-        if len(targets):
-            value_loss = self.head.loss(states, targets)
-            self._metrics["train"]["value_loss"].append(value_loss.item())
-        else:
-            value_loss = self.head(states).sum()  # of nothing: the processes wait for each other's gradients
+        value_loss = self.head.loss(hidden_states[0][places[:, 0], places[:, 1]], targets)
+        self._metrics["train"]["value_loss"].append(value_loss.item())
         # The token loss is already divided by the tokens of all accumulated batches.
-        return loss + self.value_weight * value_loss / self.current_gradient_accumulation_steps
+        return loss + _VALUE_WEIGHT * value_loss / self.current_gradient_accumulation_steps

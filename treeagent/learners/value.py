@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +18,6 @@ from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_wei
 from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow
 
-_SUCCESS = 0.999
-"""Rescaled targets from here on count as success in the AUC."""
-
 
 @dataclass(frozen=True, slots=True)
 class ValueResult:
@@ -36,14 +32,9 @@ class ValueResult:
     held_out_loss: float
     """Mean cross-entropy of the head kept, in nats."""
     constant_loss: float
-    """The same for a predictor that always says the training mean: a head above it has learnt nothing."""
-    brier: float
-    """Mean squared error."""
-    auc: float | None
-    """Chance that a state that led to success is valued above one that did not; ``None`` where one kind is missing."""
+    """The same for a predictor that always gives the training mean: a head above it has learnt nothing."""
     train_positions: int
     held_out_positions: int
-    seconds: float
 
 
 def fit_value(
@@ -52,8 +43,8 @@ def fit_value(
     rows: Sequence[TokenRow],
     config: ValueConfig,
     *,
-    on_metrics: Callable[[Mapping[str, float]], None] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_metrics: Callable[[Mapping[str, float]], None] = lambda row: None,
+    on_progress: Callable[[int, int], None] = lambda done, most: None,
 ) -> ValueResult:
     """Fit ``head`` to the value targets of rows, in place; ``model`` is only read.
 
@@ -74,11 +65,10 @@ def fit_value(
         UserError: a target lies outside the head's range.
         TrainingDiverged: the loss is NaN or infinite; the head holds its best weights.
     """
-    start = time.perf_counter()
     kept, held_out = _split([row for row in rows if row.value_positions], config)
     train = _states(model, head, kept, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
-    optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate)
     shuffler = torch.Generator().manual_seed(config.seed)
     epoch, train_loss = 0, _loss(head, *train)
     best_epoch, best_loss, best = 0, _loss(head, *test), copy_weights(head)
@@ -90,28 +80,21 @@ def fit_value(
             restore_weights(head, best)
             raise
         loss = _loss(head, *test)
-        if on_metrics:
-            on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": loss})
-        if on_progress:
-            on_progress(epoch, config.epochs)
+        on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": loss})
+        on_progress(epoch, config.epochs)
         if loss < best_loss:
             best_epoch, best_loss, best = epoch, loss, copy_weights(head)
     restore_weights(head, best)
     head.zero_grad()
-    with torch.no_grad():
-        predictions = torch.sigmoid(head(test[0]))
-    constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(predictions)
+    constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(test[1])
     return ValueResult(
         epochs=epoch,
         best_epoch=best_epoch,
         train_loss=train_loss,
         held_out_loss=best_loss,
         constant_loss=functional.binary_cross_entropy(constant, test[1]).item(),
-        brier=(predictions - test[1]).square().mean().item(),
-        auc=_auc(predictions, test[1] >= _SUCCESS),
         train_positions=len(train[1]),
         held_out_positions=len(test[1]),
-        seconds=time.perf_counter() - start,
     )
 
 
@@ -187,13 +170,3 @@ def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size:
 @torch.no_grad()
 def _loss(head: ValueHead, states: Tensor, targets: Tensor) -> float:
     return functional.binary_cross_entropy_with_logits(head(states), targets).item()
-
-
-def _auc(scores: Tensor, success: Tensor) -> float | None:
-    """Area under the ROC curve as the Mann-Whitney statistic, ties counting one half."""
-    wins, losses = int(success.sum()), int((~success).sum())
-    if not wins or not losses:
-        return None
-    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum(0) - (counts - 1) / 2)[place].double()
-    return float((ranks[success].sum() - wins * (wins + 1) / 2) / (wins * losses))

@@ -29,8 +29,8 @@ class Hooks(TypedDict, total=False):
     on_progress: Callable[[int, int], None] | None
     """Receives steps done and steps in all."""
     validate: Callable[[], float] | None
-    """Scores the model as it stands, higher is better; called before the first step too. Of processes that train
-    together the first one alone is asked."""
+    """Scores the model's current weights, higher is better; called before the first step too. Of processes that train
+    together only the first one calls it."""
     checkpoint_dir: Path | None
     """Where checkpoints go; a rerun of the same call resumes from the newest complete one."""
 
@@ -51,21 +51,17 @@ class TrainResult:
     """Wall time of this call."""
 
 
-def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that training changes, by name."""
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the trainable weights."""
-    return {name: parameter.detach().clone() for name, parameter in trainable(model).items()}
+    """A copy of the trainable weights, by name."""
+    return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
 
 @torch.no_grad()
 def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put copied weights back."""
-    for name, parameter in trainable(model).items():
-        parameter.copy_(shared_as(weights[name], parameter))
+    """Put copied weights back; none changes nothing."""
+    for name, parameter in model.named_parameters():
+        if name in weights:
+            parameter.copy_(shared_as(weights[name], parameter))
 
 
 class Watch(TrainerCallback):
@@ -74,11 +70,12 @@ class Watch(TrainerCallback):
     def __init__(self, model: nn.Module, config: OptimiserConfig, hooks: Hooks) -> None:
         self.model = model
         self.config = config
-        self.on_metrics = hooks.get("on_metrics")
-        self.on_progress = hooks.get("on_progress")
+        self.on_metrics = hooks.get("on_metrics") or (lambda row: None)
+        self.on_progress = hooks.get("on_progress") or (lambda done, total: None)
         self.validate = hooks.get("validate")
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
+        """The best weights that were validated; empty without a validation."""
         self.finite: dict[str, Tensor] = {}
         """The weights before the latest step, the last known to give a finite loss and gradient: one more copy in
         memory."""
@@ -88,7 +85,7 @@ class Watch(TrainerCallback):
     ) -> None:
         if state.global_step == 0 and self.validate:
             self._validate(state)
-        self._report(state)
+        self.on_progress(state.global_step, state.max_steps)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -97,7 +94,6 @@ class Watch(TrainerCallback):
         norm = whole(torch.nn.utils.get_total_norm(gradients)).item()
         if not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm is {norm} at step {state.global_step + 1}")
-        # These weights have given a finite loss and gradient.
         self.finite = copy_weights(self.model)
 
     def on_step_end(
@@ -112,9 +108,9 @@ class Watch(TrainerCallback):
         if control.should_training_stop:
             self.progress.finished = control.should_log = True
             control.should_save = args.save_strategy != "no"
-        # A row of metrics is a mean since the last one: none may span a checkpoint, or a resumed run would log others.
+        # A row of metrics is a mean since the last row. None may span a checkpoint, or a resumed run would log others.
         control.should_log |= control.should_save
-        self._report(state)
+        self.on_progress(step, state.max_steps)
 
     def on_log(
         self,
@@ -127,17 +123,7 @@ class Watch(TrainerCallback):
         if logs and "loss" in logs:  # the summary that closes a training has none
             numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
             self.progress.metrics = {"step": float(state.global_step), **numbers}
-            self._emit(self.progress.metrics)
-
-    def restore_best(self) -> None:
-        """Put the best weights into the model; without a validation it keeps the latest."""
-        if self.best:
-            restore_weights(self.model, self.best)
-
-    def restore_good(self) -> None:
-        """After a divergence: the best weights, else the last finite ones."""
-        if self.best or self.finite:
-            restore_weights(self.model, self.best or self.finite)
+            self.on_metrics(self.progress.metrics)
 
     def _validate(self, state: TrainerState) -> None:
         assert self.validate is not None
@@ -149,24 +135,16 @@ class Watch(TrainerCallback):
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             torch.no_grad(),
-            # Accelerate sees to it but where weights are shared out.
+            # Accelerate does this only where weights are not shared out.
             torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
         ):
             scores = [led(self.model, self.validate, leads=state.is_world_process_zero)]
         score = float(broadcast_object_list(scores)[0])
         self.model.train(training)
-        self._emit({"step": float(step), "validation": score})
+        self.on_metrics({"step": float(step), "validation": score})
         progress = self.progress
         if progress.best_validation is None or score > progress.best_validation:
             progress.best_validation, progress.best_step, progress.stale = score, step, 0
             self.best = copy_weights(self.model)
         else:
             progress.stale += 1
-
-    def _emit(self, row: Mapping[str, float]) -> None:
-        if self.on_metrics:
-            self.on_metrics(row)
-
-    def _report(self, state: TrainerState) -> None:
-        if self.on_progress:
-            self.on_progress(state.global_step, state.max_steps)

@@ -14,34 +14,26 @@ def fidelity_table(found: Fidelity) -> Group:
     """One line for all steps, one for those whose answers can be told, one for each type of action, one for openings,
     one for each number of imagined steps in a row; then what follows for its use."""
     table = Table("steps of", "number", *(name.replace("_", " ") for name in (*_SHARES, *_ERRORS)), box=None)
-    _add(table, "all", found.overall)
-    if found.determined is not None:
-        _add(table, "all that can be told", found.determined)
-    for kind, figures in found.by_kind.items():
-        _add(table, kind, figures)
-    if found.openings is not None:
-        _add(table, "openings of tasks", found.openings)
-    for depth, figures in found.compounding.items():
-        _add(table, f"imagined step {depth} in a row", figures)
+    lines: list[tuple[str, Figures | None]] = [
+        ("all", found.overall),
+        ("all that can be told", found.determined),
+        *found.by_kind.items(),
+        ("openings of tasks", found.openings),
+        *((f"imagined step {depth} in a row", figures) for depth, figures in found.compounding.items()),
+    ]
+    for name, figures in lines:
+        if figures is not None:
+            shares = [f"{100 * getattr(figures, share):.1f} %" for share in _SHARES]
+            errors = [f"{getattr(figures, error):.3f}" for error in _ERRORS]
+            table.add_row(Text(name), str(figures.steps), *shares, *errors)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
-    doubts = f"not sure enough of {found.doubted:.0%} of the steps, which are left out; " if found.doubted else ""
     told = (
-        f"{doubts}{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end "
+        f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end "
         f"wrong in {found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
     )
-    lines = [Text(told)]
-    if found.bound is not None:
-        lines.append(
-            Text(
-                f"worst case of an update made in imagination: the model's errors cost it a return of "
-                f"{found.bound.reward + found.bound.transition:.2f} (rewards {found.bound.reward:.2f}, transitions "
-                f"{found.bound.transition:.2f}; DreamGym's theorem 1)"
-            )
-        )
-    return Group(table, Text(""), *lines)
-
-
-def _add(table: Table, name: str, figures: Figures) -> None:
-    shares = [f"{100 * getattr(figures, share):.1f} %" for share in _SHARES]
-    errors = [f"{getattr(figures, error):.3f}" for error in _ERRORS]
-    table.add_row(Text(name), str(figures.steps), *shares, *errors)
+    told += (
+        f"\nworst case of an update made in imagination: the model's errors cost it a return of "
+        f"{found.bound.reward + found.bound.transition:.2f} (rewards {found.bound.reward:.2f}, transitions "
+        f"{found.bound.transition:.2f}; DreamGym's theorem 1)"
+    )
+    return Group(table, Text(f"\n{told}"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ def write_report(
     provenance: Mapping[str, str],
     alarms: Sequence[str] = (),
     tree: Tree | None = None,
-    title: str = "treeagent",
 ) -> None:
     """Write the page.
 
@@ -53,7 +53,7 @@ def write_report(
         StoreError: the file cannot be written.
     """
     sections = [
-        _alarms(alarms),
+        f"<h2>Warnings</h2>{_warnings(alarms)}" if alarms else "",
         _results(rows),
         _tree(tree) if tree else "",
         _curves(metrics),
@@ -62,21 +62,16 @@ def write_report(
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>"
-        f'<h1>{escape(title)}</h1><p class="headline">{escape(headline(rows))}</p>{"".join(sections)}'
+        f"<title>treeagent</title><style>{CSS}</style></head><body><main>"
+        f'<h1>treeagent</h1><p class="headline">{escape(headline(rows))}</p>{"".join(sections)}'
         "</main></body></html>\n"
     )
     write_atomic(path, page.encode())
 
 
-def _alarms(sentences: Sequence[str]) -> str:
-    return f"<h2>Warnings</h2>{_alarm_list(sentences)}" if sentences else ""
-
-
-def _alarm_list(sentences: Sequence[str]) -> str:
-    if not sentences:
-        return ""
-    return f'<ul class="card alarms">{"".join(f"<li>{escape(each)}</li>" for each in sentences)}</ul>'
+def _warnings(sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(each)}</li>" for each in sentences)
+    return f'<ul class="card alarms">{items}</ul>' if items else ""
 
 
 def _results(rows: Sequence[Row]) -> str:
@@ -88,14 +83,13 @@ def _results(rows: Sequence[Row]) -> str:
     body = []
     for row in rows:
         cells = []
-        for key, name in columns.items():
-            kind = "word" if key in words else "wide" if key == "success" else ""
+        for key in columns:
             bar = _interval(row) if key == "success" and "success_low" in row else ""
-            cells.append(f'<td class="{kind}" data-name="{name}">{escape(cell(row, key))}{bar}</td>')
+            cells.append(f'<td class="{"word" if key in words else ""}">{escape(cell(row, key))}{bar}</td>')
         body.append(f'<tr class="{"best" if row["success"] == best else ""}">{"".join(cells)}</tr>')
     return (
-        '<h2>Results</h2><div class="card"><table class="results"><thead>'
-        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{_alarm_list(failures(rows))}"
+        '<h2>Results</h2><div class="card"><table><thead>'
+        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{_warnings(failures(rows))}"
     )
 
 
@@ -108,16 +102,13 @@ def _interval(row: Row) -> str:
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
-    parts, place = [], 0
+    parts, places = [], count()
     for stage, named in series(metrics).items():
         drawable = {name: points for name, points in named.items() if len(points) > 1}
         order = sorted(
             drawable, key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST)
         )
-        cards = []
-        for name in order:
-            cards.append(f'<div class="card">{curve(name, drawable[name], place)}</div>')
-            place += 1
+        cards = [f'<div class="card">{curve(name, drawable[name], next(places))}</div>' for name in order]
         if cards:
             parts.append(f'<h3>{escape(stage)}</h3><div class="curves">{"".join(cards[:_OPEN])}</div>')
         if cards[_OPEN:]:

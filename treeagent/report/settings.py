@@ -6,7 +6,9 @@ from itertools import groupby
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from treeagent.config import Setting, known_settings
+from pydantic.fields import FieldInfo
+
+from treeagent.config import known_settings
 from treeagent.types import UserError
 
 _PLAIN = {bool: "true or false", int: "integer", float: "number", str: "text"}
@@ -29,12 +31,12 @@ def settings_rows(section: str = "") -> list[Row]:
         UserError: there is no such section.
     """
     rows = [
-        Row(one.key, type_in_words(one.type), _default_in_words(one), one.text)
-        for one in known_settings()
-        if not section or f"{one.key}.".startswith(f"{section}.")
+        Row(key, type_in_words(Annotated[field.annotation, field]), _default_in_words(field), text)
+        for key, field, text in known_settings()
+        if not section or f"{key}.".startswith(f"{section}.")
     ]
     if not rows:
-        sections = dict.fromkeys(one.key.partition(".")[0] for one in known_settings())
+        sections = dict.fromkeys(key.partition(".")[0] for key, _, _ in known_settings())
         raise UserError(f"{section} is no section of settings: name one of {', '.join(sections)}")
     return rows
 
@@ -77,7 +79,8 @@ def type_in_words(annotation: Any) -> str:
     return "table" if origin is dict else _PLAIN[annotation]
 
 
-def _default_in_words(setting: Setting) -> str:
-    if not setting.has_default:
+def _default_in_words(field: FieldInfo) -> str:
+    if field.is_required():
         return "must be given"
-    return "unset" if setting.default is None else f"`{json.dumps(setting.default)}`"
+    default = field.get_default(call_default_factory=True)
+    return "unset" if default is None else f"`{json.dumps(default)}`"

@@ -1,4 +1,4 @@
-"""The page's one style sheet: system fonts, light and dark, phone and desktop."""
+"""The page's one style sheet: system fonts, light and dark."""
 
 CSS = """
 :root {
@@ -82,21 +82,4 @@ dl {
 }
 dt { color: var(--soft) }
 dd { margin: 0; overflow-wrap: anywhere }
-@media (max-width:640px) {
-  .tree { padding: .5rem }
-  .tree details, .tree .leaf { padding-left: .5rem }
-  .figures { margin-left: 0; display: flex }
-  .results thead { display: none }
-  .results tr {
-    display: grid; grid-template-columns: repeat(3,1fr); padding: .6rem 0; border-bottom: 1px solid var(--line);
-  }
-  .results tr:last-child { border-bottom: 0 }
-  .results td { border: 0; padding: .15rem 0; text-align: left; white-space: normal }
-  .results td::before {
-    content: attr(data-name); display: block; font-size: .72rem; font-weight: 400; color: var(--soft);
-  }
-  .results td:nth-child(2) { grid-column: span 2 }
-  .results td.wide { grid-column: 1/-1 }
-  .results .interval { margin: .3rem 0 .4rem }
-}
 """

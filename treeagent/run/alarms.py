@@ -14,14 +14,14 @@ from treeagent.search.node import Tree, solved
 from treeagent.views.figures import Figures, mean
 
 _LEFT_OUT = 0.05
-"""Share of rows that are left out as too long, from which on it is warned of."""
+"""A warm start warns if more than this share of its rows is left out as too long."""
 _EPOCHS = 100
-"""Passes over the distinct rows of a training from which on it is warned of: the model then knows them by heart."""
+"""A warm start warns beyond this many passes over its distinct rows: the model then knows them by heart."""
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
-    """What the last of a course of ``tree_figures`` warns of, a sentence each, against the first of them. One that had
-    no tree to tell of, such as a round in imagination alone, neither warns nor is a first."""
+    """Warnings of the last round, a sentence each, from the ``tree_figures`` of all rounds. The last round is compared
+    with the first. A round without trees, such as one in imagination alone, raises no warning and is not the first."""
     searched = [figures for figures in history if "success" in figures]
     if len(searched) < 2 or "success" not in history[-1]:
         return []
@@ -108,14 +108,8 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
 
 
 def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]:
-    """Warnings of a warm start's rows.
-
-    Args:
-        taken: rows that the demonstrations gave.
-        kept: those of them within ``warm_start.max_tokens``.
-        distinct: different ones among those kept.
-        drawn: rows that the training reads: its steps times its batch size.
-    """
+    """Warnings of a warm start's rows: ``taken`` from the demonstrations, ``kept`` within ``warm_start.max_tokens``,
+    ``distinct`` among these, and ``drawn`` by the training, its steps times its batch size."""
     warnings: list[str] = []
     if taken - kept > _LEFT_OUT * taken:
         warnings.append(

@@ -3,17 +3,16 @@ writer."""
 
 import fcntl
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import orjson
 
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
 from treeagent.store import StoreError, remove_leftovers, shard_names, shards, write_atomic
 
+Content = TypeVar("Content", list[Any], dict[str, Any])
 COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 
@@ -38,10 +37,15 @@ class Run:
 
     def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
         """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
-        self.path = path
-        self.config = config
-        self._lock = lock
-        self._steps: Counter[str] | None = None
+        self.path, self.config, self._lock = path, config, lock
+        self.trees = path / "trees"
+        """Shards of searched trees."""
+        self.checkpoints = path / "checkpoints"
+        """One folder per trained model."""
+        self.outcomes = path / "outcomes"
+        """Finished batches of an evaluation that is not complete yet; it exists only while there are some."""
+        self.results = path / "results.json"
+        """The rows of the last evaluation, as a JSON array."""
         self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
         """Called with the stage, step and figures of every logged row, for trackers."""
 
@@ -50,11 +54,17 @@ class Run:
         """Begin a run in an empty or new folder, or go on with one of the same config.
 
         Raises:
-            RunError: the folder holds something else, cannot be written, or another process writes it.
+            RunError: the folder holds something else, or another process writes it.
+            OSError: it cannot be written.
         """
         _refuse_foreign_folder(path, resume)
-        lock = _lock(path)
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
+            except BlockingIOError:
+                raise RunError(f"another process is writing {path}: wait for it, or choose another --out") from None
             run = cls(path, config, lock)
             run._prepare()
         except BaseException:
@@ -82,88 +92,41 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    @property
-    def trees(self) -> Path:
-        """Shards of searched trees."""
-        return self.path / "trees"
 
     def collections(self) -> list[str]:
         """Names of the shards of searched training trees, of whichever round."""
         return [name for name in shard_names(self.trees) if name == COLLECTED or name.startswith(f"{COLLECTED}-")]
 
-    @property
-    def checkpoints(self) -> Path:
-        """One folder per trained model."""
-        return self.path / "checkpoints"
-
-    @property
-    def outcomes(self) -> Path:
-        """Finished batches of evaluations whose rows are not complete yet. The folder exists only while there are
-        some."""
-        return self.path / "outcomes"
-
-    @property
-    def results(self) -> Path:
-        """The rows of the last evaluation, as a JSON array."""
-        return self.path / "results.json"
-
     def result_rows(self) -> list[dict[str, Any]]:
         """The rows of ``results``; empty before an evaluation has finished."""
-        if not self.results.exists():
-            return []
-        rows = _parsed(self.results)
-        if not isinstance(rows, list) or not all(map(_is_result, rows)):
-            raise RunError(f"{self.results} holds no results: delete it, or give the command that wrote it again")
-        return rows
+        return _read(self.results, list)
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""
-        path = self.path / "stages.json"
-        if not path.exists():
-            return {}
-        try:
-            stages: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
-        except orjson.JSONDecodeError:
-            raise RunError(f"{path} is not JSON: delete it to do every stage again, or take another --out") from None
-        if not isinstance(stages, dict) or not all(isinstance(facts, dict) for facts in stages.values()):
-            raise RunError(f"{path} holds no stages: delete it to do every stage again, or take another --out")
-        return stages
+        return _read(self.path / "stages.json", dict)
 
     def is_done(self, stage: str) -> bool:
         return stage in self.stages()
 
     def finish(self, stage: str, facts: Mapping[str, Any]) -> None:
         """Record that ``stage`` is done, with JSON values that later stages and readers want to know."""
-        self._require_lock()
-        write_atomic(
-            self.path / "stages.json",
-            orjson.dumps(self.stages() | {stage: dict(facts)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
-        )
+        self._write_stages(self.stages() | {stage: dict(facts)})
 
     def forget(self, stage: str) -> None:
         """Make a stage undone, so that it is done again."""
+        if self.is_done(stage):
+            self._write_stages({name: facts for name, facts in self.stages().items() if name != stage})
+
+    def _write_stages(self, stages: Mapping[str, Any]) -> None:
         self._require_lock()
-        left = {name: facts for name, facts in self.stages().items() if name != stage}
-        write_atomic(
-            self.path / "stages.json", orjson.dumps(left, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        )
+        written = orjson.dumps(stages, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        write_atomic(self.path / "stages.json", written)
 
     def facts(self, stage: str) -> dict[str, Any]:
-        """What ``finish`` recorded.
-
-        Raises:
-            RunError: the stage is not done.
-        """
-        stages = self.stages()
-        if stage not in stages:
-            done = ", ".join(stages) or "none"
-            raise RunError(f"stage {stage} of {self.path} is not done (done: {done}): run it first")
-        return stages[stage]
+        """What ``finish`` recorded of a stage that is done."""
+        return self.stages()[stage]
 
     def take(self, purpose: str, checkpoint: Path) -> None:
         """Record which checkpoint a part of the run starts from, before that part begins.
@@ -186,9 +149,9 @@ class Run:
 
     def _remember(self, purpose: str, name: str) -> None:
         self._require_lock()
-        given = self._given()
+        given = _read(self.path / "given.json", dict)
         if purpose not in given or not self._holds_work():
-            write_atomic(self._given_path, orjson.dumps(given | {purpose: name}))
+            write_atomic(self.path / "given.json", orjson.dumps(given | {purpose: name}))
         elif given[purpose] != name:
             raise RunError(
                 f"the {purpose} of {self.path} was begun with {given[purpose]}, not with {name}: choose another --out"
@@ -196,26 +159,10 @@ class Run:
 
     def taken(self, purpose: str) -> Path | None:
         """The checkpoint that ``take`` recorded, or None."""
-        name = self._given().get(purpose)
+        name = _read(self.path / "given.json", dict).get(purpose)
         if name is None:
             return None
         return self.path / name if name.startswith("./") else Path(name)
-
-    @property
-    def _given_path(self) -> Path:
-        return self.path / "given.json"
-
-    def _given(self) -> dict[str, str]:
-        path = self._given_path
-        if not path.is_file():
-            return {}
-        given = _parsed(path)
-        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
-            raise RunError(
-                f"{path} does not tell what each part of the run was begun with: delete it if what is given now is "
-                "that, or choose another --out"
-            )
-        return given
 
     def _named(self, checkpoint: Path) -> str:
         """A path relative to the run, which can be moved with it, if it lies inside; else the whole path, or the hub
@@ -230,16 +177,13 @@ class Run:
         return [sentence for facts in self.stages().values() for sentence in facts.get("alarms", ())]
 
     def log(self, stage: str, metrics: Mapping[str, float]) -> None:
-        """Append a line to metrics.jsonl. ``metrics`` may give its ``step``; else steps of a stage count from 0."""
+        """Append a line to metrics.jsonl. ``metrics`` hold the ``step``."""
         self._require_lock()
-        if self._steps is None:
-            self._steps = Counter(row["stage"] for row in self.metrics())
-        step = metrics.get("step", self._steps[stage])
-        self._steps[stage] += 1
+        step = int(metrics["step"])
         figures = {key: value for key, value in metrics.items() if key != "step"}
         if self.on_log is not None:
-            self.on_log(stage, int(step), figures)
-        row = {"stage": stage, "step": int(step)} | figures
+            self.on_log(stage, step, figures)
+        row = {"stage": stage, "step": step} | figures
         try:
             with (self.path / "metrics.jsonl").open("ab") as file:
                 file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
@@ -251,19 +195,18 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one for each step of a stage. Lines of the same
         step are joined; of values that a resumed stage logged again, the last one counts."""
-        rows: dict[tuple[str, int], dict[str, Any]] = {}
-        for row in _metric_rows(self.path / "metrics.jsonl"):
-            rows.setdefault((row["stage"], row["step"]), {}).update(row)
+        path, rows = self.path / "metrics.jsonl", dict[tuple[str, int], dict[str, Any]]()
+        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+            if line.endswith(b"\n"):  # else another process is writing it
+                row = orjson.loads(line)
+                rows.setdefault((row["stage"], row["step"]), {}).update(row)
         return list(rows.values())
 
     def _prepare(self) -> None:
-        try:
-            for folder in (self.path, self.trees, self.checkpoints):
-                folder.mkdir(exist_ok=True)
-                remove_leftovers(folder)
-            remove_leftovers(self.outcomes)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
+        for folder in (self.path, self.trees, self.checkpoints):
+            folder.mkdir(exist_ok=True)
+            remove_leftovers(folder)
+        remove_leftovers(self.outcomes)
         path = self.path / "config.toml"
         if path.exists() and self._holds_work():
             if changed := changed_settings(load_config(path), self.config):
@@ -271,7 +214,10 @@ class Run:
                     f"{self.path} was begun with another config ({', '.join(changed)} changed): "
                     "restore these settings to resume, or choose another --out"
                 )
-            _drop_torn_line(self.path / "metrics.jsonl")
+            metrics = self.path / "metrics.jsonl"
+            written = metrics.read_bytes() if metrics.exists() else b""
+            if written and not written.endswith(b"\n"):  # a kill has torn its last line
+                write_atomic(metrics, written[: written.rfind(b"\n") + 1])
         else:
             write_atomic(path, dump_config(self.config).encode())
 
@@ -288,80 +234,23 @@ class Run:
 
 
 def _refuse_foreign_folder(path: Path, resume: bool) -> None:
-    if path.exists() and not path.is_dir():
-        raise RunError(f"{path} is a file: choose a folder as --out")
-    try:
-        # A run that was killed before it wrote its config has left hidden files only.
-        content = [entry.name for entry in path.iterdir() if not _is_hidden(entry)] if path.exists() else []
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    # A run that was killed before it wrote its config has left hidden files only.
+    content = [entry.name for entry in path.iterdir()] if path.exists() else []
+    content = [name for name in content if name != ".lock" and not (name.startswith(".") and name.endswith(".tmp"))]
     if content and not resume:
         raise RunError(f"{path} is not empty: pass --resume to continue it, or choose another --out")
     if content and "config.toml" not in content and set(content) - {"trees", "checkpoints"}:
         raise RunError(f"{path} holds files but no run (no config.toml): choose another --out")
 
 
-def _is_hidden(entry: Path) -> bool:
-    return entry.name == ".lock" or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
-
-
-def _lock(path: Path) -> int:
-    """Lock the folder, so that no two processes write one run. The kernel releases the lock when the process ends."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise RunError(f"another process is writing {path}: wait for it, or choose another --out") from None
-    except OSError as error:
-        os.close(descriptor)
-        raise _unwritable(path, error) from error
-    return descriptor
-
-
-def _unwritable(path: Path, error: OSError) -> RunError:
-    fix = "" if isinstance(error, FileNotFoundError) else ", or make this one writable"  # as /proc, where none is made
-    return RunError(f"cannot write {path}: {error.strerror}: choose another --out{fix}")
-
-
-def _metric_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _read(path: Path, kind: type[Content]) -> Content:
+    """The JSON in a file; empty where there is none."""
     if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return  # another process may be writing its last line
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                raise RunError(f"{path}, line {number} is not JSON: remove that line") from None
-            if not isinstance(row, dict) or not (
-                isinstance(row.get("stage"), str) and isinstance(row.get("step"), int)
-            ):
-                raise RunError(f"{path}, line {number} has no stage and step: remove that line")
-            yield row
-
-
-def _parsed(path: Path) -> Any:
-    """The JSON in a file, or None if it holds something else."""
+        return kind()
     try:
-        return orjson.loads(path.read_bytes())
+        content = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError:
-        return None
-
-
-def _is_result(row: Any) -> bool:
-    wanted = {"policy": str, "mode": str, "success": int | float, "tasks": int}
-    return isinstance(row, dict) and all(isinstance(row.get(key), kind) for key, kind in wanted.items())
-
-
-def _drop_torn_line(path: Path) -> None:
-    if path.exists():
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            write_atomic(path, content[:whole])
+        content = None
+    if not isinstance(content, kind):  # not by a kill: it is written whole or not at all
+        raise RunError(f"{path} is damaged: delete it and give the command again, or choose another --out")
+    return content

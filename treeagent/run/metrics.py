@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.usage import Usage
@@ -26,17 +27,18 @@ class Cost:
     """Prompt tokens found in the prefix cache instead."""
     replayed_steps: int = 0
     """Environment steps that were replayed to return to a state without a snapshot."""
-    restored_snapshots: int = 0
-    evicted_snapshots: int = 0
     price: float = 0.0
     """Price of a server's tokens, by ``prompt_price`` and ``generated_price``."""
     budget: Budget = field(default_factory=Budget)
 
-    def add(self, other: "Cost") -> None:
+    def __add__(self, other: "Cost") -> "Cost":
+        whole = Cost()
         for name in self.__slots__:
             if name != "budget":
-                setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.budget.add(other.budget)
+                setattr(whole, name, getattr(self, name) + getattr(other, name))
+        whole.budget.add(self.budget)
+        whole.budget.add(other.budget)
+        return whole
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """All counts, and rates over ``seconds`` of wall time."""
@@ -86,8 +88,8 @@ class Meter:
     """Measures the cost of growing trees, from the counters of the generator and the environment since its creation."""
 
     def __init__(self, usage: Usage, dynamics: EnvDynamics) -> None:
-        self._usage, self._dynamics = usage, dynamics
-        self._before, self._paid = self._counters(), usage.price
+        self._usage, self._forks = usage, dynamics.forkable
+        self._before = self._counters()
 
     def read(self, trees: Sequence[Tree]) -> Cost:
         """The cost so far. ``trees`` are all trees grown since this meter was made."""
@@ -95,21 +97,13 @@ class Meter:
         for tree in trees:
             budget.add(tree.budget)
         best = [max((edge.value for edge in tree.root.edges if edge.visits), default=0.0) for tree in trees]
-        counted = zip(self._counters(), self._before, strict=True)
-        encoded, cached, replayed, restored, evicted = (now - before for now, before in counted)
         failed = sum(bool(tree.error) for tree in trees)
-        price = self._usage.price - self._paid
-        return Cost(len(trees), failed, sum(best), encoded, cached, replayed, restored, evicted, price, budget)
+        spent = {name: now - self._before[name] for name, now in self._counters().items()}
+        return Cost(len(trees), failed, sum(best), **spent, budget=budget)
 
-    def _counters(self) -> tuple[int, int, int, int, int]:
-        usage, forks = self._usage, self._dynamics.forkable
-        return (
-            usage.encoded_tokens,
-            usage.cached_tokens,
-            forks.replayed_steps,
-            forks.restored_snapshots,
-            forks.evicted_snapshots,
-        )
+    def _counters(self) -> dict[str, Any]:
+        usage = {name: getattr(self._usage, name) for name in ("encoded_tokens", "cached_tokens", "price")}
+        return usage | {"replayed_steps": self._forks.replayed_steps}
 
 
 @contextmanager

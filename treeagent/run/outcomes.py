@@ -1,7 +1,5 @@
 """How episodes of an evaluation went. Finished batches are kept on disk until their row is complete, so that a resumed
 evaluation plays none of them twice.
-
-A batch is a file ``<stage>-<index>.json``, written atomically.
 """
 
 import math
@@ -17,10 +15,7 @@ from pydantic import TypeAdapter
 from treeagent.config import Mode
 from treeagent.search.node import Budget, reaches
 from treeagent.store import write_atomic
-from treeagent.types import (
-    UserError,
-    storable,
-)
+from treeagent.types import UserError, storable
 
 Row = dict[str, Any]
 """One row of results, as ``summarise`` makes it."""
@@ -46,64 +41,41 @@ class Outcome:
         return reaches(self.reward, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedBatch:
-    """The results of one batch."""
-
-    tasks: tuple[int, ...]
-    """Indices of the tasks in the split."""
-    outcomes: tuple[Outcome, ...]
-    """In the order of ``tasks``."""
-    seconds: float
-    """Wall time of the batch."""
-    shard: str = ""
-    """File name of the shard with the trees that were planned in; empty if none were stored."""
-
-
+PlayedBatch = tuple[list[Outcome], float]
+"""The outcomes of a batch, in the order of its tasks, and its seconds of wall time."""
 _BATCH = TypeAdapter(PlayedBatch)
 
 
-def keep_batch(folder: Path, stage: str, index: int, batch: PlayedBatch) -> None:
-    """Write a finished batch.
-
-    Raises:
-        StoreError: the file system refused; no partial file is left.
-    """
-    folder.mkdir(exist_ok=True)
-    written = replace(batch, outcomes=tuple(replace(each, error=storable(each.error)) for each in batch.outcomes))
-    write_atomic(_path(folder, stage, index), orjson.dumps(asdict(written)))
+def keep_batch(path: Path, batch: PlayedBatch) -> None:
+    """Write a finished batch, whole or not at all."""
+    outcomes, seconds = batch
+    written = [asdict(replace(each, error=storable(each.error))) for each in outcomes]
+    path.parent.mkdir(exist_ok=True)
+    write_atomic(path, orjson.dumps([written, seconds]))
 
 
-def kept_batch(folder: Path, stage: str, index: int, tasks: Sequence[int], trees: Path) -> PlayedBatch | None:
-    """The finished batch, or None if it is missing, damaged, of other tasks, or without its trees."""
+def kept_batch(path: Path) -> PlayedBatch | None:
+    """The finished batch, or None if it is missing or damaged."""
     try:
-        batch = _BATCH.validate_json(_path(folder, stage, index).read_bytes())
+        return _BATCH.validate_json(path.read_bytes())
     except (FileNotFoundError, ValueError):  # pydantic's error is a ValueError
         return None
-    whole = batch.tasks == tuple(tasks) and len(batch.outcomes) == len(tasks)
-    return batch if whole and (not batch.shard or (trees / batch.shard).exists()) else None
 
 
-def forget_batches(folder: Path, stage: str, indices: Iterable[int]) -> None:
-    """Remove the batches of a stage, and the folder if it is then empty."""
-    for index in indices:
-        _path(folder, stage, index).unlink(missing_ok=True)
-    with suppress(OSError):  # it holds batches of other stages, or does not exist
-        folder.rmdir()
-
-
-def _path(folder: Path, stage: str, index: int) -> Path:
-    return folder / f"{stage}-{index:05d}.json"
+def forget_batches(paths: Iterable[Path]) -> None:
+    """Remove batches, and their folder if it is then empty."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # it holds other batches, or does not exist
+            path.parent.rmdir()
 
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> dict[str, float | int | str]:
     """One row of results, with the 95 % Wilson interval of success.
 
     Raises:
-        UserError: there are no outcomes, or every episode failed before its first step.
+        UserError: every episode failed before its first step.
     """
-    if not outcomes:
-        raise UserError(f"{policy} in mode {mode} has no outcomes to summarise: evaluate it on one task or more")
     error = next((" ".join(storable(outcome.error).split()) for outcome in outcomes if outcome.error), "")
     if went_nowhere(outcomes):
         raise UserError(

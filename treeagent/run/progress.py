@@ -42,50 +42,47 @@ class Course:
     """
 
     def __init__(self, stages: Sequence[Stage], clock: Callable[[], float] = time.monotonic) -> None:
-        self._stages = stages
-        self._clock = clock
-        self._began = clock()
+        self._stages, self._clock, self._began = stages, clock, clock()
         self._current = -1
-        self._starts: dict[str, float] = {}
-        self._resumed: dict[str, float] = {}
-        """For each piece of work the fraction that an earlier run did."""
-        self._done: dict[str, float] = {}
+        self._starts = dict[str, float]()
+        self._done = dict[str, float]()
         """For each piece of work the fraction that is done."""
+        self._skipped = 0.0
+        """Units of share that an earlier run did."""
 
     def start(self, work: str) -> str:
         """Note that a piece of work starts. Returns a line such as "stage 3 of 7: search; about 4 min left", or nothing
         where the stage has started before or the work belongs to no stage."""
         place = next((number for number, stage in enumerate(self._stages) if work in stage.works), -1)
-        if place >= 0:
-            self._starts[work] = self._clock()
-            self._done.setdefault(work, 0.0)
+        self._starts[work] = self._clock()
         if place <= self._current:
             return ""
-        self._current = place
+        before, self._current = self._position(), place
+        self._skipped += self._position() - before
         left = self.left()
         return f"stage {place + 1} of {len(self._stages)}: {self._stages[place].name}" + (left and f"; {left}")
 
     def advance(self, work: str, fraction: float) -> None:
         """Note which fraction of a piece of work is done."""
-        if work not in self._starts:
-            return
-        self._done[work] = fraction
+        before, self._done[work] = self._position(), fraction
         if self._clock() - self._starts[work] < _RESUMED_SECONDS:
-            self._resumed[work] = fraction
+            self._skipped += self._position() - before
+
+    def _position(self) -> float:
+        """Units of share that are done."""
+        if self._current < 0:
+            return 0.0
+        stage = self._stages[self._current]
+        done = sum(self._done.get(work, 0.0) for work in stage.works) / len(stage.works)
+        return sum(each.share for each in self._stages[: self._current]) + stage.share * done
 
     def left(self) -> str:
         """The time that the rest of the run will take, in words; empty while too little has been seen to tell."""
-        seen = left = 0.0
-        for place, stage in enumerate(self._stages):
-            for work in stage.works:
-                share = stage.share / len(stage.works)
-                started = work in self._starts
-                done = self._done[work] if started and place == self._current else float(place < self._current)
-                left += share * (1 - done)
-                seen += share * (done - self._resumed.get(work, 0.0)) if started else 0.0
-        if not seen or seen < _LEAST_SHARE * sum(stage.share for stage in self._stages):
+        position, whole = self._position(), sum(stage.share for stage in self._stages)
+        seen = position - self._skipped
+        if not seen or seen < _LEAST_SHARE * whole:
             return ""
-        minutes = (self._clock() - self._began) * left / seen / 60
+        minutes = (self._clock() - self._began) * (whole - position) / seen / 60
         return f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
 
 
@@ -109,72 +106,38 @@ class Progress(Protocol):
         ...
 
 
-class QuietProgress:
-    """Says nothing."""
-
-    def plan(self, stages: Sequence[Stage]) -> None:
-        pass
-
-    def warn(self, sentence: str) -> None:
-        pass
-
-    @contextmanager
-    def track(self, name: str, total: int) -> Iterator[Advance]:
-        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
-            pass
-
-        yield advance
-
-
 class RichProgress:
     """Bars with count, time left and live figures; plain lines where the console is no terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         """``console`` defaults to standard error, which leaves standard output to results."""
         self._console = console or Console(stderr=True)
-        self._bars: Bars | None = None
+        self._bars = Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[live]}", style="cyan", markup=False),
+            console=self._console,
+            expand=True,
+        )
         self._course = Course(())
 
     def plan(self, stages: Sequence[Stage]) -> None:
         self._course = Course(stages)
 
-    def track(self, name: str, total: int) -> AbstractContextManager[Advance]:
-        if line := self._course.start(name):
-            self._console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
-        return self._bar(name, total) if self._console.is_terminal else self._lines(name, total)
-
     def warn(self, sentence: str) -> None:
         self._console.print(Text(sentence, style="yellow"), soft_wrap=True)
 
     @contextmanager
-    def _bar(self, name: str, total: int) -> Iterator[Advance]:
-        outermost = self._bars is None
-        bars = self._bars or _bars(self._console)
-        if outermost:
-            self._bars = bars
-            bars.start()
-        task = bars.add_task(name, total=total, live="")
-
-        done, live = 0, ""
-
-        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
-            nonlocal done, live
-            done += count
-            live = live if fields is None else _join(fields)
-            self._course.advance(name, done / max(total, 1))
-            bars.update(task, advance=count, live=self._with_time_left(live))
-
-        try:
-            yield advance
-        finally:
-            if outermost:
-                bars.stop()
-                self._bars = None
-            else:
-                bars.remove_task(task)
-
-    @contextmanager
-    def _lines(self, name: str, total: int) -> Iterator[Advance]:
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        if line := self._course.start(name):
+            self._console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+        on_terminal, outermost = self._console.is_terminal, not self._bars.tasks
+        task = self._bars.add_task(name, total=total, live="")
+        if on_terminal and outermost:
+            self._bars.start()
         started = told = time.monotonic()
         done, live = 0, ""
 
@@ -186,34 +149,29 @@ class RichProgress:
         def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
             nonlocal done, live, told
             done += count
-            live = live if fields is None else _join(fields)
+            live = live if fields is None else "  ".join(f"{each} {value}" for each, value in fields.items())
             self._course.advance(name, done / max(total, 1))
-            if time.monotonic() - told >= _PLAIN_SECONDS:
+            self._bars.update(task, advance=count, live=self._with_time_left(live))
+            if not on_terminal and time.monotonic() - told >= _PLAIN_SECONDS:
                 told = time.monotonic()
                 tell()
 
         try:
             yield advance
         finally:
-            tell()
+            if not on_terminal:
+                tell()
+            elif outermost:
+                self._bars.stop()  # leaves the finished bar on the screen
+            self._bars.remove_task(task)
 
     def _with_time_left(self, live: str) -> str:
         left = self._course.left()
         return "  ".join(each for each in (live, left and f"whole run: {left}") if each)
 
 
-def _bars(console: Console) -> Bars:
-    return Bars(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[live]}", style="cyan", markup=False),
-        console=console,
-        expand=True,
-    )
+class QuietProgress(RichProgress):
+    """Says nothing."""
 
-
-def _join(fields: Mapping[str, str]) -> str:
-    return "  ".join(f"{name} {value}" for name, value in fields.items())
+    def __init__(self) -> None:
+        super().__init__(Console(quiet=True))

@@ -26,28 +26,16 @@ class Recipe:
 def recipes() -> list[Recipe]:
     """Every recipe of the package, sorted by name."""
     paths = sorted(_FOLDER.rglob("*.toml"))
-    return [Recipe(_name(path), path, _first_sentence(path)) for path in paths]
+    return [Recipe(_name(path), path, first_sentence(_comment(path))) for path in paths]
 
 
-def find_recipe(name: str) -> Path:
-    """The file of settings that ``name`` means: a path of a file, or else the name of a recipe.
-
-    Raises:
-        UserError: there is neither such a file nor such a recipe.
-    """
-    return _find(name, ".toml", "config {} is neither a file nor a recipe: ")
-
-
-def find_accelerate_config(name: str) -> Path:
-    """The file of ``accelerate config`` that ``name`` means: a path of a file, or else a name such as "models/fsdp".
+def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
+    """The file that ``name`` means: a path of a file, or else the name of one of the package's own, such as
+    "baselines/ppo". ``key`` names the setting in messages.
 
     Raises:
         UserError: there is neither.
     """
-    return _find(name, ".yaml", "update.accelerate_config {} is neither a file nor one of the package's own: ")
-
-
-def _find(name: str, ending: str, refusal: str) -> Path:
     if Path(name).is_file():
         return Path(name)
     found = {_name(path): path for path in sorted(_FOLDER.rglob(f"*{ending}"))}
@@ -56,15 +44,20 @@ def _find(name: str, ending: str, refusal: str) -> Path:
         return found[bare]
     last = bare.rsplit("/", 1)[-1]
     near = [each for each in found if each.rsplit("/", 1)[-1] == last] or difflib.get_close_matches(bare, found, 3)
-    guess = f"did you mean {' or '.join(near)}? " if near else f"the names are {', '.join(found)}; "
-    raise UserError(f"{refusal.format(repr(name))}{guess}treeagent recipes describes every recipe")
+    guess = f"did you mean {' or '.join(near)}?" if near else f"the names are {', '.join(found)};"
+    raise UserError(f"{key} {name!r} is neither a file nor a recipe: {guess} treeagent recipes describes every recipe")
 
 
 def _name(path: Path) -> str:
     return path.relative_to(_FOLDER).with_suffix("").as_posix()
 
 
-def _first_sentence(path: Path) -> str:
+def first_sentence(text: str) -> str:
+    whole = " ".join(text.split())
+    return re.split(r"(?<=\.) (?=[A-Z`])", whole)[0].rstrip(".") + "."  # "et al. 2017" ends no sentence
+
+
+def _comment(path: Path) -> str:
+    """The comment at the top of a file."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
-    text = " ".join(line.removeprefix("#").strip() for line in lines)
-    return re.split(r"(?<=\.) (?=[A-Z`])", text)[0].rstrip(".") + "."  # "et al. 2017" ends no sentence
+    return " ".join(line.removeprefix("#") for line in lines)

@@ -11,12 +11,7 @@ from treeagent.run.folder import Run, RunError
 
 @contextmanager
 def tracked(run: Run) -> Iterator[None]:
-    """Inside, the run's metrics also go to every tracker of ``config.trackers``.
-
-    Raises:
-        RunError: a tracker's package is not installed.
-    """
-    require_trackers(run.config)
+    """Inside, the run's metrics also go to every tracker of ``config.trackers``."""
     opened = {name: _open(name, run) for name in run.config.trackers}
 
     def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -27,8 +22,7 @@ def tracked(run: Run) -> Iterator[None]:
             else:  # these count steps of a whole run, but parallel stages have no common step
                 tracker.log(named | {f"{stage}/step": step})
 
-    if opened:
-        run.on_log = tell
+    run.on_log = tell
     try:
         yield
     finally:
@@ -38,14 +32,10 @@ def tracked(run: Run) -> Iterator[None]:
 
 
 def require_trackers(config: RunConfig) -> None:
-    """Check that the packages of the trackers are installed.
-
-    Raises:
-        RunError: one is not.
-    """
+    """Check that the packages of the trackers are installed; a ``RunError`` names one that is not."""
     for name in config.trackers:
-        found = find_spec(name)
-        if found is None or found.origin is None:  # wandb leaves a folder of its name, which Python takes for a package
+        # wandb leaves a folder of its name, which Python takes for a package without an origin.
+        if getattr(find_spec(name), "origin", None) is None:
             raise RunError(
                 f"trackers names {name!r}, which is not installed: pip install 'treeagent[{name}]', or leave it out"
             )
@@ -61,7 +51,7 @@ def _open(name: Tracker, run: Run) -> Any:
     }
     tracker = makers[name]()
     tracker.start()
-    settings = {key: value for key, value in flat_settings(run.config).items() if isinstance(value, str | int | float)}
-    if name != "tensorboard":  # TensorBoard would open a second run for them, and RUN/config.toml has them
-        tracker.store_init_configuration(settings)
+    if name != "tensorboard":  # TensorBoard would open a second run for the settings, and RUN/config.toml has them
+        flat = flat_settings(run.config).items()
+        tracker.store_init_configuration({key: value for key, value in flat if isinstance(value, str | int | float)})
     return tracker

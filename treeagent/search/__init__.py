@@ -12,37 +12,14 @@ them. A ``Tree`` holds a ``Node`` for each state and an ``Edge`` for each action
 it into JSON values and back.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from treeagent.search.config import SearchConfig
-    from treeagent.search.decide import best_path, most_visited_path
-    from treeagent.search.limits import Limits
-    from treeagent.search.mcts import Search
-    from treeagent.search.methods import make_search
-    from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
-    from treeagent.search.record import from_record, to_record
-    from treeagent.search.values import MixedValue, RolloutValue
-
-_HOMES = {
-    "Budget": "node",
-    "Edge": "node",
-    "Limits": "limits",
-    "MixedValue": "values",
-    "Node": "node",
-    "RolloutValue": "values",
-    "Search": "mcts",
-    "SearchConfig": "config",
-    "Tree": "node",
-    "best_path": "decide",
-    "from_record": "record",
-    "make_search": "methods",
-    "most_visited_path": "decide",
-    "path_return": "node",
-    "succeeds": "node",
-    "to_record": "record",
-}
+from treeagent.search.config import SearchConfig
+from treeagent.search.decide import best_path, most_visited_path
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.methods import make_search
+from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
+from treeagent.search.record import from_record, to_record
+from treeagent.search.values import MixedValue, RolloutValue
 
 __all__ = [
     "Budget",
@@ -62,10 +39,3 @@ __all__ = [
     "succeeds",
     "to_record",
 ]
-
-
-def __getattr__(name: str) -> object:
-    # A module is imported when one of its names is first used: reading a stored tree needs neither NumPy nor pydantic.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,7 +1,7 @@
-"""The loop that the baselines share.
+"""The loop that all search methods share.
 
-A baseline is a generator over one tree (``grow``). It yields what it needs next: candidates, steps or estimates. The
-loop collects these requests from all trees, serves them together in one batch, and lets each generator go on. So a
+A method is a generator over one tree (``Searcher.grow``). It yields what it needs next: candidates, steps or estimates.
+The loop collects these requests from all trees, serves them together in one batch, and lets each generator go on. So a
 method reads as if it searched one tree alone, and still shares its model calls with all others.
 
 A generator asks ``room`` how many simulations it may start. Limits and errors act there alone, so that every method is
@@ -11,26 +11,29 @@ cut off in the same way.
 import asyncio
 import math
 import time
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from treeagent.search.config import SearchConfig
 from treeagent.search.growth import (
     Growth,
-    Searcher,
     backup,
     end,
     estimate_nodes,
     expand,
-    note_success,
+    plant,
     share_time,
     take_step,
 )
-from treeagent.search.node import Edge
+from treeagent.search.node import Edge, Node, Tree, path_return, reaches
+from treeagent.types import Critic, Dynamics, Policy, Task, Value
 
 Path = list[Edge]
 """The edges from the root to a place in the tree."""
+OnBatch = Callable[[Sequence[Tree]], None]
+"""A function that is called after every batch with all trees as they are then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +49,66 @@ class Request:
 class _Grower:
     growth: Growth
     requests: Iterator[Request]
-    request: Request | None
+    request: Request | None = None
 
     def go_on(self) -> None:
         """Let the generator use what it asked for, until it asks for more."""
         self.request = next(self.requests, None)
 
 
-class Batches(Searcher):
-    """A search whose method is a generator over one tree."""
+class Searcher(ABC):
+    """A search method: grows one tree a task, many trees at once.
+
+    Args:
+        value: without it a leaf is worth 0 beside the rewards on its path.
+        critic: called if ``config.critic_weight`` is above 0.
+        noise: False leaves out the noise at the root, as evaluation does.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        dynamics: Dynamics,
+        config: SearchConfig,
+        value: Value | None = None,
+        critic: Critic | None = None,
+        *,
+        noise: bool = True,
+    ) -> None:
+        self.policy = policy
+        self.dynamics = dynamics
+        self.config = config
+        self.value = value
+        self.critic = critic
+        self.noise = noise
 
     @abstractmethod
     def grow(self, growth: Growth) -> Iterator[Request]:
         """Grow one tree. When the generator goes on, what it asked for is in the tree, unless the tree has an error."""
 
-    async def batches(self, growths: Sequence[Growth]) -> AsyncIterator[None]:
-        growers = [_Grower(growth, self.grow(growth), None) for growth in growths]
+    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
+        """Search each task.
+
+        Args:
+            seeds: one a task. Equal seeds give equal trees, whatever other tasks are searched beside them.
+            on_batch: called after every batch with all trees.
+
+        Returns:
+            One tree a task, in the tasks' order.
+        """
+        started = time.perf_counter()
+        growths = await plant(self.dynamics, tasks, seeds, self.config)
+        if self.config.estimate_all:
+            await estimate_nodes(self.value, [(each, each.tree.root) for each in growths if not each.tree.error])
+        share_time(growths, started)
+        growers = [_Grower(growth, self.grow(growth)) for growth in growths]
         for grower in growers:
             grower.go_on()
         while growers := [grower for grower in growers if grower.request is not None]:
             await self._serve(growers)
-            yield
+            if on_batch is not None:
+                on_batch([growth.tree for growth in growths])
+        return [growth.tree for growth in growths]
 
     async def _serve(self, growers: Sequence[_Grower]) -> None:
         """One batch: candidates, then steps, then estimates, each for all trees that need them by then."""
@@ -74,7 +116,8 @@ class Batches(Searcher):
         for kind, answer in (("expand", self._expand), ("step", self._step), ("estimate", self._estimate)):
             requests = [(grower, grower.request) for grower in growers if grower.request is not None]
             asking = [(grower, request) for grower, request in requests if request.kind == kind]
-            await answer([(grower.growth, path) for grower, request in asking for path in request.paths])
+            if wanted := [(grower.growth, path) for grower, request in asking for path in request.paths]:
+                await answer(wanted)
             for grower, _ in asking:
                 grower.go_on()
         share_time([grower.growth for grower in growers], started)
@@ -84,8 +127,11 @@ class Batches(Searcher):
         await expand(self.policy, nodes, self.config.candidates, self.config, self.critic)
 
     async def _step(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
-        seconds = self.config.step_seconds
-        await asyncio.gather(*(take_step(self.dynamics, growth, path, seconds) for growth, path in wanted))
+        stepping = [take_step(self.dynamics, growth, path, self.config.step_seconds) for growth, path in wanted]
+        if len(stepping) == 1:
+            await stepping[0]  # gather() would start a task for it, which takes longer than a fast environment's step
+        else:
+            await asyncio.gather(*stepping)
         if self.config.estimate_all:
             stepped = [(growth, path[-1].child) for growth, path in wanted]
             await estimate_nodes(self.value, [(growth, node) for growth, node in stepped if node is not None])
@@ -114,12 +160,18 @@ class Batches(Searcher):
     def opens(self, path: Path) -> bool:
         """Whether the tree may grow beyond ``path``."""
         node = path[-1].child
-        return node is not None and not node.ended and not (node.invalid and self.config.prune_invalid)
+        return node is not None and not self.is_end(node)
+
+    def is_end(self, node: Node) -> bool:
+        """Whether the episode ended at ``node``, or a refused call led there, beyond which no tree grows."""
+        return node.ended or (node.invalid and self.config.prune_invalid)
 
     def back_up(self, growth: Growth, path: Path) -> None:
-        """Finish a simulation."""
+        """Finish a simulation, and note whether it was the success that ends the search."""
         backup(path, growth, self.config.process_weight)
-        note_success(path, growth, self.config.stop_at_return)
+        leaf, enough = path[-1].child, self.config.stop_at_return
+        if enough is not None and leaf is not None and leaf.terminated:
+            growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
 
     def rank(self, path: Path) -> tuple[float, float]:
         """How good a path looks, greater being better: its return G, closed by V(s) at its end; among equals, the

@@ -8,26 +8,24 @@ of a chain only.
 import random
 from collections.abc import Generator, Iterator, Sequence
 
-from treeagent.search.batches import Batches, Path, Request
+from treeagent.search.batches import Path, Request, Searcher
 from treeagent.search.growth import Growth, end, receive
 from treeagent.search.puct import edges_from
 
 
-class Chains(Batches):
+class Chains(Searcher):
     """A search that grows its trees by chains."""
 
     async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
         """Sample one action at the end of each path and lead the path through its edge, even where an equal edge
         exists: merging would make two chains one."""
-        if not wanted:
-            return
         nodes = [end(growth, path) for growth, path in wanted]
         seeds = [growth.next_seed() for growth, _ in wanted]
         proposals = await self.policy.propose([node.state for node in nodes], 1, seeds)
         for (growth, path), node, proposal in zip(wanted, nodes, proposals, strict=True):
             if not receive(growth, node, proposal):
                 continue
-            [edge, *_] = edges_from(proposal.actions, merge="text")
+            [edge, *_] = edges_from(proposal.actions)
             node.edges.append(edge)
             for sibling in node.edges:
                 sibling.prior = 1 / len(node.edges)

@@ -24,8 +24,6 @@ class GumbelConfig:
 
     considered: Annotated[int, Field(gt=0)] = 16
     """Sequential halving at the root starts from at most this many actions."""
-    noise: Annotated[float, Field(ge=0)] = 1.0
-    """The Gumbel noise at the root is multiplied by this factor; 0 makes the root greedy, as evaluation does."""
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -1,6 +1,6 @@
 """From a finished search to the actions to take."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from treeagent.search.config import SearchConfig
@@ -24,8 +24,8 @@ def best_path(
             Without any end it is "visits".
             "visits" follows the most visited child at every step.
             "value" follows the child of greatest Q.
-            "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, and below it the
-            action of greatest probability in the improved policy.
+            "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, without its noise,
+            and below it the action of greatest probability in the improved policy.
         likelihood_weight: λ, in reward units a nat. Among policies within a bound on their KL divergence from π,
             π exp(V/λ) is the best (Korbak et al. 2022, equation 3), and this is its mode. It guards against paths that
             V overrates and that the agent itself finds unlikely.
@@ -41,20 +41,21 @@ def best_path(
                 return path_return(path, tree.discount) + likelihood_weight * logprob, logprob, -len(path)
 
             return max(ended, key=rank)
-    path: list[Edge] = []
-    node: Node | None = tree.root
-    while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
-        path.append(_choose(tree, node, decision, config or SearchConfig()))
-        node = path[-1].child
-    return path
+    settings = config or SearchConfig()
+    return _follow(tree, lambda node: _choose(tree, node, decision, settings))
 
 
 def most_visited_path(tree: Tree) -> list[Edge]:
     """The most visited child at every step; in a tree grown by lookahead, the actions that it took."""
+    return _follow(tree, lambda node: max((edge for edge in node.edges if edge.child is not None), key=by_visits))
+
+
+def _follow(tree: Tree, choose: Callable[[Node], Edge]) -> list[Edge]:
+    """The path of the chosen edges, as far as simulations went."""
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
-        path.append(max((edge for edge in node.edges if edge.child is not None), key=by_visits))
+        path.append(choose(node))
         node = path[-1].child
     return path
 
@@ -66,7 +67,7 @@ def by_visits(edge: Edge) -> tuple[float, float, float]:
 
 def _choose(tree: Tree, node: Node, decision: Decision, config: SearchConfig) -> Edge:
     if decision == "gumbel" and node is tree.root:
-        return best_root_edge(tree, config)
+        return best_root_edge(tree, config, noise=False)
     tried = [edge for edge in node.edges if edge.visits and edge.child is not None]
     if decision == "gumbel":
         improved = {id(edge): share for edge, share in zip(node.edges, improved_policy(node, config), strict=True)}

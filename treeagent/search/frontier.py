@@ -1,7 +1,7 @@
 """Searches that expand the best states of the frontier: beam search and best-first search.
 
 A simulation is one step. N(s,a) counts the steps at and below an edge, and W(s,a) sums their returns, each closed by
-V(s) of the state it reached. ``Batches.rank`` orders the frontier. Neither method goes beyond an end or, with
+V(s) of the state it reached. ``Searcher.rank`` orders the frontier. Neither method goes beyond an end or, with
 ``prune_invalid``, beyond a refused call.
 """
 
@@ -9,11 +9,11 @@ import heapq
 from collections.abc import Generator, Iterator, Sequence
 from itertools import count
 
-from treeagent.search.batches import Batches, Path, Request, step_and_estimate
+from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
 from treeagent.search.growth import Growth, end
 
 
-class Frontier(Batches):
+class Frontier(Searcher):
     """A search that grows its trees by single steps."""
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, list[Path]]:

@@ -8,17 +8,13 @@ its own tree ends, and keeps the reason in ``Tree.error``: a failed rollout is d
 import asyncio
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.node import Edge, Node, Tree, path_return, reaches
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import ValueRange, edges_from, merge_key
 from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed
-
-OnBatch = Callable[[Sequence[Tree]], None]
-"""A function that is called after every batch with all trees as they are then."""
 
 
 @dataclass(slots=True)
@@ -89,8 +85,6 @@ async def expand(
         ValueError: the policy proposed nothing and says not why, an action has not one log-probability a token, or a
             log-probability or a critic's score is NaN or infinite.
     """
-    if not wanted:
-        return
     seeds = [growth.next_seed() for growth, _ in wanted]
     proposals = await policy.propose([node.state for _, node in wanted], count, seeds)
     for (growth, node), proposal in zip(wanted, proposals, strict=True):
@@ -100,7 +94,7 @@ async def expand(
         if config.widening is not None:
             actions = [*growth.drawn.get(id(node), ()), *actions]
             growth.drawn[id(node)] = actions
-        node.edges = _kept(node.edges, edges_from(actions, temperature=config.prior_temperature))
+        node.edges = _kept(node.edges, edges_from(actions, config.prior_temperature))
     if critic is not None and config.critic_weight:
         await _rank(critic, wanted)
 
@@ -162,8 +156,7 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
     growth.tree.budget.environment_steps += transition.cost
     if transition.origin == "imagined":
         growth.tree.budget.imagined_steps += 1
-        growth.tree.budget.doubted += transition.doubted
-        growth.tree.budget.unreadable += bool(transition.error) and not transition.doubted
+        growth.tree.budget.unreadable += bool(transition.error)
     if not math.isfinite(transition.reward or 0.0) or not math.isfinite(transition.process):
         growth.tree.error = f"the environment gave the reward {transition.reward} and process {transition.process}"
         return
@@ -225,13 +218,6 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
         growth.value_range.include(edge.value)
 
 
-def note_success(path: Sequence[Edge], growth: Growth, enough: float | None) -> None:
-    """Note that the tree has succeeded if ``path`` ends the task with a return of at least ``enough``."""
-    leaf = path[-1].child
-    if enough is not None and leaf is not None and leaf.terminated:
-        growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
-
-
 def mark_exhausted(root: Node, path: Sequence[Edge]) -> None:
     """Mark the nodes of ``path`` as exhausted from the leaf up, as far as that is so.
 
@@ -250,56 +236,3 @@ def share_time(growths: Sequence[Growth], started: float) -> None:
     share = (time.perf_counter() - started) / max(len(growths), 1)
     for growth in growths:
         growth.tree.budget.seconds += share
-
-
-class Searcher(ABC):
-    """A search method: grows one tree a task, many trees at once.
-
-    A method says in ``batches`` what it does with the trees; planting them, the clock and the callback are the same for
-    all methods.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        dynamics: Dynamics,
-        config: SearchConfig,
-        value: Value | None = None,
-        critic: Critic | None = None,
-    ) -> None:
-        """Without ``value`` a leaf is worth 0 beside the rewards on its path. ``critic`` is called if its weight is
-        above 0."""
-        self.policy = policy
-        self.dynamics = dynamics
-        self.config = config
-        self.value = value
-        self.critic = critic
-
-    @abstractmethod
-    def batches(self, growths: Sequence[Growth]) -> AsyncIterator[None]:
-        """Grow the planted trees; each iteration is one batch."""
-
-    async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
-        """Search each task.
-
-        Args:
-            seeds: one a task. Equal seeds give equal trees, whatever other tasks are searched beside them.
-            on_batch: called after every batch with all trees.
-
-        Returns:
-            One tree a task, in the tasks' order.
-        """
-        started = time.perf_counter()
-        growths = await plant(self.dynamics, tasks, seeds, self.config)
-        if self.estimates_all:
-            await estimate_nodes(self.value, [(each, each.tree.root) for each in growths if not each.tree.error])
-        share_time(growths, started)
-        async for _ in self.batches(growths):
-            if on_batch is not None:
-                on_batch([growth.tree for growth in growths])
-        return [growth.tree for growth in growths]
-
-    @property
-    def estimates_all(self) -> bool:
-        """Whether V(s) is estimated at every node; else at the leaves of simulations only."""
-        return self.config.estimate_all

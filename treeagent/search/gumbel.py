@@ -24,10 +24,11 @@ VALUE_SCALE = 0.1
 """c_scale of equation 8, as in mctx (``value_scale``), where Q is rescaled to [0, 1]."""
 
 
-def gumbel_noise(count: int, scale: float, seed: int) -> list[float]:
-    """g(a) of the root's ``count`` edges, in order: standard Gumbel samples times ``scale``; ``seed`` is the tree's."""
+def gumbel_noise(count: int, seed: int) -> list[float]:
+    """g(a) of the root's ``count`` edges, in order: standard Gumbel samples, as the paper takes them; ``seed`` is the
+    tree's."""
     rng = np.random.default_rng(derive_seed(seed, "gumbel"))
-    return [scale * float(draw) for draw in rng.gumbel(size=count)]
+    return [float(draw) for draw in rng.gumbel(size=count)]
 
 
 def considered_visits(considered: int, simulations: int) -> list[int]:
@@ -104,12 +105,14 @@ def _log(probability: float) -> float:
     return math.log(max(probability, TINY))
 
 
-def best_root_edge(tree: Tree, config: SearchConfig) -> Edge:
+def best_root_edge(tree: Tree, config: SearchConfig, *, noise: bool) -> Edge:
     """The action to take after a Gumbel search: the one with the greatest g(a) + log P(s,a) + σ(q̂) among the most
-    visited. An exhausted action competes, too: it has fewer visits only because there was nothing left to find."""
+    visited; without ``noise``, as at evaluation, g is 0. An exhausted action competes, too: it has fewer visits only
+    because there was nothing left to find."""
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
-    scores = root_scores(tree.root, gumbel_noise(len(edges), config.gumbel.noise, tree.seed), config)
+    g = gumbel_noise(len(edges), tree.seed) if noise else [0.0] * len(edges)
+    scores = root_scores(tree.root, g, config)
     rivals = [(score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or known(edge)]
     return max(rivals, key=lambda rival: rival[0])[1]
 

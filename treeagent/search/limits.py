@@ -20,9 +20,8 @@ class Limits:
     """A tree gets at most this many simulations; an episode of best-of-N, a step of a beam and a candidate examined by
     lookahead count as one each."""
     environment_steps: Annotated[int, Field(gt=0)] | None = None
-    """A tree takes at most this many steps of the environment, replayed steps included."""
-    imagined_steps: Annotated[int, Field(gt=0)] | None = None
-    """A tree takes at most this many steps of a world model; unset, ``environment_steps`` limits them, too."""
+    """A tree takes at most this many steps of the environment, replayed steps included, and as many of a world
+    model."""
     generated_tokens: Annotated[int, Field(gt=0)] | None = None
     """The candidates of a tree have at most this many sampled tokens in all."""
     seconds: Annotated[float, Field(gt=0)] | None = None
@@ -32,10 +31,7 @@ class Limits:
     @model_validator(mode="after")
     def _some_limit(self) -> Self:
         if not any((self.simulations, self.environment_steps, self.generated_tokens, self.seconds)):
-            raise ValueError(
-                "no limit is set that ends every search: set simulations, environment_steps, generated_tokens or "
-                "seconds"
-            )
+            raise ValueError("no limit is set: set simulations, environment_steps, generated_tokens or seconds")
         return self
 
     def reached(self, spent: Budget) -> bool:
@@ -45,7 +41,7 @@ class Limits:
             for limit, used in (
                 (self.simulations, spent.simulations),
                 (self.environment_steps, spent.environment_steps),
-                (self.imagined_steps or self.environment_steps, spent.imagined_steps),
+                (self.environment_steps, spent.imagined_steps),
                 (self.generated_tokens, spent.generated_tokens),
                 (self.seconds, spent.seconds),
             )

@@ -2,12 +2,12 @@
 
 from collections.abc import Generator, Iterator, Sequence
 
-from treeagent.search.batches import Batches, Path, Request, step_and_estimate
+from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
 from treeagent.search.decide import by_visits
 from treeagent.search.growth import Growth, end
 
 
-class Lookahead(Batches):
+class Lookahead(Searcher):
     """From the current state, examine every candidate ``lookahead.depth`` steps deep, with K candidates at each state;
     take the first action of the best path; plan anew from where it leads, until the episode ends.
 

@@ -10,30 +10,18 @@ One simulation of a tree has four phases:
 3. Evaluate: step the dynamics through the edge, and estimate V(s) of the state it leads to.
 4. Back up: add the return to N and W of every edge on the path.
 
-A batch runs ``leaves`` simulations of each tree side by side. Candidates, steps and estimates of all of them are asked
-for together, so that the language model works on large batches.
+``Search.grow`` reads as if it searched one tree alone, ``leaves`` simulations side by side. Candidates, steps and
+estimates of all trees are asked for together (``batches.py``), so that the language model works on large batches.
 """
 
-import asyncio
 import math
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from treeagent.search.growth import (
-    Growth,
-    Searcher,
-    backup,
-    end,
-    estimate_nodes,
-    expand,
-    mark_exhausted,
-    note_success,
-    share_time,
-    take_step,
-)
+from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
+from treeagent.search.growth import Growth, end, expand, mark_exhausted
 from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import exploration_rate, first_play_value, puct_score, uct_score
@@ -42,70 +30,46 @@ from treeagent.types import derive_seed
 ROOT_NOISE_ALPHA = 0.3
 """Concentration of the Dirichlet noise at the root, AlphaZero's for chess (Silver et al. 2018)."""
 
-Flight = tuple[Growth, list[Edge]]
-"""A simulation in flight: its tree, and its path from the root."""
-
 
 class Search(Searcher):
     """Monte Carlo tree search with PUCT, UCT or Gumbel selection, as ``SearchConfig.selection`` says."""
 
-    async def batches(self, growths: Sequence[Growth]) -> AsyncIterator[None]:
-        while active := [growth for growth in growths if self._goes_on(growth)]:
-            await self._simulate(active)
-            yield
+    def grow(self, growth: Growth) -> Iterator[Request]:
+        """Each iteration is up to ``leaves`` simulations, by the four phases above."""
+        if not growth.tree.error:
+            yield Request("estimate", [[]])  # every other node is estimated when a simulation reaches it first
+        while paths := self._select(growth):
+            # A freshly expanded node is descended through at once, and what is below may want candidates in its turn
+            # (where widening adds some): hence the loop.
+            while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
+                yield Request("expand", waiting)
+                stuck = {id(path) for path in waiting if not self._descend(growth, path)}
+                paths = [path for path in paths if id(path) not in stuck]
+            yield from step_and_estimate([path for path in paths if _untried(path)])
+            for path in paths:
+                self.back_up(growth, path)
 
-    @property
-    def estimates_all(self) -> bool:
-        """Every node of MCTS was the leaf of a simulation once, so that V(s) is estimated at each."""
-        return True
-
-    def _goes_on(self, growth: Growth) -> bool:
-        tree = growth.tree
-        closed = tree.error or tree.root.ended or (tree.root.exhausted and self.config.skip_exhausted)
-        if closed or growth.succeeded or self.config.limits.reached(tree.budget):
-            return False
-        return not (self.config.stop_when_decided and self._decided(tree))
+    def _select(self, growth: Growth) -> list[Path]:
+        """The paths of the simulations that start now; none where the search is over. No two of them step through the
+        same edge."""
+        tree, paths = growth.tree, list[Path]()
+        if (tree.root.exhausted and self.config.skip_exhausted) or self._decided(tree):
+            return paths
+        room = self.room(growth)
+        while len(paths) < room and self._descend(growth, path := Path()):
+            paths.append(path)
+        return paths
 
     def _decided(self, tree: Tree) -> bool:
         """Whether the lead of the most visited action at the root is greater than the number of simulations left."""
+        if not self.config.stop_when_decided:
+            return False
         assert self.config.limits.simulations is not None
         visits = sorted((edge.visits for edge in tree.root.edges), reverse=True)
         left = self.config.limits.simulations - tree.budget.simulations
         return bool(visits) and visits[0] - sum(visits[1:2]) > left
 
-    async def _simulate(self, growths: Sequence[Growth]) -> None:
-        """One batch: up to ``leaves`` simulations of each tree, by the four phases above."""
-        started = time.perf_counter()
-        flights = [(growth, path) for growth in growths for path in self._select(growth)]
-        # A freshly expanded node is descended through at once, and what is below may want candidates in its turn (where
-        # widening adds some): hence the loop.
-        while waiting := [flight for flight in flights if self._wants_candidates(flight)]:
-            await self._expand([(growth, end(growth, path)) for growth, path in waiting])
-            stuck = {id(path) for growth, path in waiting if not self._descend(growth, path)}
-            flights = [(growth, path) for growth, path in flights if id(path) not in stuck]
-        steps = [flight for flight in flights if _untried(flight)]
-        stepping = [take_step(self.dynamics, *flight, self.config.step_seconds) for flight in steps]
-        if len(stepping) == 1:
-            await stepping[0]  # gather() would start a task for it, which takes longer than a fast environment's step
-        else:
-            await asyncio.gather(*stepping)
-        reached = [(growth, node) for growth, path in steps if (node := path[-1].child) is not None]
-        await estimate_nodes(self.value, reached)
-        for growth, path in flights:
-            self._backup(growth, path)
-        share_time(growths, started)
-
-    def _select(self, growth: Growth) -> list[list[Edge]]:
-        """The paths of the simulations that start now. No two of them step through the same edge."""
-        limit, room = self.config.limits.simulations, self.config.leaves
-        if limit is not None:
-            room = min(room, limit - growth.tree.budget.simulations)
-        paths: list[list[Edge]] = []
-        while len(paths) < room and self._descend(growth, path := list[Edge]()):
-            paths.append(path)
-        return paths
-
-    def _descend(self, growth: Growth, path: list[Edge]) -> bool:
+    def _descend(self, growth: Growth, path: Path) -> bool:
         """Extend ``path`` along the best edges to an untried edge, an end, or a node that wants candidates.
 
         Each edge passed counts as in flight at once, before anything is known of its outcome. These virtual visits make
@@ -113,7 +77,7 @@ class Search(Searcher):
         simulation up, where every way on is in flight already.
         """
         node: Node | None = end(growth, path)
-        while node is not None and not self._is_end(node) and not self._missing(growth, node):
+        while node is not None and not self.is_end(node) and not self._missing(growth, node):
             edge = self._best_edge(growth, node)
             if edge is None:
                 _release(path)
@@ -122,9 +86,6 @@ class Search(Searcher):
             path.append(edge)
             node = edge.child
         return True
-
-    def _is_end(self, node: Node) -> bool:
-        return node.ended or (node.invalid and self.config.prune_invalid)
 
     def _missing(self, growth: Growth, node: Node) -> int:
         """How many candidates must be sampled before selection can go through ``node``."""
@@ -138,15 +99,15 @@ class Search(Searcher):
         wanted: float = factor * node.visits_in_flight**power  # k(s) = C N(s)^α
         return max(math.ceil(wanted) - len(growth.drawn[id(node)]), 0)
 
-    def _wants_candidates(self, flight: Flight) -> bool:
-        if _untried(flight):
+    def _wants_candidates(self, growth: Growth, path: Path) -> bool:
+        if _untried(path):
             return False
-        node = end(*flight)
-        return not self._is_end(node) and self._missing(flight[0], node) > 0
+        node = end(growth, path)
+        return not self.is_end(node) and self._missing(growth, node) > 0
 
-    async def _expand(self, waiting: Sequence[tuple[Growth, Node]]) -> None:
+    async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
         """Sample candidates at each node once, however many simulations wait there."""
-        nodes = list({id(node): (growth, node) for growth, node in waiting}.values())
+        nodes = {id(node): (growth, node) for growth, path in wanted for node in [end(growth, path)]}.values()
         by_count: dict[int, list[tuple[Growth, Node]]] = defaultdict(list)
         for growth, node in nodes:
             by_count[self._missing(growth, node)].append((growth, node))
@@ -160,14 +121,14 @@ class Search(Searcher):
     def _prepare_root(self, growth: Growth) -> None:
         """Mix noise into the priors of the root, and make the schedule of sequential halving."""
         edges, config = growth.tree.root.edges, self.config
-        if config.root_noise:
+        if config.root_noise and self.noise:
             # Drawn anew from the tree's seed: where widening adds candidates, the old ones keep their noise.
             rng = np.random.default_rng(derive_seed(growth.tree.seed, "root noise"))
             for edge, share in zip(edges, rng.dirichlet([ROOT_NOISE_ALPHA] * len(edges)), strict=True):
                 edge.prior = (1 - config.root_noise) * edge.prior + config.root_noise * float(share)
         if config.selection == "gumbel":
             assert config.limits.simulations is not None
-            growth.noise = gumbel_noise(len(edges), config.gumbel.noise, growth.tree.seed)
+            growth.noise = gumbel_noise(len(edges), growth.tree.seed) if self.noise else [0.0] * len(edges)
             growth.schedule = considered_visits(min(config.gumbel.considered, len(edges)), config.limits.simulations)
 
     def _best_edge(self, growth: Growth, node: Node) -> Edge | None:
@@ -186,12 +147,10 @@ class Search(Searcher):
 
     def _is_open(self, edge: Edge) -> bool:
         """Whether something new can be found beyond ``edge``."""
-        if edge.child is None:
+        if (child := edge.child) is None:
             return True
-        return not edge.child.exhausted if self.config.skip_exhausted else not self._is_pruned(edge.child)
-
-    def _is_pruned(self, node: Node) -> bool:
-        return node.invalid and self.config.prune_invalid
+        pruned = child.invalid and self.config.prune_invalid
+        return not pruned and not (child.exhausted and self.config.skip_exhausted)
 
     def _scores(self, growth: Growth, node: Node, choices: Sequence[Edge]) -> list[float]:
         """The PUCT or UCT scores of ``choices``, in their order. Simulations in flight count as visits in the
@@ -231,22 +190,21 @@ class Search(Searcher):
             for edge, score in zip(node.edges, scores, strict=True)
         }
 
-    def _backup(self, growth: Growth, path: list[Edge]) -> None:
+    def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. One whose step failed changes no statistics; the tree's error says what happened."""
         _release(path)
         if not path or (child := path[-1].child) is None:
             return
-        child.exhausted |= self._is_pruned(child)
-        backup(path, growth, self.config.process_weight)
-        note_success(path, growth, self.config.stop_at_return)
+        child.exhausted |= self.is_end(child)
+        super().back_up(growth, path)
         # Under widening, a node whose candidates are all exhausted will get others, and is not exhausted itself.
         if self.config.skip_exhausted and self.config.widening is None:
             mark_exhausted(growth.tree.root, path)
 
 
-def _untried(flight: Flight) -> bool:
+def _untried(path: Path) -> bool:
     """Whether the path ends at an edge without a child, through which the dynamics is to be stepped."""
-    return bool(flight[1]) and flight[1][-1].child is None
+    return bool(path) and path[-1].child is None
 
 
 def _release(path: Sequence[Edge]) -> None:

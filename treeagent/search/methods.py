@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from treeagent.search.batches import Searcher
 from treeagent.search.chains import BestOfN, RandomExpand
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.frontier import Beam, BestFirst
-from treeagent.search.growth import Searcher
 from treeagent.search.lookahead import Lookahead
 from treeagent.search.mcts import Search
 from treeagent.types import Critic, Dynamics, Policy, Value
@@ -21,7 +21,13 @@ _METHODS: Mapping[SearchMethod, type[Searcher]] = {
 
 
 def make_search(
-    policy: Policy, dynamics: Dynamics, config: SearchConfig, value: Value | None = None, critic: Critic | None = None
+    policy: Policy,
+    dynamics: Dynamics,
+    config: SearchConfig,
+    value: Value | None = None,
+    critic: Critic | None = None,
+    *,
+    noise: bool = True,
 ) -> Searcher:
-    """A search by the method that ``config.method`` names."""
-    return _METHODS[config.method](policy, dynamics, config, value, critic)
+    """A search by the method that ``config.method`` names; the other arguments are ``Searcher``'s."""
+    return _METHODS[config.method](policy, dynamics, config, value, critic, noise=noise)

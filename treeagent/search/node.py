@@ -12,7 +12,7 @@ from treeagent.types import Action, Origin, State, Task
 
 @dataclass(slots=True)
 class Budget:
-    """What a search has spent, and how often its world model was unsure or wrong."""
+    """What a search has spent, and how often its world model was wrong."""
 
     simulations: int = 0
     environment_steps: int = 0
@@ -22,7 +22,7 @@ class Budget:
     unreadable: int = 0
     """Imagined steps for which the world model's answer could not be parsed."""
     doubted: int = 0
-    """Imagined ends of episodes that the world model predicted with too little confidence."""
+    """Always 0: no world model states a confidence. Stored trees have the field."""
     claims: int = 0
     """Imagined successes that were replayed in the environment."""
     claims_kept: int = 0

@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from treeagent.search.node import Edge, Node
 from treeagent.types import Action
@@ -66,22 +65,20 @@ def first_play_value(node: Node, value_range: ValueRange) -> float:
     return value_range.normalise(parent) - FIRST_PLAY_REDUCTION
 
 
-def merge_key(action: Action, by: Literal["call", "text"] = "call") -> tuple[bool, str]:
-    """Two candidates with equal keys become one edge: those that make the same call, or have the same text.
+def merge_key(action: Action) -> tuple[bool, str]:
+    """Two candidates with equal keys become one edge: those that make the same call.
 
     A thought or a malformed text makes no call. Its key is its text, and differs from the key of every call, even of
     one that reads the same.
     """
-    if by != "call" or not action.call:
-        return bool(action.call), action.text
+    if not action.call:
+        return False, action.text
     if isinstance(action.call, str):
         return True, action.call
     return True, json.dumps([action.call.name, dict(action.call.arguments)], sort_keys=True)
 
 
-def edges_from(
-    actions: Sequence[Action], *, merge: Literal["call", "text"] = "call", temperature: float = 1.0
-) -> list[Edge]:
+def edges_from(actions: Sequence[Action], temperature: float = 1.0) -> list[Edge]:
     """Sampled candidates as edges with priors, in the order in which they were first sampled.
 
     P(s,a) ∝ Σ_{distinct texts of a} exp(log π(text|s) / |text| / temperature), |text| in tokens. The division by length
@@ -102,7 +99,7 @@ def edges_from(
             raise ValueError(f"action {action.text!r} has {tokens} tokens and {logprobs} log-probabilities")
         if not math.isfinite(action.logprob):
             raise ValueError(f"log-probability {action.logprob} of action {action.text!r} is not finite")
-        key = merge_key(action, merge)
+        key = merge_key(action)
         if key not in best or action.logprob > best[key].logprob:
             best[key] = action
         length = max(len(action.token_ids), 1)
@@ -111,6 +108,6 @@ def edges_from(
     top = max(score for texts in scores.values() for score in texts.values())
     mass = {key: sum(math.exp(score - top) for score in texts.values()) for key, texts in scores.items()}
     if not any(action.token_ids for action in actions):
-        mass = {key: float(count) for key, count in Counter(merge_key(action, merge) for action in actions).items()}
+        mass = {key: float(count) for key, count in Counter(merge_key(action) for action in actions).items()}
     total = sum(mass.values())
     return [Edge(action=best[key], prior=mass[key] / total) for key in best]

@@ -5,28 +5,20 @@ At an end of known reward, no value is used.
 """
 
 import asyncio
-import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 
-from treeagent.search.growth import describe
-from treeagent.types import (
-    Action,
-    Dynamics,
-    Estimate,
-    Policy,
-    Proposal,
-    State,
-    Transition,
-    UserError,
-    Value,
-    derive_seed,
-)
+from treeagent.search.growth import Growth, end, estimate_nodes, receive, take_step
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed
+
+_Rollout = tuple[Growth, list[Edge]]
+"""A tree that consists of one path, and that path."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutValue:
-    """V(s) as the mean return of the policy played from s to the end (Agent Q, section 5.1.2), outcome rewards alone.
+    """V(s) as the return of the policy played once from s to the end (Agent Q, section 5.1.2), outcome rewards alone.
 
     The draws of a rollout follow from ``seed``, the task and the texts of the state's messages: equal states give
     equal rollouts, in whatever tree and batch they are asked for. A rollout that stops short of a known end, at a
@@ -37,143 +29,88 @@ class RolloutValue:
     policy: Policy
     dynamics: Dynamics
     """Its steps count in the budget of the tree that the state belongs to."""
-    _: KW_ONLY
     max_steps: int
     """A rollout takes at most this many steps."""
-    count: int = 1
-    """Number of rollouts from each state."""
     discount: float = 1.0
     """γ, per step; give the search's."""
     value: Value | None = None
     """Estimates what follows a rollout that stopped early; without it, 0."""
-    step_seconds: float | None = None
-    """A step that takes more than this many seconds fails, as in ``SearchConfig``."""
     seed: int = 0
     """Seed of the rollouts; give the run's."""
 
-    def __post_init__(self) -> None:
-        for name, least in (("max_steps", self.max_steps), ("count", self.count)):
-            if least < 1:
-                raise UserError(f"{name} of a rollout is {least}: give at least 1")
-
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """All rollouts of all states advance together, one ``propose`` a batch.
+        """The rollouts of all states advance together, one ``propose`` a batch.
 
         Raises:
             UserError: the dynamics withholds its rewards and there is no ``value``.
         """
-        groups = [
-            [_Rollout(state, _seed(self.seed, state, number), stopped=state.ended) for number in range(self.count)]
-            for state in states
+        rollouts = [self._begin(state) for state in states]
+        await self._read([growth for growth, _ in rollouts if growth.tree.root.ended])
+        active = [rollout for rollout in rollouts if not rollout[0].tree.root.ended]
+        for _ in range(self.max_steps):
+            active = await self._advance(active) if active else []
+        contexts = [(growth.tree.root.context_ids, growth.tree.root.left_out) for growth, _ in rollouts]
+        await estimate_nodes(self.value, [(growth, end(growth, path)) for growth, path in rollouts if _open(path)])
+        return [
+            Estimate(
+                self._return(growth, path),
+                context_ids,
+                growth.tree.budget.environment_steps,
+                growth.tree.budget.generated_tokens,
+                growth.tree.error,
+                left_out,
+            )
+            for (growth, path), (context_ids, left_out) in zip(rollouts, contexts, strict=True)
         ]
-        rollouts = [rollout for group in groups for rollout in group]
-        await self._read([rollout for rollout in rollouts if rollout.stopped])
-        while active := [rollout for rollout in rollouts if not rollout.stopped and rollout.steps < self.max_steps]:
-            await self._advance(active)
-        await self._close([rollout for rollout in rollouts if not rollout.told])
-        return [_mean(group) for group in groups]
 
-    async def _read(self, rollouts: Sequence["_Rollout"]) -> None:
+    def _begin(self, state: State) -> _Rollout:
+        texts = (message.content for message in state.messages)
+        seed = derive_seed(self.seed, "rollout", 0, state.task.id, state.task.seed, *texts)
+        return Growth(Tree(state.task, seed, Node(state, truncated=state.ended))), []
+
+    async def _read(self, growths: Sequence[Growth]) -> None:
         """The contexts of states at which the episode is over, where nothing can be played."""
-        if rollouts:
-            states, seeds = [rollout.state for rollout in rollouts], [rollout.seed for rollout in rollouts]
-            for rollout, proposal in zip(rollouts, await self.policy.propose(states, 0, seeds), strict=True):
-                rollout.context_ids, rollout.left_out = proposal.context_ids, proposal.left_out
+        if growths:
+            roots = [growth.tree.root for growth in growths]
+            proposals = await self.policy.propose([root.state for root in roots], 0, [0] * len(roots))
+            for root, proposal in zip(roots, proposals, strict=True):
+                root.context_ids, root.left_out = proposal.context_ids, proposal.left_out
 
-    async def _advance(self, rollouts: Sequence["_Rollout"]) -> None:
-        seeds = [derive_seed(rollout.seed, rollout.steps) for rollout in rollouts]
-        proposals = await self.policy.propose([rollout.state for rollout in rollouts], 1, seeds)
-        acting: list[tuple[_Rollout, Action]] = []
-        for rollout, proposal in zip(rollouts, proposals, strict=True):
-            rollout.generated_tokens += proposal.generated_tokens
-            if rollout.reads(proposal):
-                acting.append((rollout, proposal.actions[0]))
-        transitions = await asyncio.gather(*(self._step(rollout.state, action) for rollout, action in acting))
-        for (rollout, _), transition in zip(acting, transitions, strict=True):
-            if isinstance(transition, str):
-                rollout.stopped, rollout.error = True, transition
-                continue
-            if transition.error:  # the dynamics cannot predict what follows, so that the rollout stops here
-                rollout.stopped = True
-                rollout.environment_steps += transition.cost
-                continue
-            if transition.reward is None and self.value is None:
+    async def _advance(self, rollouts: Sequence[_Rollout]) -> list[_Rollout]:
+        """Play one step of each rollout. Returns those that go on."""
+        seeds = [derive_seed(growth.tree.seed, len(path)) for growth, path in rollouts]
+        proposals = await self.policy.propose([end(*rollout).state for rollout in rollouts], 1, seeds)
+        acting: list[_Rollout] = []
+        for (growth, path), proposal in zip(rollouts, proposals, strict=True):
+            if receive(growth, end(growth, path), proposal):
+                path.append(Edge(proposal.actions[0], prior=1.0))
+                acting.append((growth, path))
+        await asyncio.gather(*(take_step(self.dynamics, growth, path) for growth, path in acting))
+        going_on: list[_Rollout] = []
+        for growth, path in acting:
+            child = path[-1].child
+            if child is None or child.unknown:  # the rollout stands where this step was tried
+                path.pop()
+            elif path[-1].reward is None and self.value is None:
                 raise UserError(
-                    f"a rollout of task {rollout.state.task.id!r} cannot judge itself, because rewards are withheld: "
+                    f"a rollout of task {growth.tree.task.id!r} cannot judge itself, because rewards are withheld: "
                     "give RolloutValue a value that does"
                 )
-            rollout.take(transition, self.discount)
+            elif not child.ended:
+                going_on.append((growth, path))
+        return going_on
 
-    async def _step(self, state: State, action: Action) -> Transition | str:
-        """The transition, or the reason why the environment failed."""
-        try:
-            async with asyncio.timeout(self.step_seconds):
-                transition = await self.dynamics.step(state, action)
-        except Exception as error:  # the episode boundary: a failed rollout is data
-            return describe(error)
-        return transition if math.isfinite(transition.reward or 0.0) else f"the reward is {transition.reward}"
-
-    async def _close(self, rollouts: Sequence["_Rollout"]) -> None:
-        if self.value is None or not rollouts:
-            return
-        estimates = await self.value.estimate([rollout.state for rollout in rollouts])
-        for rollout, estimate in zip(rollouts, estimates, strict=True):
-            rollout.total += self.discount**rollout.steps * estimate.value
-            rollout.environment_steps += estimate.environment_steps
-            rollout.generated_tokens += estimate.generated_tokens
+    def _return(self, growth: Growth, path: Sequence[Edge]) -> float:
+        """Σ_t γ^t r_t + γ^T V(s_T), where V is 0 at a known end."""
+        paid = sum(self.discount**step * (edge.reward or 0.0) for step, edge in enumerate(path))
+        last = end(growth, path)
+        return paid + self.discount ** len(path) * (last.leaf_value(path[-1].reward) if path else last.value)
 
 
-@dataclass(slots=True)
-class _Rollout:
-    """The state of one rollout."""
-
-    state: State
-    seed: int
-    steps: int = 0
-    total: float = 0.0
-    """Σ_t γ^t r_t."""
-    stopped: bool = False
-    told: bool = False
-    """It came to a known end: nothing is to be added."""
-    context_ids: tuple[int, ...] = ()
-    """Context ids of the state at which the rollout began."""
-    left_out: tuple[int, ...] = ()
-    """Observations left out of the prompt at that state."""
-    environment_steps: int = 0
-    generated_tokens: int = 0
-    error: str = ""
-
-    def reads(self, proposal: Proposal) -> bool:
-        """Whether the policy could read the state; where not, the rollout stops."""
-        if not self.steps:
-            self.context_ids, self.left_out = proposal.context_ids, proposal.left_out
-            self.error = proposal.error
-        self.stopped = bool(proposal.error)
-        return not self.stopped
-
-    def take(self, transition: Transition, discount: float) -> None:
-        self.total += discount**self.steps * (transition.reward or 0.0)
-        self.state = transition.state
-        self.steps += 1
-        self.environment_steps += transition.cost
-        self.stopped = transition.terminated or transition.truncated
-        self.told = transition.terminated and transition.reward is not None
-
-
-def _seed(seed: int, state: State, number: int) -> int:
-    texts = (message.content for message in state.messages)
-    return derive_seed(seed, "rollout", number, state.task.id, state.task.seed, *texts)
-
-
-def _mean(rollouts: Sequence[_Rollout]) -> Estimate:
-    return Estimate(
-        sum(rollout.total for rollout in rollouts) / len(rollouts),
-        rollouts[0].context_ids,
-        sum(rollout.environment_steps for rollout in rollouts),
-        sum(rollout.generated_tokens for rollout in rollouts),
-        next((rollout.error for rollout in rollouts if rollout.error), ""),
-        rollouts[0].left_out,
-    )
+def _open(path: Sequence[Edge]) -> bool:
+    """Whether something is still to be estimated at the end of ``path``."""
+    last = path[-1].child if path else None
+    return last is None or not last.terminated or path[-1].reward is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +120,6 @@ class MixedValue:
     values: Sequence[Value]
     weights: Sequence[float]
     """w, one a value; they sum to 1."""
-
-    def __post_init__(self) -> None:
-        if len(self.weights) != len(self.values):
-            raise UserError(f"{len(self.values)} values have {len(self.weights)} weights: give one a value")
-        if min(self.weights, default=0.0) < 0 or not math.isclose(sum(self.weights), 1.0, abs_tol=1e-9):
-            raise UserError(f"the weights {tuple(self.weights)} of values must sum to 1, none of them below 0")
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """The mixed estimates. Their costs are summed, and the first error is kept."""

@@ -43,31 +43,25 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
     round before it if there are none yet.
 
     Raises:
-        RunError: nothing is held out, the model learnt from what is held out, or ``config`` is of another environment.
+        RunError: nothing is held out, or ``config`` is of another environment.
     """
     require_environment(config, run)
-    own, known = list(_newest_first(run)), list(remembered(config, world))
-    leaked = {one.task_id for one in known if is_held_out(config, one.task_id)}
-    if leaked:
-        raise RunError(
-            f"{world} learnt from {len(leaked)} of the tasks that world.held_out {config.world.held_out} holds out, as "
-            f"from {min(leaked)!r}: audit it with the share that it was fitted with, or fit it anew"
-        )
-    missing = most - sum(not one.opens for one in split(config, own, known)[1])
-    learnt, held_out = split(config, chain(own, _held_out_demonstrations(config, missing)), known)
+    newest_first = sorted(run.collections(), key=round_of, reverse=True)
+    own, known = list(experiences(run, newest_first)), list(remembered(config, world))
+    missing = most - sum(not one.opens for one in split(own, known)[1])
+    learnt, held_out = split(chain(own, _held_out_demonstrations(config, missing)), known)
     number = round_of(world.name)
     ratios = (claims_kept(run, each) for each in (number, number - 1))
     low, high = config.environment.returns
     steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
     if not steps:
-        raise RunError(f"no task of {run.path} is held out: raise world.held_out and fit anew, or collect more tasks")
+        raise RunError(f"no task of {run.path} is held out: collect more tasks")
     kept = _whole_trees(steps, most)
     with world_model(config, world) as model:
         fidelity = asyncio.run(
             audit(
                 model,
                 [*kept, *openings[:most]],
-                learnt,
                 free=config.world.free,
                 noise=config.world.noise,
                 reward_span=high - low,
@@ -98,15 +92,10 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
     for tree in played:
         if steps <= 0:
             return
-        if is_held_out(config, tree.task.id):
+        if is_held_out(tree.task.id):
             found = list(transitions(tree, config.policy.format))
             steps -= len(found)
             yield from found
-
-
-def _newest_first(run: Run) -> Iterator[Experience]:
-    """The steps of the last round's trees first; the steps of a tree stay together."""
-    return experiences(run, sorted(run.collections(), key=round_of, reverse=True))
 
 
 def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:

@@ -5,11 +5,13 @@ Environments and policies are built once in each process and reused by later job
 
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, has_head, load_checkpoint, load_tokenizer
@@ -17,16 +19,17 @@ from treeagent.agent.critic import LMCritic
 from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import ValueHead
-from treeagent.config import PolicyConfig, RunConfig
+from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
 from treeagent.envs import EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import RemoteConfig, VllmConfig
+from treeagent.generators.config import ModelConfig, RemoteConfig, ScratchConfig, VllmConfig
 from treeagent.generators.grammar import Grammar, make_grammar, openai_tools
 from treeagent.generators.local import LocalGenerator
-from treeagent.search.config import SearchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.learners.lora import with_adapter
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.stages.play import Actors
 from treeagent.types import Dynamics, Policy, Split, Task, UserError, Value, derive_seed
@@ -39,27 +42,15 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
         UserError: the split has fewer tasks.
     """
     tasks: list[Task] = []
-    while len(tasks) < len(places):
-        start = len(tasks)
-        stop = start + 1
-        while stop < len(places) and places[stop] == places[stop - 1] + 1:
-            stop += 1
-        tasks += _tasks(env, split, stop - start, places[start])
-    return tasks
-
-
-def _tasks(env: Env, split: Split, count: int, start: int) -> Sequence[Task]:
-    wanted = f"tasks {start} to {start + count - 1} of split {split!r}"
-    try:
-        tasks = env.tasks(split, count, start)
-    except UserError:  # it has its own sentence
-        raise
-    except ValueError as error:
-        raise UserError(f"the environment does not give {wanted} ({error}): set fewer") from error
-    if len(tasks) != count:
-        raise UserError(
-            f"the environment gave {len(tasks)} where {wanted} were asked for: set fewer, or mend its tasks()"
-        )
+    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
+        wanted = [place for _, place in run]
+        found = env.tasks(split, len(wanted), wanted[0])
+        if len(found) != len(wanted):
+            raise UserError(
+                f"the environment gave {len(found)} where tasks {wanted[0]} to {wanted[-1]} of split {split!r} were "
+                "asked for: set fewer, or mend its tasks()"
+            )
+        tasks += found
     return tasks
 
 
@@ -70,27 +61,26 @@ def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
 
 def environment(config: RunConfig) -> Env:
     """The run's environment, built once in each process."""
-    settings = config.environment
-    limits = (settings.call_seconds, settings.episode_seconds) if settings.worker else None
-    bounds = (settings.shield, settings.observation_bytes, settings.episode_bytes)
-    return _environment(settings.name, tuple(sorted(settings.options.items())), limits, bounds)
+    return _environment(_SETTINGS.dump_json(config.environment))
+
+
+_SETTINGS = TypeAdapter(EnvironmentConfig)
 
 
 @lru_cache(maxsize=1)
-def _environment(
-    name: str,
-    options: tuple[tuple[str, int | float | str | bool | tuple[str, ...]], ...],
-    limits: tuple[float, float | None] | None,
-    bounds: tuple[Shield, int | None, int | None],
-) -> Env:
+def _environment(written: bytes) -> Env:
+    """Build the environment from settings in JSON, which a cache can compare."""
+    settings = _SETTINGS.validate_json(written)
+    name, options = settings.name, settings.options
     env: Env
-    if limits is None:
-        env = make_env(name, dict(options))
+    if settings.worker:
+        env = WorkerEnv(name, options, call_seconds=settings.call_seconds, episode_seconds=settings.episode_seconds)
     else:
-        env = WorkerEnv(name, dict(options), call_seconds=limits[0], episode_seconds=limits[1])
-    if bounds == (Shield(), None, None):
+        env = make_env(name, options)
+    observation_bytes, episode_bytes = settings.observation_bytes, settings.episode_bytes
+    if (settings.shield, observation_bytes, episode_bytes) == (Shield(), None, None):
         return env
-    return ShieldedEnv(env, bounds[0], observation_bytes=bounds[1], episode_bytes=bounds[2])
+    return ShieldedEnv(env, settings.shield, observation_bytes=observation_bytes, episode_bytes=episode_bytes)
 
 
 def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
@@ -109,11 +99,20 @@ def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamic
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
-    """The actors that play a checkpoint, and its policy in whole turns. Both share one generator."""
-    whole, value = _load_policy(
-        checkpoint, config.policy, config.vllm, config.server(config.policy.url), known_tools(config)
-    )
-    return make_actors(whole, value, config.search), whole
+    """The actors that play a checkpoint by the search settings, with thoughts as separate steps or with a critic, and
+    its policy in whole turns. All share one generator."""
+    search, server = config.search, config.server(config.policy.url)
+    whole, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config))
+    if isinstance(whole, ChatPolicy):
+        if search.granularity == "split" or search.critic_weight:
+            raise UserError(
+                "search.granularity 'split' and search.critic_weight want token ids, which policy.text_only "
+                "does not give: leave them out"
+            )
+        return Actors(whole, whole.greedy(), value), whole
+    sampling = SplitPolicy(whole) if search.granularity == "split" else whole
+    critic = LMCritic(whole.generator, whole.chat) if search.critic_weight else None
+    return Actors(sampling, whole.greedy(), value, critic), whole
 
 
 @lru_cache(maxsize=1)
@@ -123,7 +122,12 @@ def _load_policy(
     """A value head reads hidden states, which only a model in this process gives. Where an engine or a server samples,
     the head runs on a copy of the checkpoint in transformers."""
     if settings.generator == "remote" and settings.text_only:
-        return _chat_policy(checkpoint, settings, server, tools), None
+        from treeagent.generators.remote import RemoteChat
+
+        grammar = make_grammar(settings.format)
+        told = grammar.instructions(_specs(tools)) if tools else ""
+        chat = RemoteChat(server, str(checkpoint))
+        return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens), None
     if settings.generator != "local" and not has_head(checkpoint):
         served = _engine_or_server(checkpoint, settings, vllm, server)
         return _policy(served, load_tokenizer(checkpoint), settings, tools), None
@@ -132,6 +136,17 @@ def _load_policy(
     generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server)
     policy = _policy(generator, loaded.tokenizer, settings, tools)
     return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
+
+
+def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: int, adapter_seed: int) -> Checkpoint:
+    """The model that training begins with: the one that the settings name, with an adapter if they want one, or one
+    from scratch, whose tokenizer learns from ``texts``."""
+    if settings.model is not None:
+        loaded = load_checkpoint(settings.model, device_map=settings.device_map)
+        return replace(loaded, model=with_adapter(loaded.model, settings.lora, adapter_seed))
+    shape = ScratchConfig(**asdict(settings.scratch))
+    tokenizer = train_tokenizer(texts, shape)
+    return Checkpoint(random_model(tokenizer, shape, weights_seed), tokenizer)
 
 
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
@@ -191,32 +206,6 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig
     from treeagent.generators.remote import RemoteGenerator
 
     return RemoteGenerator(server, str(checkpoint), settings.temperature, structured=settings.structured)
-
-
-def _chat_policy(checkpoint: Path, settings: PolicyConfig, server: RemoteConfig, tools: str) -> ChatPolicy:
-    from treeagent.generators.remote import RemoteChat
-
-    chat = RemoteChat(server, str(checkpoint))
-    grammar = make_grammar(settings.format)
-    told = grammar.instructions(_specs(tools)) if tools else ""
-    return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens)
-
-
-def make_actors(whole: LLMPolicy | ChatPolicy, value: Value | None, search: SearchConfig) -> Actors:
-    """The actors that the search settings ask for: with thoughts as separate steps, with a critic."""
-    if isinstance(whole, ChatPolicy):
-        if search.granularity == "split" or search.critic_weight:
-            raise UserError(
-                "search.granularity 'split' and search.critic_weight want token ids, which policy.text_only "
-                "does not give: leave them out"
-            )
-        return Actors(whole, whole.greedy(), value)
-    return Actors(
-        sampling=SplitPolicy(whole) if search.granularity == "split" else whole,
-        greedy=whole.greedy(),
-        value=value,
-        critic=LMCritic(whole.generator, whole.chat) if search.critic_weight else None,
-    )
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:

@@ -17,8 +17,8 @@ from treeagent.run.folder import RunError
 from treeagent.search.growth import Growth, backup, describe, end, plant, take_step
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import environment, play_on, tasks_at
-from treeagent.stages.formats import spelt_turn
-from treeagent.types import Action, Message, Task, derive_seed
+from treeagent.stages.formats import spelt
+from treeagent.types import Message, Task, derive_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Alternatives:
     """Acts at each state, and plays on to the end after every other action tried: so what they come to differs by
     them alone."""
     erring: Demonstrator
-    count: int
-    """Draws of ``erring`` at each state."""
+    count: int = 2
+    """Draws of ``erring`` at each state. Each is played to the end, so few of them already multiply the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,6 @@ class _Stage:
     dynamics: EnvDynamics
     grammar: Grammar
     tools: Sequence[ToolSpec]
-
-    def turn(self, player: Demonstrator, rng: random.Random) -> Action:
-        """A player's turn where the environment stands."""
-        return spelt_turn(player, rng, self.grammar, self.tools)
 
 
 def demonstrate(
@@ -62,17 +58,17 @@ def demonstrate(
     stage = _Stage(dynamics, grammar, dynamics.env.tools())
     with asyncio.Runner() as runner:
         for task in tasks:
-            own = derive_seed(seed, task.id)
-            growth = runner.run(_episode(stage, demonstrator, task, own))
-            if alternatives is not None:
-                runner.run(_branch(stage, growth, alternatives, random.Random(derive_seed(own, "alternatives"))))
-            yield growth.tree
+            yield runner.run(_episode(stage, demonstrator, task, derive_seed(seed, task.id), alternatives))
 
 
-async def _episode(stage: _Stage, demonstrator: Demonstrator, task: Task, seed: int) -> Growth:
+async def _episode(
+    stage: _Stage, demonstrator: Demonstrator, task: Task, seed: int, alternatives: Alternatives | None
+) -> Tree:
     (growth,) = await plant(stage.dynamics, [task], [seed])
     await _play(stage, growth, [], demonstrator, random.Random(seed))
-    return growth
+    if alternatives is not None:
+        await _branch(stage, growth, alternatives, random.Random(derive_seed(seed, "alternatives")))
+    return growth.tree
 
 
 async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonstrator, rng: random.Random) -> None:
@@ -82,7 +78,7 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
     while not (node := end(growth, path)).ended:
         # The environment stands where the last step left it, which is where the demonstrator must act.
         try:
-            action = stage.turn(player, rng)
+            action = spelt(player.act(rng), stage.grammar, stage.tools)
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return
@@ -105,7 +101,7 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
         try:
             stage.dynamics.stand_at(node.state)
             growth.tree.budget.environment_steps += forkable.replayed_steps - before
-            turns = [stage.turn(player, rng) for player in players]
+            turns = [spelt(player.act(rng), stage.grammar, stage.tools) for player in players]
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return
@@ -174,9 +170,8 @@ def demonstrations(config: RunConfig) -> Iterator[Tree]:
             f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
             "set policy.model to a model that can act already"
         )
-    branched, alternatives = 0, _alternatives(config, env)
-    if alternatives is not None:
-        branched = math.ceil(settings.early_experience.share * settings.episodes)
+    alternatives = _alternatives(config, env)
+    branched = math.ceil(settings.early_experience.share * settings.episodes)
     dynamics, grammar = play_on(env, config, "demonstrate"), demonstration_grammar(config)
     for start in range(0, settings.episodes, settings.tasks):
         count = min(settings.tasks, settings.episodes - start)
@@ -199,7 +194,7 @@ def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:
             f"warm_start.early_experience.rows is {settings.rows!r}, which tries other actions at the states of a "
             f"demonstration, but environment {config.environment.name!r} cannot go back to a state: set it to 'none'"
         )
-    return Alternatives(expert, erring, settings.alternatives)
+    return Alternatives(expert, erring)
 
 
 def demonstration_grammar(config: RunConfig) -> Grammar:

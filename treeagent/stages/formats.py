@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from treeagent.envs.base import Demonstrator, Env, ToolSpec
+from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.calls import as_call
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.grammar import Format, Grammar, make_grammar
@@ -16,12 +16,12 @@ _STEPS = 50
 """Most steps of an episode of the check."""
 
 
-def spelt_turn(player: Demonstrator, rng: random.Random, grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
-    """A player's next turn, written in the grammar and read back, as if a model had sampled it.
+def spelt(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
+    """A player's turn, its thought and its call, written in the grammar and read back, as if a model had sampled it.
 
     Where the grammar calls tools by name, a text that names one of ``tools`` is written as a call of it.
     """
-    thought, text = player.act(rng)
+    thought, text = turn
     return grammar.read(grammar.write(thought, text if grammar.calls == "text" else as_call(text, tools)))
 
 
@@ -70,35 +70,13 @@ async def _answers(env: Env, tasks: Sequence[Task], grammar: Grammar) -> dict[tu
     tools = env.tools()
     for task in tasks:
         state, rng, episode = await dynamics.reset(task), random.Random(task.seed), tuple[str, ...]((task.id,))
-        player = env.demonstrator(0.0) or _Anything(env)
-        while not isinstance(player, _Anything) or env.legal_actions():
-            said = _Remembered(player)
-            action = spelt_turn(said, rng, grammar, tools)
-            episode = (*episode, said.text)
-            transition = await dynamics.step(state, action)
+        player = env.demonstrator(0.0)
+        while player is not None or env.legal_actions():
+            turn = player.act(rng) if player is not None else ("", rng.choice(env.legal_actions() or [""]))
+            episode = (*episode, turn[1])
+            transition = await dynamics.step(state, spelt(turn, grammar, tools))
             state = transition.state
             answers[episode] = state.messages[-1].content if transition.invalid else ""
             if transition.terminated or transition.truncated:
                 break
     return answers
-
-
-class _Anything:
-    """Plays any legal action."""
-
-    def __init__(self, env: Env) -> None:
-        self._env = env
-
-    def act(self, rng: random.Random) -> tuple[str, str]:
-        return "", rng.choice(self._env.legal_actions() or [""])
-
-
-class _Remembered:
-    """A player whose last call can be read."""
-
-    def __init__(self, player: Demonstrator) -> None:
-        self._player, self.text = player, ""
-
-    def act(self, rng: random.Random) -> tuple[str, str]:
-        thought, self.text = self._player.act(rng)
-        return thought, self.text

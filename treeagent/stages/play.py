@@ -16,18 +16,7 @@ from treeagent.search.growth import Growth, end, plant, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree
-from treeagent.types import (
-    Action,
-    Critic,
-    Dynamics,
-    Policy,
-    State,
-    Task,
-    Transition,
-    UserError,
-    Value,
-    derive_seed,
-)
+from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree that holds its task, seeds and budget, and the steps taken so far."""
@@ -67,7 +56,7 @@ async def play(
     plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
     if mode != "greedy":
         settings = _settings(mode, config, search)
-        grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic)
+        grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic, noise=False)
         # Every mode has the same number of simulations in flight, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
@@ -85,7 +74,7 @@ def _broken(tree: Tree) -> str:
 
 
 def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
-    settings = replace(search, method=mode, root_noise=0.0, gumbel=replace(search.gumbel, noise=0.0))
+    settings = replace(search, method=mode)
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)
@@ -134,19 +123,16 @@ async def replan(
 
     Returns:
         outcomes and each task's first tree, in the order of the tasks.
-
-    Raises:
-        UserError: ``mode`` is "greedy", which does not plan.
     """
-    if mode == "greedy":
-        raise UserError("mode is 'greedy', which does not plan: give a search method")
+    assert mode != "greedy"  # which does not plan
     settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
 
     async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
         states = {growth.tree.task.id: end(growth, path).state for growth, path in wanted}
-        grower = make_search(actors.sampling, _Resumed(model, states), settings, actors.value, actors.critic)
+        resumed = _Resumed(model, states)
+        grower = make_search(actors.sampling, resumed, settings, actors.value, actors.critic, noise=False)
         trees = await grower.run([growth.tree.task for growth, _ in wanted], [one.next_seed() for one, _ in wanted])
         chosen: dict[int, Action] = {}
         for (growth, _), tree in zip(wanted, trees, strict=True):

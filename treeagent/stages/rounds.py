@@ -7,13 +7,11 @@ tasks may be harder variations of solved ones.
 import math
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from treeagent.config import RunConfig
-from treeagent.envs.base import Env
 from treeagent.imagination.load import make_encoder
 from treeagent.run.alarms import alarms, imagination_alarms, training_alarms
 from treeagent.run.folder import COLLECTED, Run
@@ -25,7 +23,7 @@ from treeagent.search.record import from_record, to_record
 from treeagent.stages.audit import audit_world
 from treeagent.stages.build import environment, variations
 from treeagent.stages.search import BatchJob, batches, search_batches
-from treeagent.stages.update import learn, refuse_held
+from treeagent.stages.update import learn
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import claims_kept, fit, imagined_trees
 from treeagent.store import read_as, shards, write_shard
@@ -53,27 +51,28 @@ class Course:
     """The checkpoint after each round. A round that learnt nothing repeats the one before."""
 
     @property
-    def scores(self) -> list[float]:
-        """Validation success of each round; 0 if the round was not validated."""
-        return [figures.get("validation", 0.0) for figures in self.figures]
-
-    @property
     def best(self) -> Path:
-        """The checkpoint with the highest validation success; among equals the last round's, else the earliest."""
-        last = dict(zip(self.policies, self.scores, strict=True))
+        """The checkpoint with the highest validation success, 0 if it was not validated; among equals the last round's,
+        else the earliest."""
+        scores = [figures.get("validation", 0.0) for figures in self.figures]
+        last = dict(zip(self.policies, scores, strict=True))
         return max(last, key=lambda policy: (last[policy], policy == self.policies[-1]))
 
 
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
     """Check the settings of all rounds and make the first policy. If the first round imagines trees, also search the
-    tasks that the first world model learns from.
-
-    Raises:
-        UserError, ValueError: as ``loop.train``.
-    """
-    settings = config.adapt
-    refuse_held(config, settings.methods)
-    _check_tasks(config)  # fails here and not in the last round
+    tasks that the first world model learns from. Raises as ``loop.train``."""
+    settings, env = config.adapt, environment(config)
+    if settings.imagined_in(1) and env.origin == "imagined":
+        raise UserError(
+            f"adapt.imagined is {settings.imagined}, but environment {config.environment.name!r} is imagined itself: "
+            "set it to 0, or give the real environment"
+        )
+    if settings.variations and not any(variations(config, env, task) for task in env.tasks("train", 20)):
+        raise UserError(
+            f"adapt.variations is {settings.variations}, but environment {config.environment.name!r} offers no harder "
+            "variations of its tasks: set it to 0, or give the environment Env.variations"
+        )
     checkpoint = checkpoint or run.taken("start")
     if checkpoint:
         run.take("start", checkpoint)
@@ -88,8 +87,9 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
 def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
     """The names under which the trees of a round and of the ``adapt.replay`` rounds before it are stored, newest
     first."""
-    first = max(number - config.adapt.replay, 0)
-    return [name for earlier in range(number, first - 1, -1) for name in _round_parts(run, earlier)]
+    rounds = range(number, max(number - config.adapt.replay, 0) - 1, -1)
+    names = (name for each in rounds for name in (_round_name(each), imagined_trees(each), _varied_name(each)))
+    return [name for name in names if run.is_done(name)]
 
 
 def finish_round(
@@ -102,14 +102,26 @@ def finish_round(
     course: Course,
 ) -> None:
     """Log the figures of a round, add them to ``course``, and raise the alarms that follow from it."""
-    figures = tree_figures(read_trees(run.trees, [_round_name(number)])) | _validation(run, updated)
-    believed = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
-    imagined = {f"imagined/{name}": figure for name, figure in believed.items()}
-    imagined |= _kept(run, number)
+    figures = tree_figures(read_trees(run.trees, [_round_name(number)]))
+    kept = run.stages().get(updated.name, {}).get("update", {}).get("best_validation")
+    if kept is not None:
+        figures["validation"] = kept
     course.figures.append(figures)
     course.policies.append(updated)
-    run.log("adapt", {"step": number, **figures, **_spent(run, number), **audit, **imagined})
-    _warn(config, run, progress, course.figures, number, audit)
+    believed = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
+    others = {f"imagined/{name}": figure for name, figure in believed.items()}
+    if (cr := claims_kept(run, number)) is not None:
+        others["cr"] = cr
+    if varied := run.stages().get(_varied_name(number)):
+        others["variations_kept"] = varied["kept"] / varied["variations"]
+    run.log("adapt", {"step": number, **figures, **_spent(run, number), **audit, **others})
+    trained = [row for row in run.metrics() if str(row["stage"]).startswith(f"round-{number}-")]
+    trusted = imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"]) if audit else []
+    found = (*alarms(course.figures), *training_alarms(trained), *trusted)
+    raised = [f"round {number}: {sentence}" for sentence in found]
+    for sentence in raised:
+        progress.warn(sentence)
+    run.finish(f"alarms-{number}", {"alarms": raised})
 
 
 def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tuple[list[int], list[int], list[int]]:
@@ -157,24 +169,8 @@ def part(share: float, count: int) -> int:
 
 def scaled(limits: Limits, factor: float) -> Limits:
     """All limits times ``factor``."""
-    given = {each.name: getattr(limits, each.name) for each in fields(limits)}
-    return Limits(**{name: None if value is None else type(value)(factor * value) for name, value in given.items()})
-
-
-def _check_tasks(config: RunConfig) -> None:
-    env, settings = environment(config), config.adapt
-    seeding = settings.seed_tasks if settings.imagined_in(1) else 0
-    env.tasks("train", 1, settings.rounds * config.collect.tasks + seeding - 1)
-    if seeding and env.origin == "imagined":
-        raise UserError(
-            f"adapt.imagined is {settings.imagined}, but environment {config.environment.name!r} is imagined itself: "
-            "set it to 0, or give the real environment"
-        )
-    if settings.variations and not any(variations(config, env, task) for task in env.tasks("train", 20)):
-        raise UserError(
-            f"adapt.variations is {settings.variations}, but environment {config.environment.name!r} offers no harder "
-            "variations of its tasks: set it to 0, or give the environment Env.variations"
-        )
+    given = {name: value for name, value in asdict(limits).items() if value is not None}
+    return Limits(**{name: type(value)(factor * value) for name, value in given.items()})
 
 
 def _round_name(number: int) -> str:
@@ -185,11 +181,6 @@ def _round_name(number: int) -> str:
 def _varied_name(number: int) -> str:
     """The name of the variations that are learned from; ``_all_varied_name`` has all that were searched."""
     return f"{_round_name(number)}-varied"
-
-
-def _round_parts(run: Run, number: int) -> list[str]:
-    """All names under which a round's trees are stored."""
-    return [name for name in (_round_name(number), imagined_trees(number), _varied_name(number)) if run.is_done(name)]
 
 
 def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
@@ -224,36 +215,20 @@ def search_round(
     places = [*again, *new, *hard]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, part(trust.get("imagined", 0.0), len(places))))
-    real = set(places) - imagined
+    patient = replace(config, search=replace(config.search, limits=scaled(config.search.limits, config.adapt.effort)))
+
+    def jobs(name: str, of: Collection[int]) -> list[BatchJob]:
+        """Batches over the tasks that are in ``of``; the ``hard`` ones get ``adapt.effort`` times the limits."""
+        found = batches(config, run, checkpoint, name, [each for each in (*again, *new) if each in of])
+        return found + batches(patient, run, checkpoint, name, [each for each in hard if each in of], first=len(found))
+
+    real_jobs = jobs(_round_name(number), set(places) - imagined)
+    search_batches(config, run, progress, real_jobs, free=1 + max([*places, *told]))
     # Verification leaves many imagined trees with a single path, which is no reason to search further tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
-    jobs = _jobs(config, run, checkpoint, _round_name(number), [*again, *new], hard, real)
-    _search(config, run, progress, jobs, free=1 + max([*places, *told]))
-    jobs = _jobs(config, run, checkpoint, imagined_trees(number), [*again, *new], hard, imagined)
-    _search(once, run, progress, [replace(job, world=_world_folder(run, number)) for job in jobs])
+    imagined_jobs = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]
+    search_batches(once, run, progress, imagined_jobs)
     _vary(once, run, progress, checkpoint, number, varied, searched)
-
-
-def _jobs(
-    config: RunConfig,
-    run: Run,
-    checkpoint: Path,
-    name: str,
-    tasks: Sequence[int],
-    hard: Sequence[int],
-    of: Collection[int],
-) -> list[BatchJob]:
-    """Batches over the tasks that are in ``of``; the ``hard`` ones get ``adapt.effort`` times the limits."""
-    patient = replace(config, search=replace(config.search, limits=scaled(config.search.limits, config.adapt.effort)))
-    jobs: list[BatchJob] = []
-    for settings, places in ((config, tasks), (patient, hard)):
-        jobs += batches(settings, run, checkpoint, name, [each for each in places if each in of], first=len(jobs))
-    return jobs
-
-
-def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], free: int = 0) -> None:
-    if jobs:
-        search_batches(config, run, progress, jobs, free)
 
 
 def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
@@ -279,19 +254,14 @@ def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) 
     if not count:
         return []
     env = environment(config)
-    held_out = _held_out(config, env)
+    kept = chain(env.tasks("validation", config.update.validation_tasks), env.tasks("test", config.evaluate.tasks))
+    held_out = {task.prompt for task in kept}
     offered = {
         place: [which for which, task in enumerate(variations(config, env, base)) if task.prompt not in held_out]
         for place in searched
         for base in env.tasks("train", 1, place)
     }
     return choose_variants(searched, offered, count, number)
-
-
-def _held_out(config: RunConfig, env: Env) -> set[str]:
-    """Prompts of the run's validation and test tasks."""
-    kept = chain(env.tasks("validation", config.update.validation_tasks), env.tasks("test", config.evaluate.tasks))
-    return {task.prompt for task in kept}
 
 
 def _vary(
@@ -306,18 +276,11 @@ def _vary(
     """Search harder variations, and keep the trees of those that turn out harder yet solvable."""
     if not varied or (run.is_done(_varied_name(number)) and shards(run.trees, _varied_name(number))):
         return
-    name, size = _all_varied_name(number), config.collect.batch
-    jobs = [
-        replace(job, variants=[which for _, which in varied[start : start + size]])
-        for job, start in zip(
-            batches(config, run, checkpoint, name, [place for place, _ in varied]),
-            range(0, len(varied), size),
-            strict=True,
-        )
-    ]
-    _search(config, run, progress, jobs)
-    # A limit of the collection may have ended it before the last of them.
-    found = zip(varied, read_trees(run.trees, [name]), strict=False)
+    name, numbers = _all_varied_name(number), iter([which for _, which in varied])
+    jobs = batches(config, run, checkpoint, name, [place for place, _ in varied])
+    jobs = [replace(job, variants=[next(numbers) for _ in job.tasks]) for job in jobs]
+    search_batches(config, run, progress, jobs)
+    found = zip(varied, read_trees(run.trees, [name]), strict=True)
     kept = [(place, tree) for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))]
     write_shard(run.trees, _varied_name(number), 0, (to_record(tree) for _, tree in kept))
     env = environment(config)
@@ -351,13 +314,6 @@ def update_round(
     return checkpoint
 
 
-def _validation(run: Run, checkpoint: Path) -> dict[str, float]:
-    """Greedy success on the validation tasks, of the weights that the round's last update kept."""
-    update: dict[str, Any] = run.stages().get(checkpoint.name, {}).get("update", {})
-    validation = update.get("best_validation")
-    return {} if validation is None else {"validation": validation}
-
-
 def _spent(run: Run, number: int) -> dict[str, float]:
     """What searching has cost so far, including the trees for the first world model."""
     names = [
@@ -366,26 +322,3 @@ def _spent(run: Run, number: int) -> dict[str, float]:
     facts = [found for name, found in run.stages().items() if name in names]
     counted = ("environment_steps", "imagined_steps", "generated_tokens", "simulations")
     return {name: sum(each[name] for each in facts) for name in counted}
-
-
-def _kept(run: Run, number: int) -> dict[str, float]:
-    """CR (see ``claims_kept``), and the share of the harder variations that were learned from."""
-    varied, cr = run.stages().get(_varied_name(number), {}), claims_kept(run, number)
-    figures = {} if cr is None else {"cr": cr}
-    return figures | ({"variations_kept": varied["kept"] / varied["variations"]} if varied else {})
-
-
-def _warn(
-    config: RunConfig,
-    run: Run,
-    progress: Progress,
-    course: Sequence[dict[str, float]],
-    number: int,
-    trust: Mapping[str, float],
-) -> None:
-    trained = [row for row in run.metrics() if str(row["stage"]).startswith(f"round-{number}-")]
-    trusted = imagination_alarms(config.adapt.imagined_in(number), trust["lambda_cap"]) if trust else []
-    raised = [f"round {number}: {sentence}" for sentence in (*alarms(course), *training_alarms(trained), *trusted)]
-    for sentence in raised:
-        progress.warn(sentence)
-    run.finish(f"alarms-{number}", {"alarms": raised})

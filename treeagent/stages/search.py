@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +17,7 @@ from treeagent.run.progress import Progress
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, return_spread
 from treeagent.search.record import from_record, to_record
-from treeagent.stages.build import (
-    environment,
-    in_turns,
-    leaf_value,
-    load_actors,
-    play_on,
-    tasks_at,
-    variations,
-)
+from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, tasks_at, variations
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Split, derive_seed
 from treeagent.workers.processes import run_jobs
@@ -43,7 +35,7 @@ class BatchJob:
     checkpoint: Path
     """The policy: a folder, or a hub name."""
     name: str
-    """Name of the shards that the trees go to; for an evaluation, the policy's name."""
+    """Name of the stage, and of the shards that the trees go to."""
     index: int
     """Number of the batch, which is also the number of its shard."""
     tasks: Sequence[int]
@@ -77,21 +69,22 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     task is searched, in up to ``collect.resample`` further passes. These tasks follow the last task of the jobs, and
     have indices of ``free`` or more.
     """
+    if not jobs:
+        return
     name, checkpoint = jobs[0].name, jobs[0].checkpoint
     run.take(name, checkpoint)
     if run.is_done(name) and len(shards(run.trees, name)) == len(run.facts(name)["batches"]):
         return
     started = time.perf_counter()
-    spent = Cost()
-    places: list[list[int]] = []
-    for _ in range(1 + config.collect.resample):
-        spent.add(_search(config, run, progress, jobs))
-        places += [list(job.tasks) for job in jobs]
-        missing = _uninformative(jobs) if config.collect.resample else 0
-        if not missing:
+    spent, places = _search(config, run, progress, jobs), [list(job.tasks) for job in jobs]
+    for _ in range(config.collect.resample):
+        equal = sum(return_spread(tree) <= 1e-9 for job in jobs for tree in _stored(run, job))
+        if not equal:
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
-        jobs = batches(config, run, checkpoint, name, range(start, start + missing), first=jobs[-1].index + 1)
+        jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
+        spent += _search(config, run, progress, jobs)
+        places += [list(job.tasks) for job in jobs]
     facts = {"tasks": sum(map(len, places)), "batches": places}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
@@ -101,50 +94,38 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
     name = jobs[0].name
     stored = {path.name for path in shards(run.trees, name)}
     waiting = [job for job in jobs if job.shard not in stored]
-    finished = {job.index: _stored_cost(job) for job in jobs if job.shard in stored}
+    finished = {job.index: sum(map(_cost, _stored(run, job)), Cost()) for job in jobs if job.shard in stored}
     running: dict[int, Cost] = {}
     started = time.perf_counter()
     with progress.track("search", sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
 
+        def spent() -> Cost:
+            return sum([*running.values(), *finished.values()], Cost())
+
         def on_event(event: Event) -> None:
             if event.cost is not None and event.index not in finished:
                 running[event.index] = event.cost
-                advance(0, _sum([*running.values(), *finished.values()]).figures(time.perf_counter() - started))
+                advance(0, spent().figures(time.perf_counter() - started))
 
         for job, cost in run_jobs(search_batch, waiting, config, on_event):
             running.pop(job.index, None)
             finished[job.index] = cost
-            spent, seconds = _sum([*running.values(), *finished.values()]), time.perf_counter() - started
-            advance(len(job.tasks), spent.figures(seconds))
-            run.log(name, {"tasks": len(job.tasks), **spent.metrics(seconds)})
-    return _sum(finished.values())
+            seconds = time.perf_counter() - started
+            advance(len(job.tasks), spent().figures(seconds))
+            step = jobs[0].index + len(finished) - 1
+            run.log(name, {"step": step, "tasks": len(job.tasks), **spent().metrics(seconds)})
+        return spent()
 
 
-def _sum(costs: Iterable[Cost]) -> Cost:
-    whole = Cost()
-    for cost in costs:
-        whole.add(cost)
-    return whole
+def _cost(tree: Tree) -> Cost:
+    """The cost of a stored tree, as far as its budget tells."""
+    return Cost(trees=1, failed=int(bool(tree.error)), budget=tree.budget)
 
 
-def _stored_cost(job: BatchJob) -> Cost:
-    """The cost of a batch on disk, from the budgets stored with its trees."""
-    assert job.trees is not None
-    cost = Cost()
-    for tree in read_as(from_record, job.trees, job.name, job.index):
-        cost.add(Cost(trees=1, failed=int(bool(tree.error)), budget=tree.budget))
-    return cost
-
-
-def _uninformative(jobs: Sequence[BatchJob]) -> int:
-    """Number of trees in these batches whose returns are all equal."""
-    return sum(
-        return_spread(tree) <= 1e-9
-        for job in jobs
-        if job.trees is not None
-        for tree in read_as(from_record, job.trees, job.name, job.index)
-    )
+def _stored(run: Run, job: BatchJob) -> Iterator[Tree]:
+    """The trees of a batch on disk."""
+    return read_as(from_record, run.trees, job.name, job.index)
 
 
 def batches(

@@ -7,7 +7,6 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,13 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
-from treeagent.learners.watch import TrainResult
 from treeagent.run.alarms import first_cause
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
-from treeagent.search.node import Node, Tree, finished_paths, path_return, return_spread
-from treeagent.stages.build import (
-    environment,
-    make_chat,
-    make_policy,
-    play_on,
-    value_head,
-)
+from treeagent.search.node import Tree, finished_paths, path_return, return_spread
+from treeagent.stages.build import environment, make_chat, make_policy, play_on, value_head
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
 from treeagent.types import NothingToLearn, UserError, derive_seed
@@ -43,7 +35,7 @@ from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import value_rows
-from treeagent.workers.launch import check_accelerate_config, launch
+from treeagent.workers.launch import launch
 from treeagent.workers.processes import run_jobs
 
 
@@ -59,8 +51,11 @@ class TrainJob:
     """Names of the shards in ``trees`` to learn from."""
     out: Path
     """Where the updated checkpoint goes."""
-    scratch: Path
-    """Folder of the trainer's own checkpoints, from which an interrupted update resumes."""
+
+    @property
+    def scratch(self) -> Path:
+        """Folder of the trainer's own checkpoints, from which an interrupted update resumes."""
+        return self.out.with_name(f".{self.out.name}")
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
@@ -75,7 +70,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
             checkpoint.model,
             head,
             sample_value_rows(read_trees(run.trees), config, head.reward_range),
-            value_training(config),
+            ValueConfig(seed=config.seed),
             # Each epoch is a step, so that a fit that is repeated replaces its own rows of metrics.
             on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
             on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
@@ -105,7 +100,6 @@ def update(
         UserError: the other run sampled at another temperature, and a method uses the log-probabilities of its samples.
         RunError: an update was begun with other trees.
     """
-    updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
     source = trees or run
     drawn, wanted = source.config.policy.temperature, config.policy.temperature
     if drawn != wanted and (comparing := [method for method in methods if method != "rft"]):
@@ -115,6 +109,7 @@ def update(
         )
     for method in methods:
         run.take_trees(method, source)
+    updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
     return learn(config, run, progress, updates, source.collections(), source.trees)
 
 
@@ -133,11 +128,10 @@ def learn(
         names: of the shards to learn from.
         trees: the folder of these shards; by default the run's.
     """
-    refuse_held(config, [method for _, method, _ in updates])
     for checkpoint, _, out in updates:
         run.take(out.name, checkpoint)
     jobs = [
-        TrainJob(config, checkpoint, method, trees or run.trees, names, out, out.with_name(f".{out.name}"))
+        TrainJob(config, checkpoint, method, trees or run.trees, names, out)
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
@@ -153,69 +147,13 @@ def learn(
     return [out for _, _, out in updates]
 
 
-def refuse_held(config: RunConfig, methods: Sequence[Method]) -> None:
-    """Check that ``policy.structured`` fits the methods that learn from its samples.
-
-    DPO and GRPO compare the policy with the log-probabilities of the samples. Only the local generator stores these
-    under the whole vocabulary; vLLM and servers give them among the tokens that the grammar allows.
-
-    Raises:
-        UserError: a method cannot learn from such samples, or the package for structured sampling is not installed.
-    """
-    policy = config.policy
-    if policy.structured:
-        import_module(
-            "treeagent.generators.structured"
-        )  # if its package is missing, fail now, not after the warm start
-    if policy.structured and policy.generator != "local" and (unfit := [each for each in methods if each != "rft"]):
-        raise UserError(
-            f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
-            f"{policy.generator!r} gives them over the allowed tokens only: learn by rft, set policy.structured=false, "
-            "or search with policy.generator=local"
-        )
-
-
-def value_training(config: RunConfig) -> ValueConfig:
-    """How the value head is fitted."""
-    return ValueConfig(forward_batch_size=config.update.value_batch_size, seed=config.seed)
-
-
 def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
-    """``train_policy`` in ``update.processes`` processes. Returns what it returns.
-
-    Raises:
-        LaunchError: the processes cannot be started, or broke down.
-    """
-    update = job.config.update
-    if update.processes == 1:
+    """``train_policy`` in ``update.processes`` processes. Returns what it returns, raises what it raises or ``launch``
+    does."""
+    if job.config.update.processes == 1:
         return train_policy(job, emit)
-    check_accelerate(job.config)
     job.scratch.mkdir(parents=True, exist_ok=True)
-    return launch(
-        train_policy,
-        job,
-        processes=update.processes,
-        accelerate_config=update.accelerate_config,
-        on_cpu=_on_cpu(job.config),
-        log=job.scratch / "processes.log",
-        emit=emit,
-    )
-
-
-def check_accelerate(config: RunConfig) -> None:
-    """Check ``update.accelerate_config``, if it is set.
-
-    Raises:
-        UserError: an update cannot train with it.
-    """
-    path = config.update.accelerate_config
-    if path is not None:
-        precision = config.training.precision
-        check_accelerate_config("update.accelerate_config", path, precision, on_cpu=_on_cpu(config))
-
-
-def _on_cpu(config: RunConfig) -> bool:
-    return config.policy.device_map in (None, "cpu")
+    return launch(train_policy, job, job.config, job.scratch / "processes.log", emit)
 
 
 def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any]:
@@ -232,48 +170,46 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         UserError: the trees are another model's, or a setting does not fit.
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
-    config, update = job.config, job.config.update
-    checkpoint = load_checkpoint(job.checkpoint, device_map=_place(config))
-    head = value_head(checkpoint, config)
-    seed = derive_seed(config.seed, "lora")
-    checkpoint = replace(checkpoint, model=with_adapter(checkpoint.model, config.policy.lora, seed))
+    config, update, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
+    loaded = load_checkpoint(job.checkpoint, device_map=_place(config))
+    head = value_head(loaded, config)
+    adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
+    checkpoint = replace(loaded, model=adapted)
     trees = informative(read_trees(job.trees, job.names), update.keep_trees)
     refuse_foreign(trees, checkpoint, job)
-    read_ends(trees, make_chat(checkpoint, job.config))
-    value_rows = sample_value_rows(trees, job.config, head.reward_range)
-    check_value_rows(head, value_rows, value_training(config))  # fails before the policy is trained, not after
-    validate = greedy_success(checkpoint, job.config) if leads else _validated_elsewhere
+    read_ends(trees, make_chat(checkpoint, config))
+    value_rows = sample_value_rows(trees, config, head.reward_range)
+    check_value_rows(head, value_rows, fitting)  # fails before the policy is trained, not after
+    validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # only the one that leads is asked
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
-    model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, job.config.policy.temperature
+    model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
     match job.method:
         case "rft":
             imitated = [row for tree in trees for row in imitation_rows(tree, update.imitation)]
             result = train_sft(model, tokenizer, imitated, config.learner(SFTConfig, update.rft), **hooks)
         case "dpo":
-            pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs)]
+            weight = config.search.critic_weight
+            pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs, weight)]
             dpo = config.learner(DPOConfig, update.dpo)
             result = train_dpo(model, tokenizer, pairs, dpo, temperature=temperature, **hooks)
         case "grpo":
             scored = list(scored_rows(trees, update.advantages))
             grpo = config.learner(GRPOConfig, update.grpo)
             result = train_grpo(model, tokenizer, scored, grpo, temperature=temperature, **hooks)
-    fitted = led(model, lambda: fit_value(model, head, value_rows, value_training(config)), leads=leads)
+    fitted = led(model, lambda: fit_value(model, head, value_rows, fitting), leads=leads)
     weights = whole_weights(model)
     if fitted is None:
         return {}
     save_checkpoint(Checkpoint(model, tokenizer, head), job.out, weights)
     shutil.rmtree(job.scratch, ignore_errors=True)
-    unmoved = [_unmoved(job, result)] if result.best_step == 0 else []
-    return {"update": asdict(result), "value": asdict(fitted), "alarms": unmoved}
-
-
-def _unmoved(job: TrainJob, result: TrainResult) -> str:
-    update = job.config.update
-    return (
-        f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
-        f"{update.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn from more "
-        f"trees, validate on more tasks (update.validation_tasks), or change update.{job.method}.learning_rate"
-    )
+    alarms: list[str] = []
+    if result.best_step == 0:
+        alarms.append(
+            f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
+            f"{update.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn from "
+            f"more trees, validate on more tasks (update.validation_tasks), or change update.{job.method}.learning_rate"
+        )
+    return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms}
 
 
 def _place(config: RunConfig) -> str | None:
@@ -286,26 +222,14 @@ def _place(config: RunConfig) -> str | None:
 
 
 def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob) -> None:
-    """Check that the trees were searched in the checkpoint's own tokens.
-
-    Raises:
-        UserError: the checkpoint's tokenizer or template gives other tokens for a tree's task, or its vocabulary is too
-            small for a tree's tokens.
-    """
+    """Check that the trees were searched in the checkpoint's own tokens: that its tokenizer and template write each
+    tree's task alike. Raises ``UserError`` where they do not."""
     chat = make_chat(checkpoint, job.config)
-    vocabulary = checkpoint.model.config.get_text_config().vocab_size
     for tree in trees:
-        task = f"task {tree.task.id} in {job.trees}"
-        largest = max((max(ids) for node in tree.nodes() for ids in _token_ids(node) if ids), default=0)
-        if largest >= vocabulary:
-            raise UserError(
-                f"the tree of {task} holds token {largest}, but {job.checkpoint} knows {vocabulary} tokens: update the "
-                "policy that searched these trees, or collect trees with this one"
-            )
         if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
             raise UserError(
-                f"the tokenizer or chat template of {job.checkpoint} writes {task} in other tokens than the policy "
-                "that searched it: update that policy, or collect trees with this one"
+                f"the tokenizer or chat template of {job.checkpoint} writes task {tree.task.id} in {job.trees} in "
+                "other tokens than the policy that searched it: update that policy, or collect trees with this one"
             )
 
 
@@ -319,36 +243,21 @@ def read_ends(trees: Sequence[Tree], chat: ChatFormat) -> None:
                 node.context_ids, node.left_out = chat.added_ids(reading), reading.left_out
 
 
-def _token_ids(node: Node) -> Iterator[tuple[int, ...]]:
-    yield node.context_ids
-    for edge in node.edges:
-        yield edge.action.token_ids
-
-
-def _validated_elsewhere() -> float:
-    raise AssertionError("only the process that leads validates")
-
-
 def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[float, float]) -> list[TokenRow]:
     """At most ``update.value_rows`` rows of value targets, drawn uniformly by the run's seed.
 
     With rewards along the way, r + V may leave the range ``returns``, since V is an estimate: such targets are clipped.
     Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises.
     """
-    rows = [
-        replace(row, value_targets=tuple(min(max(target, low), high) for target in row.value_targets))
-        for tree in trees
-        for low, high in [_reached(tree, returns)]
-        for row in value_rows(tree, config.update.values)
-    ]
+    rows = list[TokenRow]()
+    for tree in trees:
+        found = [path_return(path, tree.discount) for path in finished_paths(tree)]
+        low, high = min([returns[0], *found]), max([returns[1], *found])
+        for row in value_rows(tree, config.update.values):
+            clipped = tuple(min(max(target, low), high) for target in row.value_targets)
+            rows.append(replace(row, value_targets=clipped))
     random.Random(derive_seed(config.seed, "value_rows")).shuffle(rows)
     return rows[: config.update.value_rows]
-
-
-def _reached(tree: Tree, returns: tuple[float, float]) -> tuple[float, float]:
-    """``returns``, widened to hold the returns of the tree's finished paths."""
-    found = [path_return(path, tree.discount) for path in finished_paths(tree)]
-    return min([returns[0], *found]), max([returns[1], *found])
 
 
 def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:
@@ -371,8 +280,6 @@ def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[Adva
 def informative(trees: Sequence[Tree], share: float) -> list[Tree]:
     """The ``share`` of trees whose returns have the widest spread, in their given order (StarPO-S, Wang et al.
     2025)."""
-    if share == 1:
-        return list(trees)
     wanted = math.ceil(share * len(trees))
     ranked = sorted(range(len(trees)), key=lambda place: -return_spread(trees[place]))
     return [trees[place] for place in sorted(ranked[:wanted])]

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -14,8 +15,6 @@ from typing import Any
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.imagination.load import (
     make_encoder,
     memory_path,
@@ -27,12 +26,12 @@ from treeagent.imagination.load import (
 )
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.likelihood import hard_rows
-from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.run.folder import COLLECTED, Run, RunError, changed_settings
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Progress
 from treeagent.search.record import from_record
+from treeagent.stages.build import first_checkpoint
 from treeagent.stages.demonstrate import demonstrations
 from treeagent.stages.hooks import training_hooks
 from treeagent.store import read_as, write_atomic
@@ -43,6 +42,10 @@ from treeagent.world_model.fit import answer_rows
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.teacher import explain
 from treeagent.world_model.transition import Experience
+
+HELD_OUT = 0.1
+"""Share of the tasks on which the world model is audited and from which it never learns: 10 of 100 tasks hold the steps
+of an audit, and a larger share would cost the model much of what it learns from."""
 
 
 def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
@@ -56,18 +59,15 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     """
     require_environment(config, run)
     out, kept = run.checkpoints / "world", settings_path(run)
-    if kept.is_file() and (run.is_done("world") or any(path.exists() for path in _scratch(out))):
-        if changed := changed_settings(load_config(kept), config):
-            raise RunError(
-                f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
-                f"them, or remove {kept} to fit it anew"
-            )
-    else:  # left by a fit whose settings are lost
+    if not kept.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
+        run.forget("world")  # what is left is of a fit whose settings are lost
         for folder in _scratch(out):
             shutil.rmtree(folder, ignore_errors=True)
-    made = (memory_path(out), *([] if config.world.generator == "remote" else [out]))
-    if run.is_done("world") and not (kept.is_file() and all(path.exists() for path in made)):
-        run.forget("world")
+    elif changed := changed_settings(load_config(kept), config):
+        raise RunError(
+            f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
+            f"them, or remove {kept} to fit it anew"
+        )
     if not run.is_done("world"):
         require_device("world.device_map", config.world.device_map)
         require_world(config)
@@ -96,19 +96,18 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
     # When a round is repeated, trees of later rounds may already be on disk.
     own = [name for name in run.collections() if out.name == "world" or round_of(name) < round_of(out.name)]
-    learnt, held_out = split(config, chain(experiences(run, own), others), known)
+    learnt, held_out = split(chain(experiences(run, own), others), known)
     if not learnt:
         raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
     path = memory_path(out)
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()  # an earlier fit may hold tasks that are held out now
-    memory = open_memory(config, out)
-    memory.add(learnt)
     demonstrated = sum(tree.budget.environment_steps for tree in played)
     facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
-    if config.world.generator != "remote":
-        facts |= _train(config, run, progress, out, last, learnt, memory)
-    memory.close()
+    with closing(open_memory(config, out, create=True)) as memory:
+        memory.add(learnt)
+        if config.world.generator != "remote":
+            facts |= _train(config, run, progress, out, last, learnt, memory)
     run.finish(out.name, facts)
     return out
 
@@ -122,11 +121,8 @@ def require_environment(config: RunConfig, run: Run) -> None:
 
 
 def remembered(config: RunConfig, world: Path) -> Iterator[Experience]:
-    memory = open_memory(config, world)
-    try:
+    with closing(open_memory(config, world)) as memory:
         yield from memory.experiences()
-    finally:
-        memory.close()
 
 
 def _train(
@@ -140,6 +136,8 @@ def _train(
 ) -> dict[str, Any]:
     """Train and write the weights. Returns facts for RUN/stages.json."""
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
+    if fitting.precision == "bfloat16" and settings.device_map in (None, "cpu"):
+        fitting = replace(fitting, attention="eager")  # there the faster one for rows of up to about 400 tokens
     reasons, taught = _taught(config, run, progress, learnt)
     if last is None:
         checkpoint = _initial_checkpoint(config, learnt, reasons)
@@ -189,17 +187,13 @@ def _taught(
     config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
 ) -> tuple[Mapping[str, str], dict[str, Any]]:
     """The teacher's reasoning by a step's digest, and facts for RUN/stages.json; both empty without a teacher.
-    RUN/teacher.sqlite keeps every line for later fits.
-
-    Raises:
-        RunError: the teacher explained no step.
-    """
+    RUN/teacher.sqlite keeps every line for later fits."""
     settings = config.world.teacher
     if settings is None:
         return {}, {}
     writer, path = teacher(config, settings), run.path / "teacher.sqlite"
     with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
-        lessons = explain(learnt, writer, wording(config), path, settings.model, config.seed, advance)
+        lessons = explain(learnt, writer, wording(config), path, settings.model, advance)
     asked = len(lessons.reasons) + lessons.unexplained
     if asked and not lessons.reasons:
         raise RunError(f"world.teacher explained none of {asked} steps, the first for this reason: {lessons.error}")
@@ -251,9 +245,7 @@ def round_of(name: str) -> int:
     return int(found[0]) if found else 0
 
 
-def split(
-    config: RunConfig, found: Iterable[Experience], known: Iterable[Experience] = ()
-) -> tuple[list[Experience], list[Experience]]:
+def split(found: Iterable[Experience], known: Iterable[Experience] = ()) -> tuple[list[Experience], list[Experience]]:
     """Split steps into (learnt, held out), by whole tasks; a hash of a task's name decides on which side it is.
 
     Equal steps count once. A step that tasks of both sides share is held out, unless it is ``known``: an earlier fit
@@ -264,24 +256,19 @@ def split(
     held_out: dict[str, Experience] = {}
     for one in found:
         if (digest := one.digest()) not in before:
-            (held_out if is_held_out(config, one.task_id) else learnt).setdefault(digest, one)
+            (held_out if is_held_out(one.task_id) else learnt).setdefault(digest, one)
     learnt |= before
     return [one for digest, one in learnt.items() if digest not in held_out], list(held_out.values())
 
 
-def is_held_out(config: RunConfig, task_id: str) -> bool:
+def is_held_out(task_id: str) -> bool:
     share = int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=4).digest()) / 2**32
-    return share < config.world.held_out
+    return share < HELD_OUT
 
 
 def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons: Mapping[str, str]) -> Checkpoint:
-    settings, words = config.world, wording(config)
-    if settings.model is not None:
-        loaded = load_checkpoint(settings.model, device_map=settings.device_map)
-        adapted = with_adapter(loaded.model, settings.lora, derive_seed(config.seed, "world", "lora"))
-        return Checkpoint(adapted, loaded.tokenizer, None)
+    words = wording(config)
     prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
     answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
-    shape = ScratchConfig(**asdict(settings.scratch))
-    tokenizer = train_tokenizer(chain(prompts, answers), shape)
-    return Checkpoint(random_model(tokenizer, shape, derive_seed(config.seed, "world")), tokenizer, None)
+    weights_seed, adapter_seed = derive_seed(config.seed, "world"), derive_seed(config.seed, "world", "lora")
+    return replace(first_checkpoint(config.world, chain(prompts, answers), weights_seed, adapter_seed), head=None)

@@ -10,7 +10,7 @@ steps = list(transitions(tree))                                   # the world mo
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.early_experience import Reflection, reflection_rows, reflections, world_rows
 from treeagent.views.figures import tree_figures
-from treeagent.views.imitation import ImitationConfig, imitation_rows, policy_rows
+from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.views.transitions import transitions
@@ -30,7 +30,6 @@ __all__ = [
     "advantages",
     "imitation_rows",
     "path_rows",
-    "policy_rows",
     "preference_pairs",
     "reflection_rows",
     "reflections",

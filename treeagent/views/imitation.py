@@ -1,4 +1,4 @@
-"""Rows to imitate: the best paths of a tree, the best way on from each of its states, or its visit counts."""
+"""Rows to imitate: the best paths of a tree, or the best way on from each of its states."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.node import Tree, path_logprob, path_return, reaches
-from treeagent.views.tokens import TokenRow, path_rows, spell
+from treeagent.views.tokens import TokenRow, path_rows
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -50,25 +50,3 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
         if start < len(path):
             found = [path_return(path[place:], tree.discount) for place in range(start, len(path))]
             yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitate_from=start)
-
-
-def policy_rows(tree: Tree, temperature: float = 1.0) -> Iterator[TokenRow]:
-    """The search's improved policy, π(a|s) = N(s,a)^(1/τ) / Σ_b N(s,b)^(1/τ) (Silver et al. 2017), as rows.
-
-    Every state at which two or more actions were tried gives one row for each of them, weighted by π(a|s); the row's
-    loss is on the action alone.
-
-    Args:
-        tree: a searched tree whose actions have token ids.
-        temperature: τ > 0; below 1 the most visited action stands out more.
-    """
-    for path, node in tree.walk():
-        tried = [edge for edge in node.edges if edge.visits]
-        if len(tried) < 2:
-            continue
-        prompt, most = tree.prompt_ids(path), max(edge.visits for edge in tried)
-        shares = [(edge.visits / most) ** (1 / temperature) for edge in tried]
-        for edge, share in zip(tried, shares, strict=True):
-            spelt = spell([edge], closing=False)
-            mask = (False,) * len(prompt) + spelt.mask
-            yield TokenRow(tree.task.id, prompt + spelt.token_ids, mask, weight=share / sum(shares))

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.node import Edge, Tree, path_origin, path_return
-from treeagent.types import Origin, UserError
+from treeagent.types import Origin
 from treeagent.views.tokens import spell
 
 _MOST_PER_NODE = 4
@@ -46,8 +46,7 @@ class PreferencePair:
     chosen: Continuation
     rejected: Continuation
     margin: float
-    """Q(chosen) - Q(rejected) > 0 in reward units, Q mixed with the critic's by ``PairConfig.critic_weight``; for whole
-    paths the difference of their returns."""
+    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths the difference of their returns."""
     origin: Origin = "real"
 
 
@@ -63,36 +62,36 @@ class PairConfig:
     """Least visit count N(s,a) of both siblings of a pair."""
     min_margin: Annotated[float, Field(gt=0)] = 0.2
     """Least difference of the two Q values, or of the two returns, in reward units (θ of Agent Q)."""
-    critic_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Weight 1 - α of the critic in Q = α Q_search + (1 - α) Q_critic (Agent Q, equation 10); above 0 the search must
-    have asked a critic."""
 
 
-def preference_pairs(trees: Tree | Sequence[Tree], config: PairConfig) -> Iterator[PreferencePair]:
+def preference_pairs(
+    trees: Tree | Sequence[Tree], config: PairConfig, critic_weight: float = 0.0
+) -> Iterator[PreferencePair]:
     """The preference pairs of one task.
 
     Args:
         trees: the task's tree, or several trees of it; only the rule "trajectory" compares across trees.
         config: which actions form a pair.
+        critic_weight: weight 1 - α of the critic in siblings' Q = α Q_search + (1 - α) Q_critic (Agent Q, equation 10),
+            as the search had it.
 
     Raises:
-        UserError: the rule is "trajectory" and the trees are of several tasks, or the prompt starts anew on a path that
-            is compared.
+        UserError: the rule is "trajectory" and the prompt starts anew on a path that is compared.
     """
     trees = [trees] if isinstance(trees, Tree) else trees
     if config.rule == "trajectory":
         yield from trajectory_pairs(trees, config)
         return
     for tree in trees:
-        yield from sibling_pairs(tree, config)
+        yield from sibling_pairs(tree, config, critic_weight)
 
 
-def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
+def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Iterator[PreferencePair]:
     """Pairs of tried siblings whose Q differs by at least ``config.min_margin``, in reward units, the widest margin of
     each node first (Agent Q, algorithm 1). The chosen action is one that ``tree.may_prefer``."""
     for path, node in tree.walk():
         tried = [
-            (edge.with_critic(edge.value, config.critic_weight), edge)
+            (edge.with_critic(edge.value, critic_weight), edge)
             for edge in node.edges
             if edge.visits >= config.min_visits
         ]
@@ -123,19 +122,14 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     tell what follows is left out. The chosen path ends with an action that ``tree.may_prefer``.
 
     Raises:
-        UserError: the trees are of several tasks, or the prompt starts anew on one of the two paths.
+        UserError: the prompt starts anew on one of the two paths.
     """
-    tasks = sorted({tree.task.id for tree in trees})
-    if len(tasks) > 1:
-        raise UserError(f"a pair compares paths of one task, not of {', '.join(tasks)}: call once for each task")
     ended = [
         (path_return(path, tree.discount), tree, path)
         for tree in trees
         for path, node in tree.walk()
         if path and node.ended and not node.unknown
     ]
-    if not ended:
-        return
     believed = [one for one in ended if one[1].may_prefer(one[2][-1])]
     if not believed:
         return

@@ -24,8 +24,6 @@ class TokenRow:
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()
     """The return from each of these states, in reward units, aligned with ``value_positions``."""
-    weight: float = 1.0
-    """Factor of this row's likelihood loss."""
     origin: Origin = "real"
     """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
     row's last token."""

@@ -28,7 +28,8 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
     None is what tells nothing of the world: a thought alone, a malformed turn (which no environment gets to see) and a
     step whose reward is withheld.
     """
-    edge, parent, node = path[-1], _parent(tree, path), path[-1].child
+    edge, node = path[-1], path[-1].child
+    parent = (path[-2].child if len(path) > 1 else None) or tree.root
     action = _turn(parent, edge.action, grammar)
     if edge.thought or action.error or edge.reward is None or node is None:
         return None
@@ -44,20 +45,13 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
         invalid=node.invalid,
         origin=node.origin,
         depth=sum(not earlier.thought for earlier in path[:-1]),
-        key=parent.state.key,
     )
 
 
 def opening(tree: Tree) -> Experience:
     """How the task begins, as the answer to a reset, for a world model that is to open tasks too."""
     task, first = played(tree.task, tree.root.state.messages[:1], ReAct())
-    return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin, key=tree.root.state.key)
-
-
-def _parent(tree: Tree, path: Sequence[Edge]) -> Node:
-    node = path[-2].child if len(path) > 1 else tree.root
-    assert node is not None
-    return node
+    return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin)
 
 
 def _turn(parent: Node, action: Action, grammar: Grammar) -> Action:

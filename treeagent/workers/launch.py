@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import yaml
@@ -24,122 +24,102 @@ from accelerate import DistributedType, PartialState
 from accelerate.commands.config.config_args import load_config_from_file
 from torch import distributed
 
+from treeagent.config import RunConfig
 from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
 from treeagent.run.metrics import Emit, Event
-from treeagent.run.recipes import find_accelerate_config
-from treeagent.types import NothingToLearn, UserError
+from treeagent.run.recipes import find_recipe
+from treeagent.types import NothingToLearn, UserError, WorkerLost
 
 Work = Callable[[Any, Emit, bool], dict[str, Any]]
 """What every process does, given its job, where to send events, and whether it is the process that leads."""
 
 _JOB, _MESSAGES = "job.pickle", "messages.jsonl"
-_SHARDED = "SHARDED_STATE_DICT"
-_FSDP: Mapping[str, tuple[Any, Any, str]] = {
-    "fsdp_version": (2, 1, "version 1 cannot gather a weight by itself"),
-    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP", "weights are gathered a layer at a time"),
-    "fsdp_state_dict_type": (_SHARDED, _SHARDED, "each process saves its share, and the new policy is whole anyway"),
-    "fsdp_offload_params": (False, False, "validation reads weights where they lie, and more processes need less each"),
-    "fsdp_activation_checkpointing": (False, False, "the learners' own gradient_checkpointing does it"),
-    "fsdp_ignored_modules": (None, None, "processes would train them apart"),
+_FSDP: Mapping[str, tuple[Any, Any]] = {
+    "fsdp_version": (2, 1),  # version 1 cannot gather a weight by itself
+    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP"),  # weights are gathered a layer at a time
+    "fsdp_state_dict_type": ("SHARDED_STATE_DICT", "SHARDED_STATE_DICT"),  # each process saves its share
+    "fsdp_offload_params": (False, False),  # validation reads weights where they lie
+    "fsdp_activation_checkpointing": (False, False),  # the setting training.gradient_checkpointing does it
+    "fsdp_ignored_modules": (None, None),  # the processes would train them apart
 }
-"""The one value of each setting with which an update can train, accelerate's default, and the reason."""
+"""The one value of each setting of FSDP with which an update can train, and accelerate's default."""
 _WAIT = timedelta(minutes=30)
 """How long a process waits for the slowest one; the default of transformers."""
 _EXPECTED = {"nothing": NothingToLearn, "refused": UserError, "diverged": TrainingDiverged}
 """Errors that a process reports by name and that are raised again here; the first that fits."""
 
 
-class LaunchError(RuntimeError):
-    """The processes ended without a result."""
-
-
-def launch(
-    work: Work, job: object, *, processes: int, accelerate_config: str | None, on_cpu: bool, log: Path, emit: Emit
-) -> dict[str, Any]:
-    """``work(job, emit, leads)`` in ``processes`` processes of this machine. Returns what the leading one returned.
+def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) -> dict[str, Any]:
+    """``work(job, emit, leads)`` in ``update.processes`` processes of this machine. Returns what the leading one
+    returned.
 
     Args:
-        accelerate_config: a file of ``accelerate config``; none trains plainly data-parallel.
         log: the file that their output goes to.
 
     Raises:
-        LaunchError: they could not be started, or broke down.
+        WorkerLost: the processes could not be started, or broke down.
     """
     with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
         folder = Path(name)
-        (folder / _JOB).write_bytes(pickle.dumps((work, job, on_cpu)))
+        (folder / _JOB).write_bytes(pickle.dumps((work, job, _on_cpu(config))))
         (folder / _MESSAGES).touch()
-        for kind, content in _messages(_command(processes, accelerate_config, folder), folder, log):
+        for kind, content in _messages(_command(config, folder), folder, log):
             if kind == "result":
                 return dict(content)
             if kind in _EXPECTED:
                 raise _EXPECTED[kind](content)
             emit(Event(**content))
-    raise LaunchError(f"the {processes} processes broke down: {log} says why; continue with --resume")
+    raise WorkerLost(f"the {config.update.processes} processes broke down: {log} says why; continue with --resume")
 
 
-def _command(processes: int, accelerate_config: str | None, folder: Path) -> list[str]:
-    if accelerate_config is not None:
-        how = [f"--config_file={find_accelerate_config(accelerate_config)}"]
-    else:
-        # "multi_gpu" means processes that torch starts, on a CPU too, where they communicate by gloo.
-        how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
-    how += [f"--num_processes={processes}", "--num_machines=1", "--main_process_port=0"]  # 0: any free port
-    return [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        *how,
-        "--module",
-        "treeagent.workers.launch",
-        str(folder),
-    ]
+def _on_cpu(config: RunConfig) -> bool:
+    return config.policy.device_map in (None, "cpu")
 
 
-def check_accelerate_config(key: str, path: str, precision: str, *, on_cpu: bool) -> None:
-    """Check that an update can train by a file of accelerate.
+def _accelerate_config(config: RunConfig) -> Path:
+    return find_recipe(str(config.update.accelerate_config), ".yaml", "update.accelerate_config")
 
-    Args:
-        key: the setting that named the file, for messages.
-        precision: of the update, "float32" or "bfloat16".
 
-    Raises:
-        UserError: it cannot.
-    """
-    named, file = f"{key} {path}", find_accelerate_config(path)
+def _command(config: RunConfig, folder: Path) -> list[str]:
+    # "multi_gpu" means processes that torch starts, on a CPU too, where they communicate by gloo.
+    how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
+    if config.update.accelerate_config is not None:
+        how = [f"--config_file={_accelerate_config(config)}"]
+    # Port 0 means any free port.
+    how += [f"--num_processes={config.update.processes}", "--num_machines=1", "--main_process_port=0"]
+    program = ["--module", "treeagent.workers.launch", str(folder)]
+    return [sys.executable, "-m", "accelerate.commands.launch", *how, *program]
+
+
+def check_accelerate_config(config: RunConfig) -> None:
+    """Check that updates can train by the file ``update.accelerate_config``; a ``UserError`` names what prevents it."""
+    named = f"update.accelerate_config {config.update.accelerate_config}"
+    file = _accelerate_config(config)
     try:
         asked = load_config_from_file(str(file))
     except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise UserError(
             f"{named} is not a configuration of accelerate ({error}): make it by accelerate config"
         ) from error
-    if asked.distributed_type in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):
-        raise UserError(
-            f"{named} is of type {asked.distributed_type.value}, with which an update cannot train: choose FSDP "
-            "(fsdp_version: 2), which shards weights too"
-        )
-    if asked.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[precision]):
-        raise UserError(
-            f"{named} has mixed_precision: {asked.mixed_precision}, but the update's precision is {precision!r}: leave "
-            "mixed_precision at 'no', since the update's setting decides"
-        )
-    if asked.distributed_type is not DistributedType.FSDP:
+
+    def refuse(name: str, value: object, fix: str) -> NoReturn:
+        raise UserError(f"{named} has {name}: {value}, with which an update cannot train: {fix}")
+
+    kind, on_cpu = asked.distributed_type, _on_cpu(config)
+    if kind in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):
+        refuse("distributed_type", kind.value, "choose FSDP (fsdp_version: 2), which shards weights too")
+    if asked.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[config.training.precision]):
+        refuse("mixed_precision", asked.mixed_precision, "set it to 'no', since training.precision decides")
+    if kind is not DistributedType.FSDP:
         return
-    for name, (able, default, why) in _FSDP.items():
+    for name, (able, default) in _FSDP.items():
         if (value := asked.fsdp_config.get(name, default)) != able:
-            fix = "leave it out" if able is None else f"set it to {str(able).lower() if able is False else able}"
-            raise UserError(f"{named} has {name}: {value}, with which an update cannot train: {why}; {fix}")
+            refuse(name, value, "leave it out" if able is None else f"set it to {json.dumps(able)}")
     if asked.parallelism_config:
-        raise UserError(
-            f"{named} has parallelism_config: {asked.parallelism_config}, with which an update cannot train: leave it "
-            "out"
-        )
+        refuse("parallelism_config", asked.parallelism_config, "leave it out")
     if asked.use_cpu is not on_cpu:
-        raise UserError(
-            f"{named} has use_cpu: {asked.use_cpu}, but the policy trains on {'the CPU' if on_cpu else 'a GPU'}: set "
-            + ("use_cpu: true, or policy.device_map to 'cuda'" if on_cpu else "use_cpu: false")
-        )
+        refuse("use_cpu", asked.use_cpu, f"set it to {json.dumps(on_cpu)}, as policy.device_map has it")
 
 
 def _messages(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str, Any]]:

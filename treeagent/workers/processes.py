@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -21,6 +22,9 @@ from treeagent.config import RunConfig
 from treeagent.run.metrics import Emit
 from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
+
+if TYPE_CHECKING:
+    from treeagent.workers.ray import RayWorkers  # needs the extra "ray"
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -42,8 +46,12 @@ def run_jobs(
     """
     if not jobs or (config.engine == "local" and (config.workers == 1 or len(jobs) == 1)):
         for job in jobs:
-            with _one_thread():
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # as in a worker: so floating-point sums have the same order wherever a job runs
+            try:
                 result = work(job, on_event)
+            finally:
+                torch.set_num_threads(threads)
             yield job, result
         return
     workers = _kept if _kept is not None else _start(min(config.workers, len(jobs)), config)
@@ -67,20 +75,7 @@ def kept_workers(config: RunConfig) -> Iterator[None]:
         _kept = None
 
 
-class Workers(Protocol):
-    """A set of workers, each running one job at a time."""
-
-    def run(
-        self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
-    ) -> Iterator[tuple[Job, Result]]:
-        """As ``run_jobs``. Where the caller stops early, running jobs are terminated; the next call starts new
-        workers."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def _start(count: int, config: RunConfig) -> Workers:
+def _start(count: int, config: RunConfig) -> "Processes | RayWorkers":
     if config.engine == "ray":
         from treeagent.workers.ray import RayWorkers
 
@@ -97,7 +92,11 @@ class _Ended:
 
 
 class Processes:
-    """Worker processes of this machine, each connected by a pipe. A worker ends when its pipe closes."""
+    """Worker processes of this machine, each connected by a pipe, which run one job at a time.
+
+    A worker ends when its pipe closes. Where the caller of ``run`` stops early, running jobs are terminated; the next
+    call starts new workers.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -107,13 +106,13 @@ class Processes:
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
         self._processes = self._processes or _start_processes(self._count)
-        waiting = deque(jobs)
-        running: dict[Connection, Job] = {}
+        waiting, running = deque(jobs), dict[Connection, Job]()
 
         def hand_out(pipe: Connection) -> None:
             if waiting:
                 running[pipe] = waiting.popleft()
-                self._send(pipe, (work, running[pipe]))
+                with self._loss_reported(pipe):
+                    pipe.send((work, running[pipe]))
 
         try:
             for pipe in self._processes:
@@ -121,15 +120,16 @@ class Processes:
             while running:
                 for ready in wait(list(running)):
                     assert isinstance(ready, Connection)
-                    match self._receive(ready):
-                        case _Ended(error=Exception() as error):
-                            raise error
-                        case _Ended(result):
-                            job = running.pop(ready)
-                            hand_out(ready)  # before the yield, since the caller may take long
-                            yield job, result
-                        case event:
-                            on_event(event)
+                    with self._loss_reported(ready):
+                        message = ready.recv()
+                    if not isinstance(message, _Ended):
+                        on_event(message)
+                        continue
+                    if message.error is not None:
+                        raise message.error
+                    job = running.pop(ready)
+                    hand_out(ready)  # before the yield, since the caller may take long
+                    yield job, message.result
         except BaseException:  # also GeneratorExit: the caller stops early, and running jobs are not waited for
             for process in self._processes.values():
                 process.terminate()
@@ -141,14 +141,6 @@ class Processes:
             pipe.close()
             process.join()
         self._processes = {}
-
-    def _send(self, pipe: Connection, message: object) -> None:
-        with self._loss_reported(pipe):
-            pipe.send(message)
-
-    def _receive(self, pipe: Connection) -> Any:
-        with self._loss_reported(pipe):
-            return pipe.recv()
 
     @contextmanager
     def _loss_reported(self, pipe: Connection) -> Iterator[None]:
@@ -168,17 +160,25 @@ def _start_processes(count: int) -> dict[Connection, SpawnProcess]:
     # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
     context = multiprocessing.get_context("spawn")
     processes: dict[Connection, SpawnProcess] = {}
-    for _ in range(count):
-        here, there = context.Pipe()
-        processes[here] = context.Process(target=_serve, args=(there,))
-        processes[here].start()
-        there.close()
+    resource_tracker.ensure_running()  # its first start, which would otherwise come below, unblocks SIGINT
+    # A child inherits the blocked signals. Without this, Ctrl-C would interrupt a worker that is still importing torch,
+    # before it can ignore the signal itself, and its traceback would end up in the terminal.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for _ in range(count):
+            here, there = context.Pipe()
+            processes[here] = context.Process(target=_serve, args=(there,))
+            processes[here].start()
+            there.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return processes
 
 
 def _serve(pipe: Connection) -> None:
     """The main function of a worker process: run jobs until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     torch.set_num_threads(1)  # for small models, more threads cost more time than they save
     with suppress(EOFError, ConnectionError):
         while True:
@@ -204,16 +204,5 @@ def _portable(error: Exception) -> Exception:
     return kept
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One torch thread, as in a worker: so floating-point sums have the same order wherever a job runs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-_kept: Workers | None = None
+_kept: "Processes | RayWorkers | None" = None
 """The workers that ``kept_workers`` shares, if any."""

@@ -38,7 +38,7 @@ _STORE_BYTES = 80 << 20
 
 
 class RayWorkers:
-    """``Workers`` as actors."""
+    """As ``processes.Processes``, of actors."""
 
     def __init__(self, count: int, config: RunConfig) -> None:
         """Join the cluster, or start one that ends with this process; takes seconds.
@@ -61,9 +61,13 @@ class RayWorkers:
             self._start()
         waiting, idle = deque(range(len(jobs))), deque[int]()
         # What each pending reference stands for: a worker, and its job, or None while the worker gets ready.
-        held: dict[Any, tuple[int, int | None]] = {
-            self._prepare(worker): (worker, None) for worker in range(self._count)
-        }
+        held = dict[Any, tuple[int, int | None]]()
+
+        def prepare(worker: int) -> None:
+            held[self._workers[worker].prepare.remote(os.getcwd())] = worker, None
+
+        for worker in range(self._count):
+            prepare(worker)
         losses: Counter[tuple[int | None, int | None]] = Counter()
         finished: list[tuple[int, Any]] = []
         try:
@@ -91,8 +95,9 @@ class RayWorkers:
                     if losses[loss] == _TRIES:
                         raise WorkerLost(_last_words(lost, job)) from lost
                     waiting.extendleft([] if job is None else [job])
-                    self._replace(worker)
-                    held[self._prepare(worker)] = worker, None
+                    ray.kill(self._workers[worker])  # it may live on, out of reach
+                    self._workers[worker] = self._actor.remote()
+                    prepare(worker)
         except BaseException:  # also GeneratorExit: the caller stops early
             self.close()
             raise
@@ -109,13 +114,6 @@ class RayWorkers:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._events = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         self._workers = [self._actor.remote() for _ in range(self._count)]
-
-    def _prepare(self, worker: int) -> Any:
-        return self._workers[worker].prepare.remote(os.getcwd())
-
-    def _replace(self, worker: int) -> None:
-        ray.kill(self._workers[worker])  # it may live on, out of reach
-        self._workers[worker] = self._actor.remote()
 
 
 class _Worker:
@@ -141,8 +139,10 @@ def _connect(config: RunConfig) -> None:
         return
     address, gpus = config.ray.address, config.ray.gpus_per_worker
     if address is not None:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
-            _knock(address)
+            if port.isdigit():  # Ray itself tries for minutes where nobody answers
+                socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(address=address, logging_level=logging.WARNING)
         except OSError:
             raise UserError(
@@ -157,7 +157,7 @@ def _connect(config: RunConfig) -> None:
             include_dashboard=False,
             logging_level=logging.WARNING,
         )
-    except Exception as error:  # a part that is not up within Ray's 30 seconds is told of by no other
+    except Exception as error:  # Ray has no error of its own for a part that is not up within its 30 seconds
         why = " ".join(str(error).split())
         raise UserError(
             f"Ray does not start on this machine ({why}): see that processor and memory are free and that TMPDIR is a "
@@ -166,17 +166,6 @@ def _connect(config: RunConfig) -> None:
     found = ray.cluster_resources().get("GPU", 0)
     if found < gpus:
         raise UserError(f"ray.gpus_per_worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
-
-
-def _knock(address: str) -> None:
-    """Ray itself tries for minutes where nobody answers.
-
-    Raises:
-        OSError: nobody does.
-    """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _outcome(reference: Any) -> tuple[Any, RayError | None]:

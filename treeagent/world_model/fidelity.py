@@ -7,38 +7,26 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
-from treeagent.types import Action, Dynamics, Message, State, Task, Transition, Unanswered, UserError
+from treeagent.types import Action, Dynamics, Message, State, Task, Transition, Unanswered
 from treeagent.world_model.trace import argument, words
 from treeagent.world_model.transition import Experience, answered
+from treeagent.world_model.wording import Answer
 
 Kind = Callable[[Experience], str]
 """Gives the kind of a step's action, by which figures are grouped."""
-_PLAIN = ("doubted", "optimism", "wrong_episodes", "episodes", "cr", "lambda_cap")
-"""Fields of ``Fidelity`` that are single numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A world model's answer to one real transition."""
-
-    observation: str
-    reward: float | None
-    """None if the answer was unreadable."""
-    terminated: bool = False
-    invalid: bool = False
-    doubted: bool = False
-    """The model had an answer, but was not sure enough of it."""
+TOLERANCE = 0.01
+"""Rewards and returns that differ by no more than this are equal; a world model writes three decimals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A real transition and the prediction of it."""
+    """A real transition and the world model's answer to it."""
 
     real: Experience
-    said: Prediction
+    said: Answer | None
+    """None if the answer was unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +39,7 @@ class Figures:
     observation_exact: float
     """Share of observations predicted exactly, up to white space at the ends."""
     reward_accuracy: float
-    """Share of rewards within the tolerance."""
+    """Share of rewards within ``TOLERANCE``."""
     reward_error: float
     """ε_R = E |r̂ - r|, in reward units. An unreadable answer counts as wrong by the whole range of rewards."""
     transition_error: float
@@ -69,7 +57,7 @@ class Episode:
     real_return: float
     imagined_return: float | None
     """None if an answer was unreadable."""
-    same_end: bool = True
+    same_end: bool
     """Both end at the same step and in the same way: terminated or cut off."""
 
 
@@ -92,21 +80,14 @@ class Fidelity:
     """An audit's findings."""
 
     overall: Figures
-    doubted: float
-    """Share of the steps for which the model was not confident enough. No other figure counts these steps or the
-    episodes that contain one."""
     determined: Figures | None
     """Figures of the actions whose answers the history determines (those not ``free``); None if there are none."""
     openings: Figures | None
     """Figures of how tasks open, judged by consistency; None if none is held out. The figures above leave openings out,
     because a search starts from the environment's own."""
     by_kind: Mapping[str, Figures]
-    by_depth: Mapping[int, Figures]
-    """One-step figures by how many steps came before in the episode."""
     compounding: Mapping[int, Figures]
     """Figures of the k-th imagined step in a row, k from 1, when the real actions are played."""
-    calibration: Mapping[float, tuple[float, int]]
-    """Predicted return of an episode, rounded to tenths, to (mean real return, number of episodes)."""
     optimism: float
     """Mean of imagined minus real return of the same actions. Above 0 the model promises too much."""
     wrong_episodes: float
@@ -117,21 +98,14 @@ class Fidelity:
     replayed."""
     lambda_cap: float
     """See ``lambda_cap``."""
-    bound: Bound | None
-    """What these errors can cost an update made in imagination; None if no horizon was given."""
+    bound: Bound
+    """What these errors can cost an update made in imagination."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values: overall figures at the top level, tables below them."""
-        tables = {name: _by(getattr(self, name)) for name in ("by_kind", "by_depth", "compounding")}
-        calibration = {f"{said:g}": list(found) for said, found in self.calibration.items()}
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        apart = {"determined": self.determined, "openings": self.openings, "bound": self.bound}
-        told = {name: None if found is None else asdict(found) for name, found in apart.items()}
-        return asdict(self.overall) | told | plain | tables | {"calibration": calibration}
-
-
-def _by(table: Mapping[Any, Figures]) -> dict[str, Any]:
-    return {str(name): asdict(figures) for name, figures in table.items()}
+        told = asdict(self)
+        overall: dict[str, Any] = told.pop("overall")
+        return overall | told | {"compounding": {str(k): row for k, row in told["compounding"].items()}}
 
 
 def agreement(real: Experience, said: str, *, free: bool = False) -> float:
@@ -200,38 +174,27 @@ def _form_of_words(line: str) -> str:
 
 
 def figures(
-    pairs: Sequence[Pair],
-    *,
-    free: Collection[str] = (),
-    kind: Kind = lambda one: one.kind,
-    tolerance: float = 0.01,
-    reward_span: float = 1.0,
+    pairs: Sequence[Pair], *, free: Collection[str] = (), kind: Kind = lambda one: one.kind, reward_span: float = 1.0
 ) -> Figures:
-    """Means over pairs.
+    """Means over pairs, of which there must be one at least.
 
     Args:
         free: kinds of action whose answers the history does not determine.
-        tolerance: rewards that differ by no more than this are equal.
         reward_span: R_max, the reward error of an unreadable answer.
-
-    Raises:
-        UserError: there are no pairs.
     """
-    if not pairs:
-        raise UserError(
-            "there are no held-out transitions to audit on: collect some of tasks that nothing was learnt from"
-        )
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for pair in pairs:
         real, said = pair.real, pair.said
-        readable = said.reward is not None
-        agrees = agreement(real, said.observation, free=kind(real) in free) if readable else 0.0
-        off = reward_span if said.reward is None else abs(said.reward - real.reward)
-        ends = readable and said.terminated == real.terminated
+        if said is None:
+            rows.append((0.0, False, False, reward_span, 1.0, False, True))
+            continue
+        agrees = agreement(real, said.observation, free=kind(real) in free)
+        exact = said.observation.strip() == real.observation.strip()
+        off = abs(said.reward - real.reward)
+        ends = said.terminated == real.terminated
         right = ends and said.invalid == real.invalid
-        exact = readable and said.observation.strip() == real.observation.strip()
-        rows.append((agrees, exact, off <= tolerance, off, 1 - agrees if right else 1.0, ends, not readable))
-    return Figures(len(rows), *(sum(map(float, column)) / len(rows) for column in zip(*rows, strict=True)))
+        rows.append((agrees, exact, off <= TOLERANCE, off, 1 - agrees if right else 1.0, ends, False))
+    return Figures(len(rows), *(sum(column) / len(rows) for column in zip(*rows, strict=True)))
 
 
 def optimism(episodes: Sequence[Episode]) -> float:
@@ -240,23 +203,14 @@ def optimism(episodes: Sequence[Episode]) -> float:
     return sum(off) / len(off) if off else 0.0
 
 
-def wrong_episodes(episodes: Sequence[Episode], tolerance: float = 0.01) -> float:
-    """Share of episodes whose imagined return is wrong by more than ``tolerance`` or unreadable, or which end at
-    another step: an episode that goes on where the real one was lost is what a search will look for."""
+def wrong_episodes(episodes: Sequence[Episode]) -> float:
+    """Share of episodes whose imagined return is wrong or unreadable, or which end at another step: an episode that
+    goes on where the real one was lost is what a search will look for."""
     wrong = [
-        one.imagined_return is None or abs(one.imagined_return - one.real_return) > tolerance or not one.same_end
+        one.imagined_return is None or abs(one.imagined_return - one.real_return) > TOLERANCE or not one.same_end
         for one in episodes
     ]
     return sum(wrong) / len(wrong) if wrong else 1.0
-
-
-def calibration(episodes: Sequence[Episode]) -> dict[float, tuple[float, int]]:
-    """Imagined return, rounded to tenths, to (mean real return, number of episodes)."""
-    found: dict[float, list[float]] = defaultdict(list)
-    for one in episodes:
-        if one.imagined_return is not None:
-            found[round(one.imagined_return, 1)].append(one.real_return)
-    return {said: (sum(real) / len(real), len(real)) for said, real in sorted(found.items())}
 
 
 def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise: float = 0.05) -> float:
@@ -282,58 +236,38 @@ def _wilson_high(share: float, count: int, z: float = 1.96) -> float:
     return min(1.0, (centre + spread) / (1 + z * z / count))
 
 
-def error_bound(*, reward_error: float, transition_error: float, discount: float, reward_max: float = 1.0) -> Bound:
-    """What the model's errors can cost an update.
-
-    Args:
-        reward_error: ε_R.
-        transition_error: ε_P.
-        discount: γ < 1. Episodes of at most H steps without discount have 1 - 1/H, so that 1/(1-γ) = H.
-        reward_max: R_max.
-
-    Raises:
-        UserError: γ is not within [0, 1).
-    """
-    if not 0 <= discount < 1:
-        raise UserError(f"discount is {discount}, at which the bound is infinite: give 1 - 1/H for episodes of H steps")
-    horizon = 1 / (1 - discount)
+def error_bound(reward_error: float, transition_error: float, horizon: int, reward_max: float = 1.0) -> Bound:
+    """The bound for episodes of at most ``horizon`` steps without discount, which have γ = 1 - 1/H, so that
+    1/(1-γ) = H."""
+    discount = 1 - 1 / horizon
     return Bound(2 * reward_error * horizon, 4 * discount * reward_max * transition_error * horizon**2)
 
 
 async def audit(
     model: Dynamics,
     held_out: Iterable[Experience],
-    trained: Iterable[Experience],
     *,
+    horizon: int,
     free: Collection[str] = (),
     kind: Kind = lambda one: one.kind,
-    tolerance: float = 0.01,
     reward_span: float = 1.0,
     noise: float = 0.05,
-    horizon: int | None = None,
     cr: float | None = None,
 ) -> Fidelity:
     """Ask a world model for every held-out transition, and for every held-out episode step by step on its own answers.
 
     Args:
-        model: must reveal its rewards. All steps are asked for at once, so it can answer them as one batch.
-        held_out: real transitions and openings. Compounding errors and returns need whole episodes.
-        trained: what the model has learnt from.
+        model: all steps are asked for at once, so it can answer them as one batch.
+        held_out: real transitions and openings, of which the model has learnt none. There must be a transition.
+            Compounding errors and returns need whole episodes.
         horizon: most steps of an episode, for the bound.
         cr: share of imagined successes that succeeded in the environment too; None if none was replayed.
-
-    Raises:
-        UserError: nothing is held out, a held-out transition or task was trained on, or the model is sure of none.
     """
     everything = list(held_out)
-    _check_apart(everything, trained)
     kept, opened = ([one for one in everything if one.opens is opens] for opens in (False, True))
-    judge = partial(figures, free=free, kind=kind, tolerance=tolerance, reward_span=reward_span)
-    asked = [Pair(one, said) for one, said in zip(kept, await _ask(model, kept), strict=True)]
-    pairs = [pair for pair in asked if not pair.said.doubted]
-    if kept and not pairs:
-        raise UserError(f"the world model is sure of none of {len(kept)} held-out steps: train it longer")
-    overall, tellable = judge(pairs), [pair for pair in pairs if kind(pair.real) not in free]
+
+    def judge(pairs: Sequence[Pair]) -> Figures:
+        return figures(pairs, free=free, kind=kind, reward_span=reward_span)
 
     def table(keyed: Iterable[tuple[Any, Pair]]) -> dict[Any, Figures]:
         groups: dict[Any, list[Pair]] = defaultdict(list)
@@ -341,50 +275,34 @@ async def audit(
             groups[name].append(pair)
         return {name: judge(group) for name, group in sorted(groups.items())}
 
-    begun = [Pair(one, said) for one, said in zip(opened, await _open(model, opened), strict=True)]
+    answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in kept))
+    pairs = [Pair(one, _answer(transition)) for one, transition in zip(kept, answers, strict=True)]
+    begun = await asyncio.gather(*(_open(model, one) for one in opened))
     # A malformed turn is no step, so the chain that follows it begins within an episode and is left out.
     played = [chain for chain in chains(kept) if not chain[0].depth]
-    rolled = await _roll(model, played)
+    rolled = await asyncio.gather(*(_roll(model, chain) for chain in played))
     episodes = [
         _episode(chain, imagined)
         for chain, imagined in zip(played, rolled, strict=True)
-        if (chain[-1].terminated or chain[-1].truncated) and not imagined[-1].said.doubted
+        if chain[-1].terminated or chain[-1].truncated
     ]
-    wrong = wrong_episodes(episodes, tolerance)
+    overall, wrong = judge(pairs), wrong_episodes(episodes)
+    determined = [pair for pair in pairs if kind(pair.real) not in free]
     return Fidelity(
         overall=overall,
-        doubted=1 - len(pairs) / len(asked),
-        determined=judge(tellable) if tellable else None,
-        openings=judge(begun, free=("opening",), kind=lambda _: "opening") if begun else None,
+        determined=judge(determined) if determined else None,
+        openings=figures(begun, free=("opening",), kind=lambda _: "opening", reward_span=reward_span)
+        if begun
+        else None,
         by_kind=table((kind(pair.real), pair) for pair in pairs),
-        by_depth=table((pair.real.depth, pair) for pair in pairs),
-        compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, 1) if not pair.said.doubted),
-        calibration=calibration(episodes),
+        compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, 1)),
         optimism=optimism(episodes),
         wrong_episodes=wrong,
         episodes=len(episodes),
         cr=cr,
         lambda_cap=lambda_cap(wrong, len(episodes), cr, noise=noise),
-        bound=None
-        if horizon is None
-        else error_bound(
-            reward_error=overall.reward_error,
-            transition_error=overall.transition_error,
-            discount=1 - 1 / horizon,
-            reward_max=reward_span,
-        ),
+        bound=error_bound(overall.reward_error, overall.transition_error, horizon, reward_span),
     )
-
-
-def _check_apart(held_out: Sequence[Experience], trained: Iterable[Experience]) -> None:
-    digests, tasks = {one.digest() for one in held_out}, {one.task_id for one in held_out}
-    for one in trained:
-        if one.task_id in tasks:
-            raise UserError(f"task {one.task_id!r} is held out and trained on: hold out whole tasks")
-        if one.digest() in digests:
-            raise UserError(
-                f"a step of task {one.task_id!r} that was trained on is held out as well, under another task: drop it"
-            )
 
 
 def chains(experiences: Sequence[Experience]) -> list[list[Experience]]:
@@ -423,53 +341,40 @@ def _action(one: Experience) -> Action:
     return Action(one.action, one.action)
 
 
-def _prediction(transition: Transition) -> Prediction:
-    return Prediction(
-        answered(transition.state.messages),
-        transition.reward,
-        transition.terminated,
-        transition.invalid,
-        transition.doubted,
-    )
+def _answer(transition: Transition) -> Answer | None:
+    if transition.reward is None:
+        return None
+    observation = answered(transition.state.messages)
+    return Answer(observation, transition.reward, transition.terminated, transition.invalid)
 
 
-async def _ask(model: Dynamics, experiences: Sequence[Experience]) -> list[Prediction]:
-    answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in experiences))
-    return [_prediction(transition) for transition in answers]
+async def _open(model: Dynamics, one: Experience) -> Pair:
+    task = Task(one.task_id, one.history[0].content)
+    try:
+        state = await model.reset(task)
+    except Unanswered:
+        return Pair(one, None)
+    return Pair(one, Answer(state.messages[0].content.removeprefix(f"{task.prompt}\n")))
 
 
-async def _open(model: Dynamics, openings: Sequence[Experience]) -> list[Prediction]:
-    async def opened(one: Experience) -> Prediction:
-        task = Task(one.task_id, one.history[0].content)
-        try:
-            state = await model.reset(task)
-        except Unanswered as reason:
-            return Prediction(str(reason), None)
-        return Prediction(state.messages[0].content.removeprefix(f"{task.prompt}\n"), 0.0)
-
-    return await asyncio.gather(*map(opened, openings))
-
-
-async def _roll(model: Dynamics, episodes: Sequence[Sequence[Experience]]) -> list[list[Pair]]:
-    """Play each episode's actions from its first state; all later states are imagined. Ends when the model ends it."""
-    rolled: list[list[Pair]] = [[] for _ in episodes]
-    states = {number: _state(episode[0]) for number, episode in enumerate(episodes)}
-    while states:
-        asked = [(number, episodes[number][len(rolled[number])]) for number in states]
-        answers = await asyncio.gather(*(model.step(states[number], _action(one)) for number, one in asked))
-        for (number, one), transition in zip(asked, answers, strict=True):
-            rolled[number].append(Pair(one, _prediction(transition)))
-            states[number] = transition.state
-            whole = len(rolled[number]) == len(episodes[number])
-            if whole or transition.terminated or transition.truncated:
-                del states[number]
+async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:
+    """Play an episode's actions from its first state, until the model ends it; all later states are imagined."""
+    rolled: list[Pair] = []
+    state = _state(episode[0])
+    for one in episode:
+        transition = await model.step(state, _action(one))
+        rolled.append(Pair(one, _answer(transition)))
+        state = transition.state
+        if transition.terminated or transition.truncated:
+            break
     return rolled
 
 
 def _episode(real: Sequence[Experience], imagined: Sequence[Pair]) -> Episode:
-    rewards = [pair.said.reward for pair in imagined if pair.said.reward is not None]
+    said = [pair.said for pair in imagined if pair.said is not None]
+    readable = len(said) == len(imagined)
     return Episode(
         sum(one.reward for one in real),
-        sum(rewards) if len(rewards) == len(imagined) else None,
-        len(imagined) == len(real) and imagined[-1].said.terminated == real[-1].terminated,
+        sum(one.reward for one in said) if readable else None,
+        readable and len(said) == len(real) and said[-1].terminated == real[-1].terminated,
     )

@@ -10,44 +10,39 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.types import Message
 from treeagent.world_model.encoder import Vectors, unit
-from treeagent.world_model.experience import Draft
 
 
 @dataclass(frozen=True, slots=True)
 class LocalWriter:
-    """Samples answers from a model in this process: in transformers or in a vLLM engine."""
+    """Takes the likeliest answers of a model in this process: in transformers or in a vLLM engine."""
 
     generator: Generator
     chat: ChatFormat
-    temperature: float = 0.0
-    """Sampling temperature of the answers; 0 samples greedily."""
-    max_new_tokens: int = 256
+    max_new_tokens: int
     """Most tokens of an answer. An answer that is cut off is not used."""
 
-    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
+    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
         ids = [self.chat.prompt_ids(prompt) for prompt in prompts]
         errors = [self.generator.refusal(prompt) for prompt in ids]
-        readable = [place for place, error in enumerate(errors) if not error]
+        readable = [prompt for prompt, error in zip(ids, errors, strict=True) if not error]
         request = SampleRequest(
-            [ids[place] for place in readable],
+            readable,
             1,
-            [seeds[place] for place in readable],
+            [0] * len(readable),  # no chance at temperature 0
             stop_id=self.chat.stop_id,
             max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
+            temperature=0.0,
         )
-        samples = self.generator.sample(request)
-        drafts = {place: self._draft(drawn) for place, drawn in zip(readable, samples, strict=True)}
-        return [drafts.get(place, Draft("", error)) for place, error in enumerate(errors)]
+        samples = iter(self.generator.sample(request))
+        return [Failure(error) if error else self._text(next(samples)) for error in errors]
 
-    def _draft(self, drawn: Sequence[Sample] | Failure) -> Draft:
+    def _text(self, drawn: Sequence[Sample] | Failure) -> str | Failure:
         if isinstance(drawn, Failure):
-            return Draft("", drawn.reason)
+            return drawn
         (sample,) = drawn
-        text, count = self.chat.decode(sample.token_ids), len(sample.token_ids)
         if sample.token_ids[-1] != self.chat.stop_id:
-            return Draft(text, f"the answer was cut off after {count} tokens")
-        return Draft(text)
+            return Failure(f"the answer was cut off after {len(sample.token_ids)} tokens")
+        return self.chat.decode(sample.token_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,18 @@ from dataclasses import dataclass
 from treeagent.generators.base import Failure
 from treeagent.generators.remote import RemoteChat
 from treeagent.types import Message
-from treeagent.world_model.experience import Draft
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteWriter:
-    """Asks for answers by chat completions, which every server of the OpenAI protocol has. White space at the end of an
-    answer is dropped: chat models add it freely."""
+    """Asks for the likeliest answers by chat completions, which every server of the OpenAI protocol has. White space at
+    the end of an answer is dropped: chat models add it freely."""
 
     chat: RemoteChat
-    temperature: float = 0.0
-    max_new_tokens: int = 256
+    max_new_tokens: int
     """Most tokens of an answer."""
 
-    async def write(self, prompts: Sequence[tuple[Message, ...]], seeds: Sequence[int]) -> Sequence[Draft]:
-        replies = self.chat.reply(prompts, 1, seeds, max_new_tokens=self.max_new_tokens, temperature=self.temperature)
-        return [
-            Draft("", told.reason) if isinstance(told, Failure) else Draft(told.texts[0].rstrip()) for told in replies
-        ]
+    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
+        seeds = [0] * len(prompts)  # no chance at temperature 0
+        replies = self.chat.reply(prompts, 1, seeds, max_new_tokens=self.max_new_tokens, temperature=0.0)
+        return [told if isinstance(told, Failure) else told.texts[0].rstrip() for told in replies]

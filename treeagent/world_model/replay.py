@@ -1,8 +1,8 @@
 """The memory of a world model: experiences on disk with embeddings of (state, action), found again by cosine
 similarity.
 
-SQLite stores rows and vectors: it survives crashes, several processes can share it, and it may exceed the main memory.
-One matrix product compares all vectors; ``benchmarks/retrieval.py`` measures it against embedded vector stores.
+SQLite stores rows and vectors: it survives crashes, and several processes can share it. The vectors are held in memory
+too, where one matrix product compares them all; ``benchmarks/retrieval.py`` measures it against embedded vector stores.
 """
 
 import os
@@ -17,7 +17,7 @@ import orjson
 import zstandard
 from numpy.typing import NDArray
 
-from treeagent.types import Origin, UserError
+from treeagent.types import UserError
 from treeagent.world_model.encoder import Encoder, Vectors
 from treeagent.world_model.trace import argument, named
 from treeagent.world_model.transition import Experience, Place, from_record
@@ -48,79 +48,59 @@ class ReplayBuffer:
     must not use one object at the same time.
 
     Args:
-        path: the database file. The first ``add`` creates it; reading never does, so that a lost file is noticed.
+        path: the database file.
         encoder: embeds texts; must be the one that the file was written with.
-        memory_bytes: most bytes of vectors in memory. Further vectors are read from disk in each call of ``nearest``.
+        create: makes the file if there is none. Who only reads does not, so that a lost file is noticed.
 
     Raises:
-        UserError: the file is damaged, or its vectors are not the encoder's. Reading raises it if there is no file.
+        UserError: there is no file, it is damaged, or its vectors are not the encoder's.
     """
 
-    def __init__(self, path: Path, encoder: Encoder, *, memory_bytes: int = 2**29) -> None:
+    def __init__(self, path: Path, encoder: Encoder, *, create: bool = False) -> None:
         self.path = path
         self._encoder = encoder
-        self._dimension = embed(encoder, [((), "")]).shape[1]
-        self._connection: sqlite3.Connection | None = None
-        self._most_rows = memory_bytes // (4 * self._dimension)
-        if path.exists():
-            self._connect()
+        if not create and not path.exists():
+            raise UserError(f"the replay buffer {path} does not exist: restore it, or fit the world model anew")
+        self._connection = self._connect()
         self._ids = np.zeros(0, np.int64)
-        self._vectors = np.zeros((0, self._dimension), np.float32)
-        self._held = 0
+        self._vectors = np.zeros((0, embed(encoder, [((), "")]).shape[1]), np.float32)
 
-    @property
-    def _database(self) -> sqlite3.Connection:
-        if self._connection is None:
-            if not self.path.exists():
-                raise UserError(
-                    f"the replay buffer {self.path} does not exist: restore it, or fit the world model anew"
-                )
-            self._connect()
-        assert self._connection is not None
-        return self._connection
-
-    def _connect(self) -> None:
+    def _connect(self) -> sqlite3.Connection:
         # Threads: an environment in imagination is asked from one of its own.
-        connect = partial(sqlite3.connect, timeout=60, isolation_level=None, check_same_thread=False)
+        connect = partial(sqlite3.connect, timeout=60, check_same_thread=False)
         try:
             if all(os.access(each, os.W_OK) for each in (self.path.parent, self.path) if each.exists()):
-                self._connection = connect(self.path)
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.executescript(_SCHEMA)
+                connection = connect(self.path)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(_SCHEMA)
             else:
                 # To read along with a writer takes files beside; where there are none, there is no writer.
                 alone = not self.path.with_name(f"{self.path.name}-wal").exists()
                 place = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
-                self._connection = connect(place, uri=True)
-            row = self._connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
+                connection = connect(place, uri=True)
+            row = connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
         except sqlite3.DatabaseError as error:
             raise UserError(
                 f"the replay buffer {self.path} cannot be used ({error}): restore it, or fit the world model anew"
             ) from error
         if row is not None:
             self._check_encoder(_unpacked(row[0]), np.frombuffer(row[1], np.float16))
+        return connection
 
     def _check_encoder(self, one: Experience, vector: NDArray[np.float16]) -> None:
-        advice = "use the encoder that it was filled with, or fill another file"
-        if len(vector) != self._dimension:
+        """Embed the first step anew: the same encoder makes the vector that is stored."""
+        again = embed(self._encoder, [(one.history, one.action)])[0]
+        if len(vector) != len(again) or np.linalg.norm(again - vector) > _ROUNDING:
             raise UserError(
-                f"the replay buffer {self.path} holds vectors of length {len(vector)}, but the encoder makes them of "
-                f"length {self._dimension}: {advice}"
-            )
-        off = float(np.linalg.norm(embed(self._encoder, [(one.history, one.action)])[0] - vector))
-        if off > _ROUNDING:
-            raise UserError(
-                f"the replay buffer {self.path} holds another vector of its first step than the encoder makes, "
-                f"{off:.2f} away: {advice}"
+                f"the replay buffer {self.path} was filled with another encoder than world.encoder names: use "
+                "that one, or fit the world model anew"
             )
 
     def __len__(self) -> int:
-        return int(self._database.execute("SELECT count(*) FROM experience").fetchone()[0])
+        return int(self._connection.execute("SELECT count(*) FROM experience").fetchone()[0])
 
     def add(self, experiences: Iterable[Experience]) -> int:
         """Keep those that are new; returns how many they are."""
-        if self._connection is None:
-            self._connect()
         before, waiting = len(self), iter(experiences)
         while batch := list(islice(waiting, _BATCH)):
             self._add({one.digest(): one for one in batch})
@@ -135,25 +115,17 @@ class ReplayBuffer:
             (digest, one.origin, zstandard.compress(orjson.dumps(one.to_record())), vector.tobytes())
             for (digest, one), vector in zip(new.items(), vectors, strict=True)
         ]
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            self._database.executemany(
+        with self._connection:
+            self._connection.executemany(
                 "INSERT OR IGNORE INTO experience (digest, origin, record, vector) VALUES (?, ?, ?, ?)", rows
             )
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
 
     def _has(self, digest: str) -> bool:
-        return self._database.execute("SELECT 1 FROM experience WHERE digest = ?", (digest,)).fetchone() is not None
+        return self._connection.execute("SELECT 1 FROM experience WHERE digest = ?", (digest,)).fetchone() is not None
 
-    def experiences(self, origin: Origin | None = None) -> Iterator[Experience]:
-        """All experiences, or those of one origin, in the order in which they were added."""
-        wanted = (origin, origin)
-        found = self._database.execute(
-            "SELECT record FROM experience WHERE ? IS NULL OR origin = ? ORDER BY id", wanted
-        )
+    def experiences(self) -> Iterator[Experience]:
+        """All experiences, in the order in which they were added."""
+        found = self._connection.execute("SELECT record FROM experience ORDER BY id")
         return (_unpacked(record) for (record,) in found)
 
     def nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
@@ -162,57 +134,44 @@ class ReplayBuffer:
         Raises:
             UserError: the buffer is empty.
         """
+        self._read_new()
+        if count and not len(self._ids):
+            raise UserError(f"the replay buffer {self.path} is empty: add real transitions before it is asked for any")
         starts = range(0, len(places), _QUERIES)
         return [row for start in starts for row in self._nearest(places[start : start + _QUERIES], count)]
 
     def _nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
         queries = embed(self._encoder, places)
         scores, ids = np.zeros((len(places), 0), np.float32), np.zeros((len(places), 0), np.int64)
-        for block_ids, vectors in self._blocks():
-            found, which = _top(queries @ vectors.T, count)
-            scores, ids = np.concatenate([scores, found], axis=1), np.concatenate([ids, block_ids[which]], axis=1)
+        for start in range(0, len(self._ids), _BLOCK):
+            found, which = _top(queries @ self._vectors[start : start + _BLOCK].T, count)
+            scores, ids = (
+                np.concatenate([scores, found], axis=1),
+                np.concatenate([ids, self._ids[start + which]], axis=1),
+            )
             scores, kept = _top(scores, count)
             ids = np.take_along_axis(ids, kept, axis=1)
-        if count and not ids.shape[1]:
-            raise UserError(f"the replay buffer {self.path} is empty: add real transitions before it is asked for any")
         known = self._load(set(ids.ravel().tolist()))
         return [[known[place] for place in row] for row in ids.tolist()]
 
-    def _blocks(self) -> Iterator[tuple[Ids, Vectors]]:
-        """Ids and vectors of all rows, in blocks. Rows added since the last call are read, and kept while memory
-        allows."""
-        for start in range(0, self._held, _BLOCK):
-            end = min(start + _BLOCK, self._held)
-            yield self._ids[start:end], self._vectors[start:end]
-        last = int(self._ids[self._held - 1]) if self._held else 0
-        found = self._database.execute("SELECT id, vector FROM experience WHERE id > ? ORDER BY id", (last,))
-        room = True
-        while rows := found.fetchmany(_BLOCK):
-            ids = np.array([row[0] for row in rows], np.int64)
+    def _read_new(self) -> None:
+        """Read the vectors of rows that were added since the last call."""
+        last = int(self._ids[-1]) if len(self._ids) else 0
+        rows = self._connection.execute(
+            "SELECT id, vector FROM experience WHERE id > ? ORDER BY id", (last,)
+        ).fetchall()
+        if rows:
             packed = np.frombuffer(b"".join(row[1] for row in rows), np.float16)
-            vectors = packed.reshape(len(rows), -1).astype(np.float32)
-            room = room and self._held + len(rows) <= self._most_rows
-            if room:
-                self._hold(ids, vectors)
-            yield ids, vectors
-
-    def _hold(self, ids: Ids, vectors: Vectors) -> None:
-        end = self._held + len(ids)
-        if end > len(self._ids):
-            more = max(end, 2 * len(self._ids)) - len(self._ids)  # doubled, so that many small additions are cheap
-            self._ids = np.concatenate([self._ids, np.zeros(more, np.int64)])
-            self._vectors = np.concatenate([self._vectors, np.zeros((more, self._dimension), np.float32)])
-        self._ids[self._held : end], self._vectors[self._held : end] = ids, vectors
-        self._held = end
+            self._ids = np.concatenate([self._ids, [row[0] for row in rows]])
+            self._vectors = np.concatenate([self._vectors, packed.reshape(len(rows), -1).astype(np.float32)])
 
     def _load(self, ids: set[int]) -> dict[int, Experience]:
         marks = ", ".join("?" * len(ids))
-        found = self._database.execute(f"SELECT id, record FROM experience WHERE id IN ({marks})", tuple(ids))
+        found = self._connection.execute(f"SELECT id, record FROM experience WHERE id IN ({marks})", tuple(ids))
         return {place: _unpacked(record) for place, record in found}
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._connection.close()
 
 
 def embed(encoder: Encoder, places: Sequence[Place]) -> Vectors:

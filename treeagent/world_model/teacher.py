@@ -8,7 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from treeagent.types import Message, UserError, derive_seed
+from treeagent.generators.base import Failure
+from treeagent.types import Message, UserError
 from treeagent.world_model.experience import Writer
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Wording, answer_of
@@ -41,7 +42,6 @@ def explain(
     wording: Wording,
     path: Path,
     teacher: str,
-    seed: int = 0,
     on_done: Callable[[int], None] | None = None,
 ) -> Lessons:
     """Ask for a line of reasoning on every step, except on openings of tasks.
@@ -50,7 +50,6 @@ def explain(
         wording: decides how much of an episode the world model sees; the teacher sees the same.
         path: the database of lines, created if it does not exist. A step that it holds is not asked for again.
         teacher: name of the teacher, under which lines are stored.
-        seed: seed of the draws, together with a step's digest.
         on_done: called with the number of steps done since the last call.
 
     Raises:
@@ -64,19 +63,17 @@ def explain(
             known = dict(kept.execute("SELECT digest, line FROM reason WHERE teacher = ?", (teacher,)).fetchall())
             for start in range(0, len(steps), _BATCH):
                 batch = {one.digest(): one for one in steps[start : start + _BATCH]}
-                lessons.reasons |= {digest: known[digest] for digest in batch if digest in known}
                 asked = {digest: one for digest, one in batch.items() if digest not in known}
-                seeds = [derive_seed(seed, "teacher", digest) for digest in asked]
-                drafts = asyncio.run(writer.write([question(shown, one) for one in asked.values()], seeds))
-                lines = {
-                    digest: _line(draft.text) for digest, draft in zip(asked, drafts, strict=True) if not draft.error
-                }
-                told = {digest: line for digest, line in lines.items() if line}
-                for digest, draft in zip(asked, drafts, strict=True):
-                    if digest not in told:
-                        lessons.unexplained += 1
-                        lessons.error = lessons.error or draft.error or f"the answer {draft.text[:80]!r} has no line"
-                lessons.reasons |= told
+                texts = asyncio.run(writer.write([question(shown, one) for one in asked.values()]))
+                told: dict[str, str] = {}
+                for digest, text in zip(asked, texts, strict=True):
+                    if not isinstance(text, Failure) and (line := _line(text)):
+                        told[digest] = line
+                        continue
+                    reason = text.reason if isinstance(text, Failure) else f"the answer {text[:80]!r} has no line"
+                    lessons.unexplained += 1
+                    lessons.error = lessons.error or reason
+                lessons.reasons |= told | {digest: known[digest] for digest in batch if digest in known}
                 with kept:
                     kept.executemany(
                         "INSERT OR REPLACE INTO reason VALUES (?, ?, ?)",

@@ -21,8 +21,7 @@ def trace(one: Experience) -> str:
 
     1. which line of the page the action names;
     2. whether the answer is an earlier page again, an addition to this page, or a new page, and which words of the
-    action
-       a new page shows if the action names nothing on this one;
+       action a new page shows if the action names nothing on this one;
     3. for each word of the task, whether the agent's actions on this page have named it ("done"), the page shows it
        ("shown"), or neither ("missing"); and how the page's first amount of money compares with the task's.
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from treeagent.generators.grammar import Grammar
-from treeagent.types import Message, Origin, Task, ToolCall, UserError
+from treeagent.types import Message, Origin, Task, ToolCall
 
 Record = dict[str, Any]
 Place = tuple[tuple[Message, ...], str]
@@ -35,8 +35,6 @@ class Experience:
     origin: Origin = "real"
     depth: int = 0
     """Steps before this one."""
-    key: str | None = None
-    """The environment's own key of s."""
 
     @property
     def kind(self) -> str:
@@ -56,7 +54,8 @@ class Experience:
 
     def digest(self) -> str:
         """Hash of s, a and the observation. Steps with equal digests teach the same."""
-        return _hash([[message.role, message.content] for message in self.history], self.action, self.observation)
+        history = [[message.role, message.content] for message in self.history]
+        return blake2b(orjson.dumps([history, self.action, self.observation]), digest_size=16).hexdigest()
 
     def to_record(self) -> Record:
         """As JSON values."""
@@ -66,22 +65,8 @@ class Experience:
 
 
 def from_record(record: Mapping[str, Any]) -> Experience:
-    """The experience of a record.
-
-    Raises:
-        UserError: the record lacks a key or holds another.
-    """
-    try:
-        history = tuple(Message(role, content) for role, content in record["history"])
-        return Experience(**{**record, "history": history})
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"this is no record of an experience: {type(error).__name__} {error}; collect it anew"
-        ) from error
-
-
-def _hash(*parts: object) -> str:
-    return blake2b(orjson.dumps(parts), digest_size=16).hexdigest()
+    history = tuple(Message(role, content) for role, content in record["history"])
+    return Experience(**{**record, "history": history})
 
 
 def played(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> tuple[Message, ...]:

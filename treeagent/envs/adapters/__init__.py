@@ -1,9 +1,10 @@
 """Environments and tools that others wrote, behind our contract."""
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
-from treeagent.types import UserError
+from treeagent.types import Split, Task, UserError
 
 
 def required(package: str) -> Any:
@@ -16,3 +17,9 @@ def required(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise UserError(f"{package} is missing ({error}): pip install 'treeagent[{package}]'") from error
+
+
+def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -> Sequence[Task]:
+    """Tasks that differ by their seed alone. Train has every third seed, and so have validation and test."""
+    first = ("train", "validation", "test").index(split)
+    return [Task(f"{name}-{split}-{index}", prompt, split, 3 * index + first) for index in range(start, start + count)]

@@ -3,29 +3,33 @@
 import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from treeagent.envs.adapters import required
+from treeagent.envs.adapters import required, seeded_tasks
 from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Game: TypeAlias = Any
 """A ``gymnasium.Env``, which has members of its own beside those that all have."""
 
-_BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 _PROBES, _PROBE_STEPS = 3, 5
 """Copies compared with the game that they were made of, and over how many steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    """Where an episode stands; in a snapshot the game is pickled, its random state included."""
+
     task: Task
-    game: bytes
-    """The game, pickled: a copy of it that nothing can move, its random state included."""
-    reward: float
-    terminated: bool
-    truncated: bool
+    game: Game
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated
 
 
 class GymnasiumEnv(Env):
@@ -36,124 +40,113 @@ class GymnasiumEnv(Env):
     it was made of does, which is tried when this is built, ``snapshot_kind`` is ``replay``.
 
     Args:
-        make: the game of a task; it is reset with the task's seed.
-        name: what task ids begin with.
+        game: a Gymnasium environment, the id of a registered one, or a function from a task to one; it is reset with
+            the task's seed.
         prompt: the instruction of every task.
         render: (game, observation) → what the agent reads.
         actions: action values by name.
+        name: what task ids begin with; needed where ``game`` is a function, else the game's own.
         success: (game, reward of the last step) → whether an episode that has terminated is a success.
         key: game → a text that is equal where futures are equal; None if this is unknown.
         stochastic: the game draws luck as it is played, from its ``np_random``.
 
     Raises:
-        UserError: no action is given.
+        UserError: the extra is not installed, no environment is registered by that id, or no action is given.
     """
 
     def __init__(
         self,
-        make: Callable[[Task], Game],
+        game: Game,
         *,
-        name: str,
         prompt: str,
         render: Callable[[Game, Any], str],
         actions: Mapping[str, object],
+        name: str = "",
         success: Callable[[Game, float], bool] = lambda game, reward: reward > 0,
         key: Callable[[Game], str] | None = None,
         stochastic: bool = False,
     ) -> None:
         if not actions:
             raise UserError("actions is empty: name at least one action of the game")
-        self._make, self._render, self._success, self._key = make, render, success, key
-        self._name, self._prompt, self._actions, self.stochastic = name, prompt, dict(actions), stochastic
-        self._at: tuple[Task, Game] | None = None
-        self._reward, self._terminated, self._truncated = 0.0, False, False
+        gym = required("gymnasium")
+        if isinstance(game, str):
+            try:
+                game = gym.make(game, disable_env_checker=True)
+            except gym.error.Error as error:
+                raise UserError(f"Gymnasium cannot make {game!r} ({error}): give the id of a registered one") from error
+        self._make: Callable[[Task], Game] = game if callable(game) else lambda _: game
+        self._name = name or (game.spec.id if game.spec is not None else type(game.unwrapped).__name__)
+        self._render, self._success, self._key = render, success, key
+        self._prompt, self._actions, self.stochastic = prompt, dict(actions), stochastic
+        self._at: _Place | None = None
         self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
-        self.snapshot_portable = True
 
     @property
     def game(self) -> Game:
         """The game as it stands. For verifiers and demonstrators only."""
-        return self._place()[1]
+        return self._place().game
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
         game = self._make(task)
         observation, _ = game.reset(seed=task.seed)
-        self._at = task, game
-        self._reward, self._terminated, self._truncated = 0.0, False, False
+        self._at = _Place(task, game)
         return self._render(game, observation), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        _, game = self._place()
-        name = _name(action)
-        error = ""
-        if self._terminated or self._truncated:
+        at, name, error = self._place(), _name(action), ""
+        if at.over:
             error = "the episode is over"
         elif name not in self._actions:
             error = f"no such action, use one of: {', '.join(self._actions)}"
         if error:
-            return error, 0.0, self._terminated, self._truncated, {"tool_error": error}
-        observation, reward, terminated, truncated, _ = game.step(self._actions[name])
-        self._reward, self._terminated, self._truncated = float(reward), bool(terminated), bool(truncated)
-        return self._render(game, observation), self._reward, self._terminated, self._truncated, {}
+            return error, 0.0, at.terminated, at.truncated, {"tool_error": error}
+        observation, reward, terminated, truncated, _ = at.game.step(self._actions[name])
+        at = self._at = _Place(at.task, at.game, float(reward), bool(terminated), bool(truncated))
+        return self._render(at.game, observation), at.reward, at.terminated, at.truncated, {}
 
     def tools(self) -> Sequence[ToolSpec]:
         action = {"type": "string", "enum": list(self._actions)}
-        return (
-            ToolSpec(
-                "act",
-                self._prompt,
-                {
-                    "type": "object",
-                    "properties": {"action": action},
-                    "required": ["action"],
-                    "additionalProperties": False,
-                },
-            ),
-        )
+        schema = {"type": "object", "properties": {"action": action}, "required": ["action"]}
+        return (ToolSpec("act", self._prompt, {**schema, "additionalProperties": False}),)
 
     def legal_actions(self) -> list[str]:
         """Every action's name, of use here or not."""
-        return [] if self._terminated or self._truncated else list(self._actions)
+        return [] if self._place().over else list(self._actions)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [
-            Task(f"{self._name}-{split}-{index}", self._prompt, split, 3 * index + _BUCKETS[split])
-            for index in range(start, start + count)
-        ]
+        return seeded_tasks(self._name, self._prompt, split, count, start)
 
     def verify(self) -> float:
         """1 for an episode that has ended in success, else 0."""
-        return float(self._terminated and self._success(self._place()[1], self._reward))
+        at = self._place()
+        return float(at.terminated and self._success(at.game, at.reward))
 
     def snapshot(self) -> object:
-        task, game = self._place()
-        return _Place(task, pickle.dumps(game), self._reward, self._terminated, self._truncated)
+        at = self._place()
+        return replace(at, game=pickle.dumps(at.game))
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        if not isinstance(snapshot, _Place):
-            raise UserError(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
+        assert isinstance(snapshot, _Place)
         game: Game = pickle.loads(snapshot.game)
         if reseed is not None:
             from gymnasium.utils.seeding import np_random
 
             game.unwrapped.np_random = np_random(reseed)[0]
-        self._at = snapshot.task, game
-        self._reward, self._terminated, self._truncated = snapshot.reward, snapshot.terminated, snapshot.truncated
+        self._at = replace(snapshot, game=game)
 
     def state_key(self) -> str | None:
-        task, game = self._place()
-        return None if self._key is None else f"{task.id} {self._key(game)}"
+        at = self._place()
+        return None if self._key is None else f"{at.task.id} {self._key(at.game)}"
 
     def close(self) -> None:
         if self._at is not None:
-            self._at[1].close()
+            self._at.game.close()
             self._at = None
 
-    def _place(self) -> tuple[Task, Game]:
+    def _place(self) -> _Place:
         if self._at is None:
             raise ValueError("no episode has begun: call reset first")
         return self._at
@@ -166,7 +159,6 @@ class GymnasiumEnv(Env):
         for _ in range(_PROBES):
             try:
                 place = self.snapshot()
-                pickle.loads(pickle.dumps(place))
             except (pickle.PicklingError, TypeError, AttributeError):  # what pickle raises of what it cannot take
                 return False
             names = rng.choices(list(self._actions), k=_PROBE_STEPS)
@@ -181,37 +173,8 @@ class GymnasiumEnv(Env):
         return True
 
 
-def from_gymnasium(
-    env: str | Game,
-    *,
-    prompt: str,
-    render: Callable[[Game, Any], str],
-    actions: Mapping[str, object],
-    success: Callable[[Game, float], bool] = lambda game, reward: reward > 0,
-    stochastic: bool = False,
-) -> GymnasiumEnv:
-    """A Gymnasium environment, or the one registered by an id, as ours; the arguments are ``GymnasiumEnv``'s.
-
-    Raises:
-        UserError: the extra is not installed, or no environment is registered by that id.
-    """
-    gym = required("gymnasium")
-    if not isinstance(env, str):
-        named = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        return GymnasiumEnv(
-            lambda _: env,
-            name=named,
-            prompt=prompt,
-            render=render,
-            actions=actions,
-            success=success,
-            stochastic=stochastic,
-        )
-    try:
-        game: Game = gym.make(env, disable_env_checker=True)
-    except gym.error.Error as error:
-        raise UserError(f"Gymnasium cannot make {env!r} ({error}): give the id of a registered environment") from error
-    return from_gymnasium(game, prompt=prompt, render=render, actions=actions, success=success, stochastic=stochastic)
+from_gymnasium = GymnasiumEnv
+"""A Gymnasium environment as ours, by the name that the adapters have in common."""
 
 
 def _name(action: str | ToolCall) -> str:

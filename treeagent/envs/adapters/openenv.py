@@ -5,33 +5,27 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from treeagent.envs.adapters import required
+from treeagent.envs.adapters import required, seeded_tasks
 from treeagent.envs.base import Env, SnapshotKind, SnapshotLost, StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import as_call
-from treeagent.envs.forks import checked_reset, checked_step
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Observed = Mapping[str, Any]
 """An observation as it comes over the wire."""
 
-_BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
-
 
 def call_as_action(call: str | ToolCall) -> Mapping[str, Any]:
     """A call as servers of ``to_openenv`` take it."""
-    if isinstance(call, str):
-        return {"call": call}
-    return {"tool": call.name, "arguments": dict(call.arguments)}
+    return {"call": call} if isinstance(call, str) else {"tool": call.name, "arguments": dict(call.arguments)}
 
 
 def observed_text(observation: Observed) -> str:
     """The ``text`` of an observation, or all of it in JSON, but for what is not for the agent."""
-    text = observation.get("text")
-    if isinstance(text, str):
-        return text
+    if isinstance(observation.get("text"), str):
+        return str(observation["text"])
     apart = ("done", "reward", "metadata")
     return json.dumps({key: each for key, each in observation.items() if key not in apart}, sort_keys=True)
 
@@ -43,7 +37,7 @@ class OpenEnvEnv(Env):
     and keeps them for this session alone, each as long as somebody here holds it.
 
     Args:
-        connect: the server's address, or what makes a client of it, as ``from_docker_image`` does.
+        address: of the server.
         name: what task ids begin with.
         prompt: the instruction of every task.
         act: call → the action that the server takes.
@@ -60,7 +54,7 @@ class OpenEnvEnv(Env):
 
     def __init__(
         self,
-        connect: str | Callable[[], Any],
+        address: str,
         *,
         name: str,
         prompt: str,
@@ -71,19 +65,16 @@ class OpenEnvEnv(Env):
         seconds: float = 60.0,
     ) -> None:
         required("openenv")
-        self._connect, self._name, self._prompt, self._seconds = connect, name, prompt, seconds
+        self._address, self._name, self._prompt, self._seconds = address, name, prompt, seconds
         self._act, self._render, self._success, self._tools = act, render, success, tools
         self._client: Any = None
-        self._released: list[int] = []
-        """Snapshots of the session that are no longer referenced; the server drops them when it takes the next one."""
-        self._last: tuple[Observed, float, bool] | None = None
+        self._last: _Answer | None = None
         try:
-            about = _plain(self._started().state())
+            about = self._started().state()
         except Exception as error:  # whatever a stranger's server or its start raises
             self.close()
-            raise UserError(f"the OpenEnv server {connect} does not answer ({error}): start it first") from error
-        exact = about.get("snapshot_kind") == "exact"
-        self.snapshot_kind: SnapshotKind = "exact" if exact else "replay"
+            raise UserError(f"the OpenEnv server {address} does not answer ({error}): start it first") from error
+        self.snapshot_kind: SnapshotKind = "exact" if about.get("snapshot_kind") == "exact" else "replay"
         self.stochastic = bool(about.get("stochastic", False))
         self.snapshot_portable = False
         """A snapshot is a number in the server's session."""
@@ -91,35 +82,28 @@ class OpenEnvEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
         task = task_to_play(self, seed, options)
-        observation, _, _ = self._asked("reset", lambda client: client.reset(seed=task.seed))
-        return self._render(observation), {}
+        self._last = self._asked("reset", seed=task.seed)
+        return self._render(self._last.observation), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        _, _, over = self._here()
-        error = "the episode is over"
-        if not over:
-            try:
-                observation, reward, done = self._asked("step", lambda client: client.step(dict(self._act(action))))
-            except _Misfit as misfit:
-                error = str(misfit)
-            else:
-                truncated = bool(observation.get("truncated", False))
-                info: dict[str, object] = {}
-                if observation.get("tool_error"):
-                    info["tool_error"] = observation["tool_error"]
-                return self._render(observation), reward, done and not truncated, truncated, info
-        return error, 0.0, over, False, {"tool_error": error}
+        over = "the episode is over"
+        if self._here().done:
+            return over, 0.0, True, False, {"tool_error": over}
+        try:
+            observation, reward, done = self._last = self._asked("step", dict(self._act(action)))
+        except _Misfit as misfit:
+            return str(misfit), 0.0, False, False, {"tool_error": str(misfit)}
+        truncated = bool(observation.get("truncated", False))
+        error = observation.get("tool_error")
+        info = {"tool_error": error} if error else {}
+        return self._render(observation), reward, done and not truncated, truncated, info
 
     def tools(self) -> Sequence[ToolSpec]:
         return self._tools
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [
-            Task(f"{self._name}-{split}-{index}", self._prompt, split, 3 * index + _BUCKETS[split])
-            for index in range(start, start + count)
-        ]
+        return seeded_tasks(self._name, self._prompt, split, count, start)
 
     def verify(self) -> float:
         """The verdict that a server of ``to_openenv`` sends; of another, 1 for an episode that has ended in success."""
@@ -128,12 +112,9 @@ class OpenEnvEnv(Env):
         return float(verdict) if verdict is not None else float(done and self._success(observation, reward))
 
     def snapshot(self) -> object:
-        last = self._here()
-        released = [self._released.pop() for _ in range(len(self._released))]
-        action = {"verb": "snapshot", "released": released}
-        observation, _, _ = self._asked("snapshot", lambda client: client.step(action))
-        self._last = last
-        place = _Place(observation["snapshot"], last, self._client)
+        last, released = self._here(), [self._released.pop() for _ in range(len(self._released))]
+        answer = self._asked("step", {"verb": "snapshot", "released": released})
+        place = _Place(answer.observation["snapshot"], last, self._client)
         # Only noted: a collection may happen in the middle of another request.
         weakref.finalize(place, self._released.append, place.number).atexit = False
         return place
@@ -144,21 +125,17 @@ class OpenEnvEnv(Env):
         Raises:
             SnapshotLost: the snapshot is of another session, or the server does not have it any more.
         """
-        if not isinstance(snapshot, _Place):
-            raise UserError(f"a {type(snapshot).__name__} is no snapshot of {self._name}: restore what snapshot() gave")
+        assert isinstance(snapshot, _Place)
         if snapshot.client is not self._client:
             raise SnapshotLost(f"the snapshot of {self._name} is of another session with the server")
-        last = self._last
-        action = {"verb": "restore", "snapshot": snapshot.number, "reseed": reseed}
-        observation, _, _ = self._asked("restore", lambda client: client.step(action))
-        if observation.get("tool_error"):
-            self._last = last
-            raise SnapshotLost(str(observation["tool_error"]))
+        answer = self._asked("step", {"verb": "restore", "snapshot": snapshot.number, "reseed": reseed})
+        if answer.observation.get("tool_error"):
+            raise SnapshotLost(str(answer.observation["tool_error"]))
         self._last = snapshot.last
 
     def state_key(self) -> str | None:
-        key = self._here()[0].get("state_key")
-        return key if isinstance(key, str) else None
+        key: str | None = self._here().observation.get("state_key")
+        return key
 
     def close(self) -> None:
         """End the session."""
@@ -170,47 +147,49 @@ class OpenEnvEnv(Env):
         if self._client is None:
             from openenv.core import GenericEnvClient
 
-            if isinstance(self._connect, str):
-                client = GenericEnvClient(base_url=self._connect, message_timeout_s=self._seconds)
-            else:
-                client = self._connect()
-            self._client = client.sync() if hasattr(client, "sync") else client
-            self._released = []  # what is released later of the last session goes to the list of that one
+            self._client = GenericEnvClient(base_url=self._address, message_timeout_s=self._seconds).sync()
+            self._released: list[int] = []
+            """Snapshots of this session that nobody holds any more; the server drops them when it takes the next."""
         return self._client
 
-    def _here(self) -> tuple[Observed, float, bool]:
+    def _here(self) -> "_Answer":
         if self._last is None:
             raise ValueError("no episode has begun: call reset first")
         return self._last
 
-    def _asked(self, what: str, request: Callable[[Any], Any]) -> tuple[Observed, float, bool]:
-        """(observation, reward, done) of a request.
+    def _asked(self, method: str, *arguments: object, **named: object) -> "_Answer":
+        """The server's answer.
 
         Raises:
             _Misfit: the action is not of the form that the server takes.
         """
         try:
-            result = request(self._started())
+            answer = getattr(self._started(), method)(*arguments, **named)
         except TimeoutError:
             self.close()
-            raise EnvTimeout(f"{what} of {self._name} took longer than {self._seconds:g} seconds") from None
+            raise EnvTimeout(f"{method} of {self._name} took longer than {self._seconds:g} seconds") from None
         except Exception as error:  # whatever a stranger's server raises
-            if what == "step" and "VALIDATION_ERROR" in str(error):
+            if method == "step" and "VALIDATION_ERROR" in str(error):
                 raise _Misfit(str(error)) from None
             self.close()
-            raise EnvCrashed(f"{what} of {self._name} failed, and with it the episode: {error}") from error
-        self._last = _plain(result.observation), float(result.reward or 0.0), bool(result.done)
-        return self._last
+            raise EnvCrashed(f"{method} of {self._name} failed, and with it the episode: {error}") from error
+        return _Answer(answer.observation, float(answer.reward or 0.0), bool(answer.done))
 
 
 class _Misfit(Exception):
     """The server does not take the action."""
 
 
+class _Answer(NamedTuple):
+    observation: Observed
+    reward: float
+    done: bool
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class _Place:
     number: int
-    last: tuple[Observed, float, bool]
+    last: _Answer
     client: object
 
 
@@ -230,33 +209,27 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
     Args:
         make: an environment; every session has its own.
         sessions: most at once.
-
-    Raises:
-        UserError: the extra is not installed.
     """
     required("openenv")
     from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
-    from pydantic import create_model
+    from pydantic import Field
 
-    action_fields: dict[str, Any] = {
-        "verb": (Literal["step", "snapshot", "restore"], "step"),
-        "call": (str, ""),
-        "tool": (str | None, None),
-        "arguments": (dict[str, Any], {}),
-        "snapshot": (int | None, None),
-        "reseed": (int | None, None),
-        "released": (list[int], []),
-    }
-    observation_fields: dict[str, Any] = {
-        "text": (str, ""),
-        "truncated": (bool, False),
-        "tool_error": (str | None, None),
-        "verdict": (float | None, None),
-        "state_key": (str | None, None),
-        "snapshot": (int | None, None),
-    }
-    taken: Any = create_model("EnvAction", __base__=Action, **action_fields)
-    told: Any = create_model("EnvObservation", __base__=Observation, **observation_fields)
+    class EnvAction(Action):  # type: ignore[misc]
+        verb: Literal["step", "snapshot", "restore"] = "step"
+        call: str = ""
+        tool: str | None = None
+        arguments: dict[str, Any] = Field(default_factory=dict)
+        snapshot: int | None = None
+        reseed: int | None = None
+        released: list[int] = Field(default_factory=list)
+
+    class EnvObservation(Observation):  # type: ignore[misc]
+        text: str = ""
+        truncated: bool = False
+        tool_error: str | None = None
+        verdict: float | None = None
+        state_key: str | None = None
+        snapshot: int | None = None
 
     class Served(Environment):  # type: ignore[misc]
         SUPPORTS_CONCURRENT_SESSIONS = True
@@ -268,38 +241,28 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
             self.snapshots: dict[int, object] = {}
             self.numbers = count()
 
-        def reset(
-            self,
-            seed: int | None = None,
-            episode_id: str | None = None,
-            split: Split | None = None,
-            index: int = 0,
-            **_: Any,
-        ) -> Any:
+        def reset(self, seed: int | None = None, split: Split | None = None, index: int = 0, **_: Any) -> Any:
             options = {"task": self.env.tasks(split, 1, index)[0]} if split is not None else None
-            observation, _info = checked_reset(self.env.reset(seed=seed, options=options))
+            observation, _ = self.env.reset(seed=seed, options=options)
             self.steps = 0
-            return told(text=observation, state_key=self.env.state_key())
+            return EnvObservation(text=observation, state_key=self.env.state_key())
 
-        def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        def step(self, action: Any, **_: Any) -> Any:
             if action.verb == "snapshot":
                 for number in action.released:
                     self.snapshots.pop(number, None)
                 number = next(self.numbers)
                 self.snapshots[number] = self.env.snapshot()
-                return told(snapshot=number)
+                return EnvObservation(snapshot=number)
             if action.verb == "restore":
                 if action.snapshot not in self.snapshots:
-                    return told(tool_error=f"snapshot {action.snapshot} is unknown: it is of another session")
-                try:
-                    self.env.restore(self.snapshots[action.snapshot], reseed=action.reseed)
-                except SnapshotLost as lost:
-                    return told(tool_error=str(lost))
-                return told(state_key=self.env.state_key())
+                    return EnvObservation(tool_error=f"snapshot {action.snapshot} is unknown: it is of another session")
+                self.env.restore(self.snapshots[action.snapshot], reseed=action.reseed)
+                return EnvObservation(state_key=self.env.state_key())
             call = ToolCall(action.tool, action.arguments) if action.tool is not None else action.call
-            text, reward, terminated, truncated, info = checked_step(self.env.step(as_call(call, self.env.tools())))
+            text, reward, terminated, truncated, info = self.env.step(as_call(call, self.env.tools()))
             self.steps += 1
-            return told(
+            return EnvObservation(
                 text=text,
                 reward=reward,
                 done=terminated or truncated,
@@ -316,10 +279,4 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
         def close(self) -> None:
             self.env.close()
 
-    return create_fastapi_app(Served, taken, told, max_concurrent_envs=sessions)
-
-
-def _plain(answer: Any) -> Observed:
-    """An observation or state as a mapping, where a client makes a model of it."""
-    plain: Observed = answer.model_dump() if hasattr(answer, "model_dump") else answer
-    return plain
+    return create_fastapi_app(Served, EnvAction, EnvObservation, max_concurrent_envs=sessions)

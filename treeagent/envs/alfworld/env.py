@@ -48,8 +48,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
 
     @property
     def _game(self) -> Game:
-        task = self._current_task()
-        return self._loaded(spec_of(task) if self._folder is None else str(task.data.get("game")))
+        return self._loaded(spec_of(self.task) if self._folder is None else str(self.task.data.get("game")))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -68,7 +67,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         text, did = self._game.play(before, str(call.arguments["command"]))
         if did == before:
             return text, 0.0, False, False, {"tool_error": text}
-        self._go_on(did)
+        self.visit = did
         reward = self.verify()
         return self._shown(text), reward, reward == 1.0, False, {}
 
@@ -92,13 +91,13 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         return float(self._game.at(self.visit).won)
 
     def state_key(self) -> str:
-        return f"{self._current_task().id} {self._game.key(self.visit)}"
+        return f"{self.task.id} {self._game.key(self.visit)}"
 
     def demonstrator(self, noise: float) -> AlfworldDemonstrator | None:
         """A player of generated games; what an official game asks for is only in its words."""
         if self._folder is not None:
             return None
-        return AlfworldDemonstrator(lambda: (spec_of(self._current_task()), self._game, self.visit), noise)
+        return AlfworldDemonstrator(lambda: (spec_of(self.task), self._game, self.visit), noise)
 
     def close(self) -> None:
         self._loaded.cache_clear()

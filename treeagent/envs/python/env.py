@@ -2,16 +2,16 @@
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
-from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.base import ToolSpec, probability
+from treeagent.envs.calls import text_tool
 from treeagent.envs.python.options import PythonOptions
 from treeagent.envs.python.sandbox import Run, Sandbox
-from treeagent.envs.python.tasks import Exercise, draw_task, exercise_of
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.python.tasks import Exercise, draw_task
+from treeagent.envs.visit import ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
 _TOOLS = (
@@ -27,11 +27,11 @@ class Visit:
 
     tested: str = ""
     """The last code tested. For demonstrators: nothing depends on it."""
-    submitted: bool = False
-    verdict: float = 0.0
+    verdict: float | None = None
+    """On the code handed in."""
 
 
-class PythonEnv(VisitEnv[Visit]):
+class PythonEnv(ToolEnv[Exercise, Visit]):
     """Write a Python function, try it out in a sandbox, hand it in. Reward is 1 if it passes all hidden tests, else 0.
 
     Calls are ``run[code]``, ``test[code]`` and ``submit[code]``, code of more than one line as
@@ -42,46 +42,28 @@ class PythonEnv(VisitEnv[Visit]):
     """
 
     options_type = PythonOptions
+    key_type = Exercise
     visit_type = Visit
+    opening = "ready"
 
     def __init__(self, options: PythonOptions | None = None) -> None:
         self.options = options or PythonOptions()
         self._sandbox = Sandbox(self.options.seconds, self.options.megabytes)
-        self._sandbox.check()
+        self._sandbox.run("")  # to see that code can be run here
 
-    @property
-    def exercise(self) -> Exercise:
-        """The current task's answer key. For verifiers and demonstrators only."""
-        return exercise_of(self._current_task())
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
-        task = task_to_play(self, seed, options)
-        exercise_of(task)
-        self._at = task, Visit()
-        return "ready", {}
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        exercise, visit = self.exercise, self.visit
-        call = read_call(action, _TOOLS) if not visit.submitted else "the code is handed in already"
-        if isinstance(call, str):
-            return call, 0.0, visit.submitted, False, {"tool_error": call}
-        code = str(call.arguments["code"])
+    def act(self, call: ToolCall) -> str:
+        code, exercise = str(call.arguments["code"]), self.key
         match call.name:
             case "submit":
                 run = self._sandbox.run(code, [(argument,) for argument, _ in exercise.tests])
                 verdict = float(_same(run.returned, [value for _, value in exercise.tests]))
-                self._go_on(replace(visit, submitted=True, verdict=verdict))
-                return "handed in", verdict, True, False, {}
+                self.visit = replace(self.visit, verdict=verdict)
+                return "handed in"
             case "test":
-                self._go_on(replace(visit, tested=code))
+                self.visit = replace(self.visit, tested=code)
                 run = self._sandbox.run(code, [(argument,) for argument, _ in exercise.examples])
-                if run.returned is not None:
-                    return _compared(run.returned, exercise), 0.0, False, False, {}
-                return self._shown(run), 0.0, False, False, {}
-        return self._shown(self._sandbox.run(code)), 0.0, False, False, {}
+                return self._shown(run) if run.returned is None else _compared(run.returned, exercise)
+        return self._shown(self._sandbox.run(code))
 
     def tools(self) -> Sequence[ToolSpec]:
         return _TOOLS
@@ -89,8 +71,7 @@ class PythonEnv(VisitEnv[Visit]):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return [draw_task(split, index, self.options.difficulty) for index in range(start, start + count)]
 
-    def verify(self) -> float:
-        """1 for code handed in that passed all hidden tests, else 0."""
+    def verdict(self) -> float | None:
         return self.visit.verdict
 
     def demonstrator(self, noise: float) -> "PythonDemonstrator":
@@ -131,7 +112,7 @@ class PythonDemonstrator:
         self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        gold, tested = self._env.exercise.gold, self._env.visit.tested
+        gold, tested = self._env.key.gold, self._env.visit.tested
         code = _slip(gold, rng) if rng.random() < self._noise else gold
         return ("it works", f"submit[{code}]") if tested == gold else ("try it", f"test[{code}]")
 

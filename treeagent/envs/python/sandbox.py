@@ -40,16 +40,12 @@ class Sandbox:
     write and none but Python's library that it can read; its processor time is limited, too (``CPU_SECONDS``).
 
     Raises:
-        UserError: from ``check``, and from ``run`` before any code is run, where this machine cannot do that.
+        UserError: from ``run`` before any code is run, where this machine cannot do that.
     """
 
     seconds: float = 10.0
     """Wall time."""
     megabytes: int = 256
-
-    def check(self) -> None:
-        """See that code can be run here."""
-        self.run("")
 
     def run(self, code: str, calls: Sequence[Sequence[object]] = ()) -> Run:
         """Run ``code``, then ``f`` of it with the arguments of each of ``calls``. Each run starts afresh."""

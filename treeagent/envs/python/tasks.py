@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
-from treeagent.envs.base import task_data
 from treeagent.types import Split, Task, UserError
 
 TESTS, EXAMPLES = 12, 2
@@ -82,18 +81,6 @@ class Exercise:
     """The same, hidden."""
 
 
-_EXERCISE: TypeAdapter[Exercise] = TypeAdapter(Exercise)
-
-
-def exercise_of(task: Task) -> Exercise:
-    """The exercise in ``task.data``.
-
-    Raises:
-        UserError: the data is none.
-    """
-    return task_data(task, _EXERCISE, "exercise", "PythonEnv")
-
-
 def draw_task(split: Split, index: int, difficulty: int) -> Task:
     """Exercise ``index`` of a split. No exercise is in two splits.
 
@@ -114,19 +101,14 @@ def draw_task(split: Split, index: int, difficulty: int) -> Task:
     words, gold = _exercise(conditions[condition], changes[change], _FOLDS[fold])
     examples, tests = _cases(gold, number)
     shown = "; ".join(f"f({argument}) is {value}" for argument, value in examples)
-    data: dict[str, object] = _EXERCISE.dump_python(Exercise(gold, examples, tests), mode="json")
-    return Task(
-        f"python{difficulty}-{split}-{index}", f"Write f(xs): {words}. For example, {shown}.", split, number, data
-    )
+    prompt = f"Write f(xs): {words}. For example, {shown}."
+    key = Exercise(gold, examples, tests)
+    return Task(f"python{difficulty}-{split}-{index}", prompt, split, number, to_jsonable_python(key))
 
 
 def _exercise(conditions: Sequence[_Choice], change: _Choice, fold: _Choice) -> tuple[str, str]:
     chosen = " and ".join(words for words, _ in conditions)
-    words = (
-        f"of the numbers in xs that {chosen}, {change[0]}, {fold[0]}"
-        if change[0]
-        else (f"of the numbers in xs that {chosen}, {fold[0]}")
-    )
+    words = ", ".join(filter(None, (f"of the numbers in xs that {chosen}", change[0], fold[0])))
     numbers = f"{change[1]} for x in xs if {' and '.join(test for _, test in conditions)}"
     return words, f"def f(xs): return {fold[1].format(numbers)}"
 

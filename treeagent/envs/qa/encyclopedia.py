@@ -11,21 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic_core import to_jsonable_python
+
 from treeagent.envs.qa.index import Passage
-from treeagent.envs.qa.questions import Hop, Question, data_of
+from treeagent.envs.qa.questions import Hop, Question
 from treeagent.types import Split, Task, UserError
 
 Kind = Literal["person", "town", "company", "book"]
 
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-_KINDS: tuple[Kind, ...] = ("person", "town", "company", "book")
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What an article of one kind says of another article, in that article only."""
+    """What an article says of another one, in that article only."""
 
-    subject: Kind
     name: str
     object: Kind | Literal["river"]
     sentences: tuple[str, ...]
@@ -34,80 +34,80 @@ class Relation:
     questions: tuple[str, ...]
 
 
-_RELATIONS = (
-    Relation(
-        "person",
-        "birthplace",
-        "town",
-        ("Born in {}.", "A native of {}.", "Grew up in {}, the place of birth."),
-        ("the birthplace of {}", "the town where {} was born"),
-        ("Where was {} born?", "What is the birthplace of {}?"),
+_ABOUT: Mapping[Kind, tuple[Relation, ...]] = {
+    "person": (
+        Relation(
+            "birthplace",
+            "town",
+            ("Born in {}.", "A native of {}.", "Grew up in {}, the place of birth."),
+            ("the birthplace of {}", "the town where {} was born"),
+            ("Where was {} born?", "What is the birthplace of {}?"),
+        ),
+        Relation(
+            "employer",
+            "company",
+            ("Works for {}.", "Employed by {}.", "Holds a post at {}."),
+            ("the employer of {}", "the company that employs {}"),
+            ("Which company does {} work for?", "What is the employer of {}?"),
+        ),
+        Relation(
+            "teacher",
+            "person",
+            ("Studied under {}.", "A pupil of {}.", "Learned the trade from {}."),
+            ("the teacher of {}", "the person who taught {}"),
+            ("Who taught {}?", "Who was the teacher of {}?"),
+        ),
     ),
-    Relation(
-        "person",
-        "employer",
-        "company",
-        ("Works for {}.", "Employed by {}.", "Holds a post at {}."),
-        ("the employer of {}", "the company that employs {}"),
-        ("Which company does {} work for?", "What is the employer of {}?"),
+    "town": (
+        Relation(
+            "mayor",
+            "person",
+            ("Its mayor is {}.", "{} presides over the town hall.", "Governed by {}."),
+            ("the mayor of {}", "the head of the town hall of {}"),
+            ("Who is the mayor of {}?", "Who governs {}?"),
+        ),
+        Relation(
+            "river",
+            "river",
+            ("Lies on the {}.", "The {} flows through it.", "Built on the banks of the {}."),
+            ("the river of {}", "the river that flows through {}"),
+            ("Which river flows through {}?", "On which river does {} lie?"),
+        ),
     ),
-    Relation(
-        "person",
-        "teacher",
-        "person",
-        ("Studied under {}.", "A pupil of {}.", "Learned the trade from {}."),
-        ("the teacher of {}", "the person who taught {}"),
-        ("Who taught {}?", "Who was the teacher of {}?"),
+    "company": (
+        Relation(
+            "founder",
+            "person",
+            ("Founded by {}.", "{} set it up.", "Goes back to {}, who started it."),
+            ("the founder of {}", "the person who founded {}"),
+            ("Who founded {}?", "Who is the founder of {}?"),
+        ),
+        Relation(
+            "seat",
+            "town",
+            ("Based in {}.", "Its head office is in {}.", "Run from {}."),
+            ("the seat of {}", "the town where {} is based"),
+            ("Where is {} based?", "In which town is the seat of {}?"),
+        ),
     ),
-    Relation(
-        "town",
-        "mayor",
-        "person",
-        ("Its mayor is {}.", "{} presides over the town hall.", "Governed by {}."),
-        ("the mayor of {}", "the head of the town hall of {}"),
-        ("Who is the mayor of {}?", "Who governs {}?"),
+    "book": (
+        Relation(
+            "author",
+            "person",
+            ("Written by {}.", "{} wrote it.", "From the pen of {}."),
+            ("the author of {}", "the writer of {}"),
+            ("Who wrote {}?", "Who is the author of {}?"),
+        ),
+        Relation(
+            "setting",
+            "town",
+            ("Set in {}.", "The story takes place in {}.", "All its scenes are laid in {}."),
+            ("the setting of {}", "the town where {} is set"),
+            ("Where is {} set?", "In which town does {} take place?"),
+        ),
     ),
-    Relation(
-        "town",
-        "river",
-        "river",
-        ("Lies on the {}.", "The {} flows through it.", "Built on the banks of the {}."),
-        ("the river of {}", "the river that flows through {}"),
-        ("Which river flows through {}?", "On which river does {} lie?"),
-    ),
-    Relation(
-        "company",
-        "founder",
-        "person",
-        ("Founded by {}.", "{} set it up.", "Goes back to {}, who started it."),
-        ("the founder of {}", "the person who founded {}"),
-        ("Who founded {}?", "Who is the founder of {}?"),
-    ),
-    Relation(
-        "company",
-        "seat",
-        "town",
-        ("Based in {}.", "Its head office is in {}.", "Run from {}."),
-        ("the seat of {}", "the town where {} is based"),
-        ("Where is {} based?", "In which town is the seat of {}?"),
-    ),
-    Relation(
-        "book",
-        "author",
-        "person",
-        ("Written by {}.", "{} wrote it.", "From the pen of {}."),
-        ("the author of {}", "the writer of {}"),
-        ("Who wrote {}?", "Who is the author of {}?"),
-    ),
-    Relation(
-        "book",
-        "setting",
-        "town",
-        ("Set in {}.", "The story takes place in {}.", "All its scenes are laid in {}."),
-        ("the setting of {}", "the town where {} is set"),
-        ("Where is {} set?", "In which town does {} take place?"),
-    ),
-)
+}
+"""What an article says, by its kind."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -174,14 +174,14 @@ class Entity:
 
 
 class Encyclopedia:
-    """Articles and questions, the same ones for the same number of articles."""
+    """Articles, and questions of so many hops on them; the same ones for the same arguments."""
 
-    def __init__(self, articles: int) -> None:
+    def __init__(self, articles: int, hops: int) -> None:
         rng = random.Random(f"encyclopedia {articles}")
         distractors = articles // _DISTRACTORS
-        names = {kind: _draw_names(kind, (articles - distractors) // len(_KINDS), rng) for kind in _KINDS}
+        names = {kind: _draw_names(kind, (articles - distractors) // len(_ABOUT), rng) for kind in _ABOUT}
         self._parts = {
-            split: _related({kind: names[kind][number :: len(_SPLITS)] for kind in _KINDS}, rng)
+            split: _related({kind: names[kind][number :: len(_SPLITS)] for kind in _ABOUT}, rng)
             for number, split in enumerate(_SPLITS)
         }
         entities = [entity for part in self._parts.values() for entity in part.values()]
@@ -191,21 +191,22 @@ class Encyclopedia:
             word, other = words[number % len(words)], rng.choice(words)
             titles_and_texts.append((word, f"{word} is a name. Many have it, as others have {other}."))
         rng.shuffle(titles_and_texts)
-        self._chains: dict[tuple[Split, int], list[_Chain]] = {}
+        self._hops = hops
+        self._chains: dict[Split, list[_Chain]] = {}
         self.passages = tuple(Passage(str(number), *each) for number, each in enumerate(titles_and_texts))
 
-    def tasks(self, split: Split, hops: int, count: int, start: int = 0) -> Sequence[Task]:
-        """Questions ``start`` to ``start + count`` of so many hops on a split's part.
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        """Questions ``start`` to ``start + count`` on a split's part.
 
         Raises:
             UserError: there are fewer.
         """
-        if (split, hops) not in self._chains:
+        if split not in self._chains:
             part = self._parts[split]
-            chains = [chain for entity in part.values() for chain in _chains(part, entity, hops)]
-            random.Random(f"order {split} {hops}").shuffle(chains)
-            self._chains[split, hops] = chains
-        chains = self._chains[split, hops]
+            chains = [chain for entity in part.values() for chain in _chains(part, entity, self._hops)]
+            random.Random(f"order {split} {self._hops}").shuffle(chains)
+            self._chains[split] = chains
+        chains = self._chains[split]
         if start + count > len(chains):
             raise UserError(
                 f"{split} questions {start} to {start + count} are asked for, but there are {len(chains)} on "
@@ -214,9 +215,16 @@ class Encyclopedia:
         return [self._task(split, number, chains[number]) for number in range(start, start + count)]
 
     def _task(self, split: Split, number: int, chain: "_Chain") -> Task:
-        name = f"qa{len(chain)}-{len(self.passages)}-{split}-{number}"
-        prompt, question = _asked(chain, random.Random(f"wording {name}"))
-        return Task(name, prompt, split, number, data_of(question))
+        name = f"qa{self._hops}-{len(self.passages)}-{split}-{number}"
+        rng = random.Random(f"wording {name}")
+        phrase = chain[0][0]
+        for _, relation, _ in chain[:-1]:
+            phrase = rng.choice(relation.nouns).format(phrase)
+        _, last, answer = chain[-1]
+        answers = (answer, f"{answer} River", f"River {answer}") if last.object == "river" else (answer,)
+        hops = tuple(Hop(subject, relation.name, found) for subject, relation, found in chain)
+        prompt = rng.choice(last.questions).format(phrase)
+        return Task(name, prompt, split, number, to_jsonable_python(Question(answers, hops)))
 
 
 _Chain = tuple[tuple[str, Relation, str], ...]
@@ -231,15 +239,12 @@ def _draw_names(kind: Kind, count: int, rng: random.Random) -> list[str]:
 
 
 def _related(names: Mapping[Kind, Sequence[str]], rng: random.Random) -> dict[str, Entity]:
+    """Articles by name. Their facts are drawn among ``names``."""
     objects: dict[str, Sequence[str]] = {"river": _RIVERS}
     objects.update(names.items())
     return {
-        name: Entity(
-            kind,
-            name,
-            {each.name: _another(objects[each.object], name, rng) for each in _RELATIONS if each.subject == kind},
-        )
-        for kind in _KINDS
+        name: Entity(kind, name, {each.name: _another(objects[each.object], name, rng) for each in _ABOUT[kind]})
+        for kind in _ABOUT
         for name in names[kind]
     }
 
@@ -251,20 +256,14 @@ def _another(names: Sequence[str], name: str, rng: random.Random) -> str:
 
 
 def _article(entity: Entity, rng: random.Random) -> str:
-    sentences = [
-        rng.choice(relation.sentences).format(entity.facts[relation.name])
-        for relation in _RELATIONS
-        if relation.subject == entity.kind
-    ]
+    sentences = [rng.choice(each.sentences).format(entity.facts[each.name]) for each in _ABOUT[entity.kind]]
     rng.shuffle(sentences)
     return " ".join((rng.choice(_FIRST_SENTENCES[entity.kind]), *sentences))
 
 
 def _chains(part: Mapping[str, Entity], entity: Entity, hops: int) -> Iterator[_Chain]:
     """Ways from an article over ``hops`` facts that come by no article twice."""
-    for relation in _RELATIONS:
-        if relation.subject != entity.kind:
-            continue
+    for relation in _ABOUT[entity.kind]:
         found = entity.facts[relation.name]
         link = (entity.name, relation, found)
         if hops == 1:
@@ -273,13 +272,3 @@ def _chains(part: Mapping[str, Entity], entity: Entity, hops: int) -> Iterator[_
             for rest in _chains(part, part[found], hops - 1):
                 if entity.name not in (each[2] for each in rest):
                     yield (link, *rest)
-
-
-def _asked(chain: _Chain, rng: random.Random) -> tuple[str, Question]:
-    phrase = chain[0][0]
-    for _, relation, _ in chain[:-1]:
-        phrase = rng.choice(relation.nouns).format(phrase)
-    _, last, answer = chain[-1]
-    answers = (answer, f"{answer} River", f"River {answer}") if last.object == "river" else (answer,)
-    hops = tuple(Hop(subject, relation.name, found) for subject, relation, found in chain)
-    return rng.choice(last.questions).format(phrase), Question(answers, hops)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from treeagent.envs.qa.index import Passage
-from treeagent.envs.qa.questions import Hop, Question, data_of, normalised
+from treeagent.envs.qa.questions import Hop, Question, normalised
 from treeagent.types import Split, Task, UserError
 
 
@@ -19,55 +20,60 @@ class _QuestionLine(BaseModel):
     answers: Annotated[list[str], Field(min_length=1)]
 
 
-_PASSAGE: TypeAdapter[Passage] = TypeAdapter(Passage)
-_QUESTION: TypeAdapter[_QuestionLine] = TypeAdapter(_QuestionLine)
 _TENTHS: Mapping[int, Split] = {0: "test", 1: "validation"}
 _Line = TypeVar("_Line")
 
 
-def read_passages(path: str) -> Iterator[Passage]:
-    """The passages of a JSONL file.
+class OwnFiles:
+    """The passages and questions of two JSONL files. By a hash of the question, a tenth is for validation and a tenth
+    for the test. What is asked twice is taken once.
 
     Raises:
-        UserError: it cannot be read, or a line is no passage.
+        OSError: a file cannot be read.
+        UserError: a line of a file, read here or from ``passages``, has another form.
     """
-    return _lines(path, _PASSAGE)
+
+    def __init__(self, corpus: Path, questions: Path) -> None:
+        self.passages = _lines(corpus, Passage)
+        self._path = questions
+        self._tasks: dict[Split, list[Task]] = {"train": [], "validation": [], "test": []}
+        seen = set[str]()
+        for line in _lines(questions, _QuestionLine):
+            if not all(map(normalised, line.answers)):
+                raise UserError(
+                    f"{questions} answers {line.question!r} by {line.answers}: give answers that hold a word"
+                )
+            digest = hashlib.blake2b(normalised(line.question).encode(), digest_size=8)
+            if digest.hexdigest() not in seen:
+                seen.add(digest.hexdigest())
+                split = _TENTHS.get(digest.digest()[0] % 10, "train")
+                data = to_jsonable_python(Question(tuple(line.answers), (Hop(line.question),)))
+                self._tasks[split].append(Task(f"qa-{digest.hexdigest()}", line.question, split, data=data))
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        """Questions ``start`` to ``start + count`` of a split.
+
+        Raises:
+            UserError: there are fewer.
+        """
+        known = self._tasks[split]
+        if start + count > len(known):
+            raise UserError(
+                f"{split} questions {start} to {start + count} are asked for, but {self._path} has {len(known)} of "
+                "them: bring more"
+            )
+        return known[start : start + count]
 
 
-def read_questions(path: str) -> Mapping[Split, Sequence[Task]]:
-    """The questions of a JSONL file: by a hash of the question one of ten is for validation, one for the test. What is
-    asked twice is taken once.
-
-    Raises:
-        UserError: it cannot be read, or a line is no question.
-    """
-    tasks: dict[Split, list[Task]] = {"train": [], "validation": [], "test": []}
-    seen = set[str]()
-    for line in _lines(path, _QUESTION):
-        if not all(map(normalised, line.answers)):
-            raise UserError(f"{path} answers {line.question!r} by {line.answers}: give answers that hold a word")
-        digest = hashlib.blake2b(normalised(line.question).encode(), digest_size=8)
-        if digest.hexdigest() not in seen:
-            seen.add(digest.hexdigest())
-            split = _TENTHS.get(digest.digest()[0] % 10, "train")
-            question = Question(tuple(line.answers), (Hop(line.question),))
-            tasks[split].append(Task(f"qa-{digest.hexdigest()}", line.question, split, data=data_of(question)))
-    return tasks
-
-
-def _lines(path: str, form: TypeAdapter[_Line]) -> Iterator[_Line]:
-    try:
-        with Path(path).open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield _read(line, form, f"{path}:{number}")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): give a JSONL file") from error
-
-
-def _read(line: bytes, form: TypeAdapter[_Line], where: str) -> _Line:
-    try:
-        return form.validate_json(line)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "the line"
-        raise UserError(f"{where} is not of the form that is read ({field}: {first['msg']}): mend that line") from error
+def _lines(path: Path, form: type[_Line]) -> Iterator[_Line]:
+    read: TypeAdapter[_Line] = TypeAdapter(form)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield read.validate_json(line)
+            except ValidationError as error:
+                first = error.errors()[0]
+                field = ".".join(map(str, first["loc"])) or "the line"
+                raise UserError(
+                    f"{path}:{number} has another form ({field}: {first['msg']}): mend that line"
+                ) from error

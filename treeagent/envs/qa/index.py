@@ -34,7 +34,7 @@ class Index:
     """Ranks passages by BM25 over title and text (Robertson and Zaragoza 2009; k1 = 1.2, b = 0.75), words stemmed."""
 
     def __init__(self, passages: Iterable[Passage]) -> None:
-        self._connection = sqlite3.connect(":memory:")
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False)
         self._connection.execute(
             "CREATE VIRTUAL TABLE passage USING fts5(id UNINDEXED, title, text, tokenize='porter unicode61')"
         )

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, FilePath, model_validator
 from pydantic.dataclasses import dataclass
 
 
@@ -16,10 +16,10 @@ class QaOptions:
     """Size of the encyclopedia."""
     passages: int = Field(default=3, ge=1, le=10)
     """Passages that a search gives where it does not say how many."""
-    corpus: str | None = None
+    corpus: FilePath | None = None
     """A corpus of your own in place of the encyclopedia: a JSONL file of ``id``, ``title`` and ``text``. It is indexed
-    in memory when an episode begins."""
-    questions: str | None = None
+    in memory."""
+    questions: FilePath | None = None
     """Questions on it: a JSONL file of ``question`` and ``answers``, a list of accepted wordings."""
 
     @model_validator(mode="after")

@@ -2,12 +2,7 @@
 
 import re
 import string
-
-from pydantic import TypeAdapter
-from pydantic.dataclasses import dataclass
-
-from treeagent.envs.base import task_data
-from treeagent.types import Task
+from dataclasses import dataclass
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -31,24 +26,6 @@ class Question:
     answers: tuple[str, ...]
     """Wordings that are accepted."""
     hops: tuple[Hop, ...]
-
-
-_QUESTION: TypeAdapter[Question] = TypeAdapter(Question)
-
-
-def question_of(task: Task) -> Question:
-    """The question in ``task.data``.
-
-    Raises:
-        UserError: the data is none.
-    """
-    return task_data(task, _QUESTION, "question", "QaEnv")
-
-
-def data_of(question: Question) -> dict[str, object]:
-    """``Task.data`` of a question."""
-    data: dict[str, object] = _QUESTION.dump_python(question, mode="json")
-    return data
 
 
 def normalised(text: str) -> str:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from treeagent.envs.shop.vocabulary import DEPARTMENTS, Department
 from treeagent.types import Split
@@ -21,8 +21,6 @@ class Product:
     """What one would search for to find it; WebShop's ``query``."""
     category: tuple[str, ...]
     """Path from the department down; WebShop's ``product_category``."""
-    brand: str
-    """Empty in a generated catalogue."""
     attributes: tuple[str, ...]
     options: OptionGroups
     """(group, values offered), in page order."""
@@ -30,15 +28,22 @@ class Product:
     """Dollars."""
     nouns: frozenset[str]
     """Nouns of the title, for WebShop's type reward."""
+    brand: str = ""
+    """Empty in a generated catalogue."""
     details: tuple[str, ...] = ()
     """Text of the product page besides title, price and options."""
+
+    @property
+    def text(self) -> str:
+        """The title and all details."""
+        return " ".join((self.title, *self.details))
 
     def group_of(self, value: str) -> str | None:
         """The option group that offers ``value``."""
         return next((group for group, values in self.options if value in values), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Difficulty:
     """What ``ShopOptions.difficulty`` stands for."""
 
@@ -57,57 +62,13 @@ class Difficulty:
     goal_options: tuple[int, int]
 
 
-DIFFICULTIES: Mapping[int, Difficulty] = {
-    1: Difficulty(
-        shown=2,
-        hidden=1,
-        hidden_pool=3,
-        option_groups=2,
-        family=2,
-        goal_shown=(1, 2),
-        goal_hidden=(0, 0),
-        goal_options=(1, 1),
-    ),
-    2: Difficulty(
-        shown=1,
-        hidden=2,
-        hidden_pool=3,
-        option_groups=2,
-        family=2,
-        goal_shown=(1, 1),
-        goal_hidden=(1, 1),
-        goal_options=(1, 1),
-    ),
-    3: Difficulty(
-        shown=1,
-        hidden=2,
-        hidden_pool=3,
-        option_groups=2,
-        family=4,
-        goal_shown=(1, 1),
-        goal_hidden=(1, 2),
-        goal_options=(1, 2),
-    ),
-    4: Difficulty(
-        shown=1,
-        hidden=3,
-        hidden_pool=4,
-        option_groups=2,
-        family=4,
-        goal_shown=(1, 1),
-        goal_hidden=(2, 2),
-        goal_options=(2, 2),
-    ),
-    5: Difficulty(
-        shown=1,
-        hidden=4,
-        hidden_pool=5,
-        option_groups=3,
-        family=5,
-        goal_shown=(1, 1),
-        goal_hidden=(3, 3),
-        goal_options=(2, 3),
-    ),
+DIFFICULTIES = {
+    # shown, hidden, hidden_pool, option_groups, family, goal_shown, goal_hidden, goal_options
+    1: Difficulty(2, 1, 3, 2, 2, (1, 2), (0, 0), (1, 1)),
+    2: Difficulty(1, 2, 3, 2, 2, (1, 1), (1, 1), (1, 1)),
+    3: Difficulty(1, 2, 3, 2, 4, (1, 1), (1, 2), (1, 2)),
+    4: Difficulty(1, 3, 4, 2, 4, (1, 1), (2, 2), (2, 2)),
+    5: Difficulty(1, 4, 5, 3, 5, (1, 1), (3, 3), (2, 3)),
 }
 # How a near-duplicate differs from its family's first product, and how often. Price and title differences show among
 # the results; the others only on the page. These shares make a third of default goals need a second product page.
@@ -133,21 +94,27 @@ class Catalogue:
         return tuple(sorted(values))
 
 
+@lru_cache(maxsize=8)
 def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
     """Draw ``count`` products in families of near-duplicates; the same arguments give the same catalogue."""
     rng = random.Random(f"catalogue {seed}")
     types = [(department, type_) for department in DEPARTMENTS for type_ in department.types]
-    pools = {department.name: _pools(rng, department, difficulty.hidden_pool) for department in DEPARTMENTS}
+    shown_pools, hidden_pools = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
+    for department in DEPARTMENTS:
+        attributes = list(department.attributes)
+        rng.shuffle(attributes)
+        hidden_pools[department.name] = attributes[: difficulty.hidden_pool]
+        shown_pools[department.name] = attributes[difficulty.hidden_pool :]
     families: list[list[Product]] = []
     made = 0
     while made < count:
-        department, type_ = types[len(families) % len(types)]
-        round_number = len(families) // len(types)
-        shown_pool, hidden_pool = pools[department.name]
+        round_number, place = divmod(len(families), len(types))
+        department, type_ = types[place]
         size = min(difficulty.family, count - made)
         # Rotating through the pool keeps families of one type apart in their titles for as long as it lasts.
-        turned = shown_pool[round_number % len(shown_pool) :] + shown_pool[: round_number % len(shown_pool)]
-        families.append(_family(rng, department, type_, turned, hidden_pool, difficulty, size))
+        pool = shown_pools[department.name]
+        turned = [*pool[round_number % len(pool) :], *pool[: round_number % len(pool)]]
+        families.append(_family(rng, department, type_, turned, hidden_pools[department.name], difficulty, size))
         made += size
     ids = [f"B{number:04d}" for number in range(count)]
     rng.shuffle(ids)
@@ -160,15 +127,8 @@ def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
             identifier = ids[len(products)]
             products[identifier] = replace(product, id=identifier)
             split_ids[split].append(identifier)
-    hidden = {type_: frozenset(pools[department.name][1]) for department, type_ in types}
+    hidden = {type_: frozenset(hidden_pools[department.name]) for department, type_ in types}
     return Catalogue(dict(sorted(products.items())), split_ids, hidden)
-
-
-def _pools(rng: random.Random, department: Department, hidden: int) -> tuple[list[str], list[str]]:
-    """Which of a department's attributes its titles show, and which they hide."""
-    attributes = list(department.attributes)
-    rng.shuffle(attributes)
-    return attributes[hidden:], attributes[:hidden]
 
 
 def _family(
@@ -180,18 +140,31 @@ def _family(
     difficulty: Difficulty,
     size: int,
 ) -> list[Product]:
-    shown = list(shown_pool[: difficulty.shown])
+    """Near-duplicates, still without ids."""
+
+    def product(shown: Sequence[str], hidden: Sequence[str], options: OptionGroups, price: int) -> Product:
+        attributes = tuple(sorted({*shown, *hidden}))
+        return Product(
+            id="",
+            title=" ".join((*shown, type_)),
+            type=type_,
+            category=("store", department.name, type_),
+            attributes=attributes,
+            options=options,
+            price=price,
+            nouns=frozenset(type_.split()),
+            details=attributes,
+        )
+
+    shown = shown_pool[: difficulty.shown]
     hidden = rng.sample(hidden_pool, difficulty.hidden)
     options = tuple((group, _offer(rng, values)) for group, values in department.options[: difficulty.option_groups])
     price = _price(rng)
-    family = [_product(rng, department, type_, shown, hidden, options, price)]
+    family = [product(shown, hidden, options, price)]
     while len(family) < size:
         drawn = rng.choices(tuple(_DIFFERENCES), tuple(_DIFFERENCES.values()), k=2)
         family.append(
-            _product(
-                rng,
-                department,
-                type_,
+            product(
                 _swap(rng, shown, shown_pool) if "title" in drawn else shown,
                 _swap(rng, hidden, hidden_pool) if "hidden" in drawn else hidden,
                 _change_offer(rng, options, department) if "option" in drawn else options,
@@ -199,30 +172,6 @@ def _family(
             )
         )
     return family
-
-
-def _product(
-    rng: random.Random,
-    department: Department,
-    type_: str,
-    shown: Sequence[str],
-    hidden: Sequence[str],
-    options: OptionGroups,
-    price: int,
-) -> Product:
-    attributes = tuple(sorted({*shown, *hidden}))
-    return Product(
-        id="",
-        title=" ".join((*shown, type_)),
-        type=type_,
-        category=("store", department.name, type_),
-        brand="",
-        attributes=attributes,
-        options=options,
-        price=price,
-        nouns=frozenset(type_.split()),
-        details=attributes,
-    )
 
 
 def _price(rng: random.Random) -> int:

@@ -2,28 +2,13 @@
 
 import random
 from collections.abc import Mapping
-from typing import Protocol
 
 from treeagent.envs.base import probability
 from treeagent.envs.shop.catalogue import Catalogue, Product
 from treeagent.envs.shop.goals import Goal
 from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.session import Session
-
-
-class Store(Protocol):
-    """What the demonstrator reads from the environment, ``ShopEnv``, which documents it."""
-
-    options: ShopOptions
-
-    @property
-    def goal(self) -> Goal: ...
-    @property
-    def session(self) -> Session: ...
-    @property
-    def catalogue(self) -> Catalogue: ...
-    def listed(self, *, shown: bool = False) -> Mapping[str, str]: ...
-
+from treeagent.envs.visit import ToolEnv
 
 _MISREADS = 0.2
 """Share of slips that name something that is not on the page: what follows shows how to go on after a refusal."""
@@ -38,12 +23,12 @@ class ShopDemonstrator:
     spite of a mismatch. Errors that a page still shows are mended at the next decision unless that errs as well.
     """
 
-    def __init__(self, env: Store, noise: float) -> None:
-        self._env = env
+    def __init__(self, env: ToolEnv[Goal, Session], catalogue: Catalogue, options: ShopOptions, noise: float) -> None:
+        self._env, self._catalogue, self._options = env, catalogue, options
         self._noise = probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        goal, session = self._env.goal, self._env.session
+        goal, session = self._env.key, self._env.visit
         errs = rng.random() < self._noise
         match session.page:
             case "results":
@@ -54,9 +39,8 @@ class ShopDemonstrator:
                 return "", _search(goal, rng, errs)
 
     def _on_results(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
-        size = self._env.options.page_size
-        seen = [self._product(each) for each in session.results[: (session.number + 1) * size]]
-        page = {label: self._product(each) for label, each in self._env.listed(shown=True).items()}
+        seen = [self._product(each) for each in session.results[: (session.number + 1) * self._options.page_size]]
+        page = {label: self._product(each) for label, each in session.listed(self._options).items()}
         # The ranking puts the title that shares most words first; a lesser one cannot be the product meant.
         best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
         said: list[str] = []
@@ -68,7 +52,7 @@ class ShopDemonstrator:
         thought = " . ".join(said)
         if session.query != _query(goal) and not errs:
             return thought, f"search[{_query(goal)}]"
-        if session.last_page(size):
+        if session.last_page(self._options):
             return thought, _search(goal, rng, errs)
         return thought, "click[next >]"
 
@@ -78,9 +62,9 @@ class ShopDemonstrator:
         alike = [label for label in others if page[label].type == page[meant].type] or others
         if alike and rng.random() >= _MISREADS:
             return rng.choice(alike)
-        if self._env.options.labels == "number":
-            return str(self._env.options.page_size + 1)
-        return f"B{rng.randrange(len(self._env.catalogue.products)):04d}"
+        if self._options.labels == "number":
+            return str(self._options.page_size + 1)
+        return f"B{rng.randrange(len(self._catalogue.products)):04d}"
 
     def _on_product(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
         product = self._product(session.product_id)
@@ -105,12 +89,12 @@ class ShopDemonstrator:
         offered = dict(product.options)[product.group_of(missing[0]) or ""]
         slips = [f"click[{value}]" for value in offered if value != missing[0]]
         if rng.random() < _MISREADS:
-            slips = [f"click[{value}]" for value in self._env.catalogue.option_values if value not in offered]
+            slips = [f"click[{value}]" for value in self._catalogue.option_values if value not in offered]
         forgets = f"click[{missing[1]}]" if len(missing) > 1 else "click[buy now]"
         return thought, rng.choice((rng.choice(slips), forgets)) if slips else forgets
 
     def _product(self, identifier: str) -> Product:
-        return self._env.catalogue.products[identifier]
+        return self._catalogue.products[identifier]
 
 
 def _verdict(goal: Goal, session: Session, product: Product, best: int) -> str:
@@ -132,14 +116,10 @@ def _search(goal: Goal, rng: random.Random, errs: bool) -> str:
     return f"search[{rng.choice(sloppy) if errs else _query(goal)}]"
 
 
-def _shared(goal: Goal, product: Product) -> str:
-    """The words of the query that the title has."""
-    title = set(product.title.split())
-    return " ".join(word for word in _query(goal).split() if word in title)
-
-
 def _title_words(goal: Goal, product: Product) -> int:
-    return len(_shared(goal, product).split())
+    """How many words of the query the title has."""
+    title = product.title.split()
+    return sum(word in title for word in _query(goal).split())
 
 
 def _price(goal: Goal, product: Product) -> str:

@@ -1,16 +1,14 @@
-"""What a shopper wants: goals drawn from a catalogue, their words, and their way into a ``Task``."""
+"""What a shopper wants: goals drawn from a catalogue, and their words."""
 
 import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from pydantic import TypeAdapter
-
-from treeagent.envs.base import task_data
 from treeagent.envs.shop.catalogue import Catalogue, Difficulty, Product
-from treeagent.types import Split, Task, UserError
+from treeagent.types import Split, UserError
+
+_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,40 +28,6 @@ class Goal:
     """Dollars."""
 
 
-_GOAL: TypeAdapter[Goal] = TypeAdapter(Goal)
-
-
-def goal_of(task: Task) -> Goal:
-    """The goal in ``task.data``.
-
-    Raises:
-        ValueError: the data is no goal.
-    """
-    return task_data(task, _GOAL, "shop goal", "ShopEnv")
-
-
-def task_of(goal: Goal, instruction: str, *, store: str, split: Split, index: int) -> Task:
-    """The goal as task ``index`` of a split."""
-    data: dict[str, object] = _GOAL.dump_python(goal, mode="json")
-    return Task(id=f"{store}-{split}-{index}", prompt=instruction, split=split, seed=index, data=data)
-
-
-class GoalSource(Protocol):
-    """Where a store's goals come from."""
-
-    def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
-        """(goal, instruction) number ``start`` to ``start + count``.
-
-        Raises:
-            ValueError: the split holds fewer.
-        """
-        ...
-
-    def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
-        """Goals that ask more of the same product, in one thing each."""
-        ...
-
-
 class GeneratedGoals:
     """Goals drawn from a generated catalogue, without end but for repetition.
 
@@ -74,29 +38,31 @@ class GeneratedGoals:
     def __init__(self, catalogue: Catalogue, difficulty: Difficulty, seed: int) -> None:
         self._catalogue = catalogue
         self._difficulty = difficulty
-        splits: tuple[Split, ...] = ("train", "validation", "test")
-        self._buckets = {split: bucket for bucket, split in enumerate(splits)}
-        self._rngs = {split: random.Random(f"goals {seed} {split}") for split in splits}
-        self._drawn: dict[Split, list[tuple[Goal, str]]] = {split: [] for split in splits}
+        self._rngs = {split: random.Random(f"goals {seed} {split}") for split in _SPLITS}
+        self._drawn: dict[Split, list[tuple[Goal, str]]] = {split: [] for split in _SPLITS}
         self._seen: set[str] = set()
 
     def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
-        drawn = self._drawn[split]
-        misses = 0
+        """(goal, instruction) number ``start`` to ``start + count``.
+
+        Raises:
+            UserError: the split holds fewer.
+        """
+        drawn, misses = self._drawn[split], 0
         while len(drawn) < start + count:
             goal, instruction = self._draw(self._rngs[split], split)
             requirements = _requirements(goal)
-            if not self._belongs(goal, split) or requirements in self._seen:
-                misses += 1
-                if misses > 5000:
-                    raise UserError(
-                        f"{split} goals {start} to {start + count} are asked for, but this store has about "
-                        f"{len(drawn)}: raise its option products (environment.options.products)"
-                    )
+            if _belongs(goal, split) and requirements not in self._seen:
+                self._seen.add(requirements)
+                drawn.append((goal, instruction))
+                misses = 0
                 continue
-            misses = 0
-            self._seen.add(requirements)
-            drawn.append((goal, instruction))
+            misses += 1
+            if misses > 5000:
+                raise UserError(
+                    f"{split} goals {start} to {start + count} are asked for, but this store has about "
+                    f"{len(drawn)}: raise its option products (environment.options.products)"
+                )
         return drawn[start : start + count]
 
     def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
@@ -112,12 +78,7 @@ class GeneratedGoals:
         harder += [replace(goal, options=tuple(sorted((*goal.options, each), key=order.index))) for each in values]
         if product.price <= goal.price_limit - 10:
             harder.append(replace(goal, price_limit=goal.price_limit - 10))
-        found = [each for each in harder if self._belongs(each, split)]
-        return [(each, _instruction(rng, each, _choices(each, product))) for each in found]
-
-    def _belongs(self, goal: Goal, split: Split) -> bool:
-        bucket = hashlib.blake2b(_requirements(goal).encode(), digest_size=4).digest()[0] % len(self._buckets)
-        return bucket == self._buckets[split]
+        return [(each, _instruction(rng, each, product)) for each in harder if _belongs(each, split)]
 
     def _draw(self, rng: random.Random, split: Split) -> tuple[Goal, str]:
         product = self._catalogue.products[rng.choice(self._catalogue.split_ids[split])]
@@ -128,7 +89,7 @@ class GeneratedGoals:
         attributes += rng.sample(hidden, rng.randint(*self._difficulty.goal_hidden))
         rng.shuffle(attributes)
         groups = sorted(rng.sample(range(len(product.options)), rng.randint(*self._difficulty.goal_options)))
-        options = [(product.options[group][0], rng.choice(product.options[group][1])) for group in groups]
+        options = tuple(rng.choice(product.options[group][1]) for group in groups)
         # WebShop draws limits among the next multiples of ten dollars, too.
         limit = int(product.price) // 10 * 10 + rng.choice((10, 20))
         goal = Goal(
@@ -137,25 +98,25 @@ class GeneratedGoals:
             product.category,
             tuple(sorted(product.nouns)),
             tuple(attributes),
-            tuple(value for _, value in options),
+            options,
             float(limit),
         )
-        return goal, _instruction(rng, goal, options)
+        return goal, _instruction(rng, goal, product)
 
 
 def _requirements(goal: Goal) -> str:
     return repr((goal.type, sorted(goal.attributes), goal.options, goal.price_limit))
 
 
-def _choices(goal: Goal, product: Product) -> list[tuple[str, str]]:
-    """The options asked for, with their groups."""
-    return [(product.group_of(value) or "", value) for value in goal.options]
+def _belongs(goal: Goal, split: Split) -> bool:
+    bucket = hashlib.blake2b(_requirements(goal).encode(), digest_size=4).digest()[0]
+    return split == _SPLITS[bucket % len(_SPLITS)]
 
 
-def _instruction(rng: random.Random, goal: Goal, options: Sequence[tuple[str, str]]) -> str:
+def _instruction(rng: random.Random, goal: Goal, product: Product) -> str:
     wanted = f"{' '.join(goal.attributes)} {goal.type}"
     article = "an" if wanted[0] in "aeiou" else "a"
-    choices = " , ".join(f"{group} {value}" for group, value in options)
+    choices = " , ".join(f"{product.group_of(value)} {value}" for value in goal.options)
     return rng.choice(
         (
             f"find {article} {wanted} , {choices} , under ${goal.price_limit:.0f}",

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, FilePath
 from pydantic.dataclasses import dataclass
 
 
@@ -21,9 +21,9 @@ class ShopOptions:
     """Draws the catalogue and its goals; another seed is another store."""
     difficulty: int = Field(default=3, ge=1, le=5)
     """Raises required attributes and options, near-duplicates, and attributes that titles hide."""
-    webshop_products: str | None = None
+    webshop_products: FilePath | None = None
     """WebShop's own ``items_shuffle*.json``; None generates the catalogue."""
-    webshop_attributes: str | None = None
+    webshop_attributes: FilePath | None = None
     """WebShop's ``items_ins_v2*.json``: product attributes and synthetic instructions."""
-    webshop_instructions: str | None = None
+    webshop_instructions: FilePath | None = None
     """WebShop's ``items_human_ins.json``; None takes the instructions of ``webshop_attributes``."""

@@ -1,28 +1,23 @@
 """WebShop's reward for a purchase: equation 1 of Yao et al. 2022, https://arxiv.org/abs/2207.01206."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from treeagent.envs.shop.catalogue import Product
 from treeagent.envs.shop.goals import Goal
 
 
-class Matching(Protocol):
-    """When a product or a chosen option counts as what the goal asks."""
-
-    def attribute(self, product: Product, wanted: str) -> bool: ...
-
-    def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool: ...
-
-
-class ExactMatching:
-    """Word for word: right for a generated catalogue, where every word is ours."""
+class Matching:
+    """When a product or a chosen option counts as what the goal asks: word for word, as is right for a generated
+    catalogue, where every word is ours."""
 
     def attribute(self, product: Product, wanted: str) -> bool:
         return wanted in product.attributes
 
     def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool:
         return value in wanted
+
+
+WORD_FOR_WORD = Matching()
 
 
 def type_reward(product: Product, goal: Goal) -> float:
@@ -42,7 +37,7 @@ def type_reward(product: Product, goal: Goal) -> float:
 
 
 def purchase_reward(
-    product: Product, chosen: Sequence[tuple[str, str]], goal: Goal, matching: Matching | None = None
+    product: Product, chosen: Sequence[tuple[str, str]], goal: Goal, matching: Matching = WORD_FOR_WORD
 ) -> float:
     """r = r_type · (matched attributes + matched options + [price ≤ limit]) / (attributes + options + 1), in [0, 1].
 
@@ -51,10 +46,8 @@ def purchase_reward(
 
     Args:
         chosen: (group, value) of every option chosen.
-        matching: ``None`` matches word for word.
     """
-    rule = matching or ExactMatching()
-    attributes = sum(rule.attribute(product, wanted) for wanted in goal.attributes)
-    options = sum(rule.option(product, group, value, goal.options) for group, value in chosen)
+    attributes = sum(matching.attribute(product, wanted) for wanted in goal.attributes)
+    options = sum(matching.option(product, group, value, goal.options) for group, value in chosen)
     matched = attributes + min(options, len(goal.options)) + (product.price <= goal.price_limit)
     return type_reward(product, goal) * matched / (len(goal.attributes) + len(goal.options) + 1)

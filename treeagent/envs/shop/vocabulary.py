@@ -14,131 +14,71 @@ class Department:
     """(group, values). No value is in two groups, so a value names its group."""
 
 
-COLORS = ("black", "white", "red", "blue", "green", "brown", "grey", "pink")
+def _department(name: str, types: str, attributes: str, **options: str) -> Department:
+    """A department by comma-separated lists. All come in the same colors."""
+    groups = {"color": "black, white, red, blue, green, brown, grey, pink", **options}
+    return Department(name, _listed(types), _listed(attributes), tuple((g, _listed(v)) for g, v in groups.items()))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", "))
+
+
 DEPARTMENTS = (
-    Department(
+    _department(
         "shoes",
-        ("hiking boot", "running shoe", "sandal", "slipper", "sneaker"),
-        (
-            "waterproof",
-            "leather",
-            "breathable",
-            "insulated",
-            "padded",
-            "lightweight",
-            "vegan",
-            "flexible",
-            "suede",
-            "slip resistant",
-        ),
-        (("color", COLORS), ("size", ("6", "7", "8", "9", "10", "11")), ("width", ("narrow", "medium", "wide"))),
+        "hiking boot, running shoe, sandal, slipper, sneaker",
+        "waterproof, leather, breathable, insulated, padded, lightweight, vegan, flexible, suede, slip resistant",
+        size="6, 7, 8, 9, 10, 11",
+        width="narrow, medium, wide",
     ),
-    Department(
+    _department(
         "clothing",
-        ("shirt", "rain jacket", "sweater", "dress", "hoodie"),
-        (
-            "cotton",
-            "wool",
-            "linen",
-            "stretchy",
-            "striped",
-            "warm",
-            "breathable",
-            "lightweight",
-            "soft",
-            "machine washable",
-        ),
-        (("color", COLORS), ("size", ("small", "medium", "large", "xl")), ("fit", ("slim", "regular", "loose"))),
+        "shirt, rain jacket, sweater, dress, hoodie",
+        "cotton, wool, linen, stretchy, striped, warm, breathable, lightweight, soft, machine washable",
+        size="small, medium, large, xl",
+        fit="slim, regular, loose",
     ),
-    Department(
+    _department(
         "kitchen",
-        ("blender", "electric kettle", "toaster", "coffee maker", "frying pan"),
-        (
-            "steel",
-            "ceramic",
-            "quiet",
-            "compact",
-            "portable",
-            "digital",
-            "programmable",
-            "nonstick",
-            "rustproof",
-            "dishwasher safe",
-        ),
-        (("color", COLORS), ("capacity", ("1 liter", "2 liter", "3 liter")), ("plug", ("us", "uk", "eu"))),
+        "blender, electric kettle, toaster, coffee maker, frying pan",
+        "steel, ceramic, quiet, compact, portable, digital, programmable, nonstick, rustproof, dishwasher safe",
+        capacity="1 liter, 2 liter, 3 liter",
+        plug="us, uk, eu",
     ),
-    Department(
+    _department(
         "lighting",
-        ("desk lamp", "floor lamp", "night light", "lantern", "ceiling light"),
-        (
-            "wooden",
-            "metal",
-            "dimmable",
-            "rechargeable",
-            "modern",
-            "vintage",
-            "foldable",
-            "bright",
-            "cordless",
-            "energy saving",
-        ),
-        (("color", COLORS), ("light", ("warm", "cool", "daylight")), ("height", ("short", "medium", "tall"))),
+        "desk lamp, floor lamp, night light, lantern, ceiling light",
+        "wooden, metal, dimmable, rechargeable, modern, vintage, foldable, bright, cordless, energy saving",
+        light="warm, cool, daylight",
+        height="short, medium, tall",
     ),
-    Department(
+    _department(
         "bedding",
-        ("pillow", "blanket", "bed sheet", "mattress pad", "quilt"),
-        ("cotton", "bamboo", "fleece", "cooling", "soft", "fluffy", "washable", "organic", "quilted", "wrinkle free"),
-        (("color", COLORS), ("size", ("twin", "full", "queen", "king")), ("pack", ("single", "pair", "set"))),
+        "pillow, blanket, bed sheet, mattress pad, quilt",
+        "cotton, bamboo, fleece, cooling, soft, fluffy, washable, organic, quilted, wrinkle free",
+        size="twin, full, queen, king",
+        pack="single, pair, set",
     ),
-    Department(
+    _department(
         "electronics",
-        ("headphone", "speaker", "keyboard", "phone charger", "webcam"),
-        (
-            "wireless",
-            "bluetooth",
-            "portable",
-            "slim",
-            "waterproof",
-            "durable",
-            "quiet",
-            "ergonomic",
-            "lightweight",
-            "fast charging",
-        ),
-        (("color", COLORS), ("length", ("1 meter", "2 meter", "3 meter")), ("edition", ("basic", "pro", "max"))),
+        "headphone, speaker, keyboard, phone charger, webcam",
+        "wireless, bluetooth, portable, slim, waterproof, durable, quiet, ergonomic, lightweight, fast charging",
+        length="1 meter, 2 meter, 3 meter",
+        edition="basic, pro, max",
     ),
-    Department(
+    _department(
         "bags",
-        ("backpack", "tote bag", "suitcase", "wallet", "lunch box"),
-        (
-            "canvas",
-            "leather",
-            "nylon",
-            "waterproof",
-            "foldable",
-            "padded",
-            "durable",
-            "insulated",
-            "vegan",
-            "theft proof",
-        ),
-        (("color", COLORS), ("size", ("small", "medium", "large")), ("pattern", ("plain", "striped", "dotted"))),
+        "backpack, tote bag, suitcase, wallet, lunch box",
+        "canvas, leather, nylon, waterproof, foldable, padded, durable, insulated, vegan, theft proof",
+        size="small, medium, large",
+        pattern="plain, striped, dotted",
     ),
-    Department(
+    _department(
         "furniture",
-        ("desk chair", "bar stool", "bookshelf", "side table", "bench"),
-        (
-            "wooden",
-            "metal",
-            "bamboo",
-            "modern",
-            "rustic",
-            "foldable",
-            "padded",
-            "sturdy",
-            "adjustable",
-            "scratch resistant",
-        ),
-        (("color", COLORS), ("height", ("short", "medium", "tall")), ("finish", ("matte", "glossy", "natural"))),
+        "desk chair, bar stool, bookshelf, side table, bench",
+        "wooden, metal, bamboo, modern, rustic, foldable, padded, sturdy, adjustable, scratch resistant",
+        height="short, medium, tall",
+        finish="matte, glossy, natural",
     ),
 )

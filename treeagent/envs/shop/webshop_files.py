@@ -7,7 +7,7 @@ The files themselves are not ours to ship: WebShop's ``setup.sh`` fetches them.
 import itertools
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from treeagent.envs.shop.catalogue import Catalogue, OptionGroups, Product
 from treeagent.envs.shop.goals import Goal
 from treeagent.envs.shop.options import ShopOptions
+from treeagent.envs.shop.reward import Matching
 from treeagent.types import Split, UserError
 
 _WITHOUT_PRICE = 100.0
@@ -38,7 +39,6 @@ class _ProductEntry(BaseModel):
 
     asin: str
     name: str
-    category: str
     query: str
     product_category: str
     brand: str | None = None
@@ -64,13 +64,12 @@ class _HumanEntry(BaseModel):
     instruction_options: list[str] | dict[str, str]
 
 
-_PRODUCTS = TypeAdapter(list[_ProductEntry])
-_ATTRIBUTES = TypeAdapter(dict[str, _AttributeEntry])
-_INSTRUCTIONS = TypeAdapter(dict[str, list[_HumanEntry]])
 _Form = TypeVar("_Form")
+_Asked = tuple[Product, str, Sequence[str], Sequence[str]]
+"""A product, and the words, attributes and option values that ask for it."""
 
 
-class FuzzyMatching:
+class FuzzyMatching(Matching):
     """WebShop's rules: token set ratio above 85, or the words stand in the product's text; sizes match exactly.
 
     WebShop also reduces colours to basic ones first; here the ratio alone decides.
@@ -85,10 +84,10 @@ class FuzzyMatching:
         self._clean = utils.default_process
 
     def attribute(self, product: Product, wanted: str) -> bool:
-        return any(self._alike(had, wanted) for had in product.attributes) or wanted in _text(product)
+        return any(self._alike(had, wanted) for had in product.attributes) or wanted in product.text.lower()
 
     def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool:
-        if value in _text(product):
+        if value in product.text.lower():
             return True
         return value in wanted if group == "size" else any(self._alike(value, each) for each in wanted)
 
@@ -121,49 +120,44 @@ class FileGoals:
             )
         return goals[start : start + count]
 
-    def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
-        """None: these instructions are people's words."""
-        return ()
 
-
-def load_webshop(options: ShopOptions) -> tuple[Catalogue, FileGoals]:
-    """Products and goals of the files that ``options`` names.
+def load_webshop(options: ShopOptions, path: Path) -> tuple[Catalogue, FileGoals]:
+    """The products in the file ``path``, and goals from the other files that ``options`` names.
 
     Raises:
-        ValueError: a file is missing, is not of WebShop's form, or gives no goal.
+        OSError: a file cannot be read.
+        UserError: a file is not of WebShop's form, or there is no goal.
     """
-    if options.webshop_products is None:
-        raise UserError("webshop_products is None: name WebShop's items_shuffle*.json")
-    about = _read(options.webshop_attributes, _ATTRIBUTES) if options.webshop_attributes is not None else {}
+    about: Mapping[str, _AttributeEntry] = {}
+    if options.webshop_attributes is not None:
+        about = _read(options.webshop_attributes, TypeAdapter(dict[str, _AttributeEntry]))
     products: dict[str, Product] = {}
-    for entry in _read(options.webshop_products, _PRODUCTS)[: options.products]:
+    for entry in _read(path, TypeAdapter(list[_ProductEntry]))[: options.products]:
         # WebShop drops these entries, too.
         if entry.asin != "nan" and len(entry.asin) <= 10:
-            products.setdefault(entry.asin, _product(entry, about.get(entry.asin), options.catalogue_seed))
-    rng = random.Random(f"limits {options.catalogue_seed}")
+            told = about.get(entry.asin, _AttributeEntry())
+            products.setdefault(entry.asin, _product(entry, told.attributes, options.catalogue_seed))
+    asked: list[_Asked] = []
     if options.webshop_instructions is not None:
-        instructions = _read(options.webshop_instructions, _INSTRUCTIONS)
-        goals = _human_goals(instructions, products, rng)
-    elif options.webshop_attributes is not None:
-        goals = _synthetic_goals(about, products, rng)
+        instructions = _read(options.webshop_instructions, TypeAdapter(dict[str, list[_HumanEntry]]))
+        for product in products.values():
+            asked += _human(product, instructions.get(product.id, ()))
     else:
-        raise UserError(
-            "webshop_products is set without instructions: set webshop_instructions (items_human_ins.json) or "
-            "webshop_attributes (items_ins_v2*.json)"
-        )
+        for product in products.values():
+            asked += _synthetic(product, about.get(product.id, _AttributeEntry()))
+    rng = random.Random(f"limits {options.catalogue_seed}")
+    goals = [_goal(*each, rng) for each in asked]
     if not goals:
         raise UserError(
-            f"{options.webshop_instructions or options.webshop_attributes} has no instruction for a product of "
-            f"{options.webshop_products}: take both from one WebShop download"
+            f"there is no instruction for a product of {path}: set webshop_instructions (items_human_ins.json) or "
+            "webshop_attributes (items_ins_v2*.json), of the same WebShop download"
         )
     return Catalogue(dict(sorted(products.items())), {}), FileGoals(goals)
 
 
-def _read(path: str, form: TypeAdapter[_Form]) -> _Form:
+def _read(path: Path, form: TypeAdapter[_Form]) -> _Form:
     try:
-        return form.validate_json(Path(path).read_bytes())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): give the path of WebShop's own file") from error
+        return form.validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
@@ -172,7 +166,7 @@ def _read(path: str, form: TypeAdapter[_Form]) -> _Form:
         ) from error
 
 
-def _product(entry: _ProductEntry, about: _AttributeEntry | None, seed: int) -> Product:
+def _product(entry: _ProductEntry, attributes: Sequence[str], seed: int) -> Product:
     bullets = entry.small_description
     details = [bullets] if isinstance(bullets, str) else list(bullets or ())
     title = " ".join(entry.name.split())
@@ -181,11 +175,11 @@ def _product(entry: _ProductEntry, about: _AttributeEntry | None, seed: int) -> 
         title=title,
         type=entry.query.lower().strip(),
         category=tuple(step.strip() for step in entry.product_category.split("›")),
-        brand=entry.brand or "",
-        attributes=tuple(about.attributes) if about is not None else (),
+        attributes=tuple(attributes),
         options=_options(entry),
         price=_price(entry, seed),
         nouns=frozenset(_WORD.findall(title.lower())) - _STOP_WORDS,
+        brand=entry.brand or "",
         details=tuple(text for text in (*details, entry.full_description or "") if text),
     )
 
@@ -194,10 +188,15 @@ def _options(entry: _ProductEntry) -> OptionGroups:
     if not isinstance(entry.customization_options, dict):
         return ()
     return tuple(
-        (group.lower(), tuple(" ".join(each.value.replace("/", " | ").lower().split()) for each in values))
+        (group.lower(), tuple(_value(each.value) for each in values))
         for group, values in entry.customization_options.items()
         if values
     )
+
+
+def _value(text: str) -> str:
+    """An option value as WebShop writes it on a page."""
+    return " ".join(text.replace("/", " | ").lower().split())
 
 
 def _price(entry: _ProductEntry, seed: int) -> float:
@@ -210,34 +209,22 @@ def _price(entry: _ProductEntry, seed: int) -> float:
     return round(random.Random(f"price {seed} {entry.asin}").uniform(prices[0], prices[1]), 2)
 
 
-def _human_goals(
-    instructions: Mapping[str, list[_HumanEntry]], products: Mapping[str, Product], rng: random.Random
-) -> list[tuple[Goal, str]]:
-    goals: list[tuple[Goal, str]] = []
-    for product in products.values():
-        for entry in instructions.get(product.id, ()):
-            options = entry.instruction_options
-            values = tuple(options.values()) if isinstance(options, dict) else tuple(options)
-            if entry.instruction_attributes:
-                goals.append(_goal(product, entry.instruction.strip("."), entry.instruction_attributes, values, rng))
-    return goals
+def _human(product: Product, entries: Sequence[_HumanEntry]) -> Iterator[_Asked]:
+    for entry in entries:
+        options = entry.instruction_options
+        values = list(options.values()) if isinstance(options, dict) else options
+        if entry.instruction_attributes:
+            yield product, entry.instruction.strip("."), entry.instruction_attributes, values
 
 
-def _synthetic_goals(
-    about: Mapping[str, _AttributeEntry], products: Mapping[str, Product], rng: random.Random
-) -> list[tuple[Goal, str]]:
-    """One goal for each combination of a product's option values."""
-    goals: list[tuple[Goal, str]] = []
-    for product in products.values():
-        entry = about.get(product.id)
-        if entry is None or not entry.instruction or not entry.instruction_attributes:
-            continue
+def _synthetic(product: Product, entry: _AttributeEntry) -> Iterator[_Asked]:
+    """One for each combination of the product's option values."""
+    if entry.instruction and entry.instruction_attributes:
         groups = sorted(product.options)
         for values in itertools.product(*(offered for _, offered in groups)):
             choices = ", and ".join(f"{group}: {value}" for (group, _), value in zip(groups, values, strict=True))
             text = f"{entry.instruction} with {choices}" if choices else entry.instruction
-            goals.append(_goal(product, text, entry.instruction_attributes, values, rng))
-    return goals
+            yield product, text, entry.instruction_attributes, values
 
 
 def _goal(
@@ -247,18 +234,13 @@ def _goal(
     above = [10.0 * tens for tens in range(1, 100) if 10.0 * tens > product.price][:4]
     limit = max(rng.sample(above, 2)) if len(above) >= 2 else _NO_LIMIT
     price_text = f", and price lower than {limit:.2f} dollars" if limit < _NO_LIMIT else ""
-    wanted = tuple(attribute.lower() for attribute in attributes)
     goal = Goal(
         product.id,
         product.type,
         product.category,
         tuple(sorted(product.nouns)),
-        wanted,
-        tuple(" ".join(value.replace("/", " | ").lower().split()) for value in values),
+        tuple(attribute.lower() for attribute in attributes),
+        tuple(map(_value, values)),
         limit,
     )
     return goal, f"{text}{price_text}"
-
-
-def _text(product: Product) -> str:
-    return " ".join((product.title, *product.details)).lower()

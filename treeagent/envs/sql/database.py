@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from treeagent.envs.visit import CallRefused
+
 Value = str | int | float | bytes | None
 Rows = list[tuple[Value, ...]]
 
@@ -166,7 +168,7 @@ class Database:
         """Column names and rows.
 
         Raises:
-            QueryRefused: it is no query, would do more than read, or takes too much.
+            CallRefused: it is no query, would do more than read, or takes too much.
         """
         self._instructions = 0
         try:
@@ -174,26 +176,22 @@ class Database:
             rows: Rows = cursor.fetchmany(MAX_ROWS + 1)
             cursor.close()
         except sqlite3.Warning:
-            raise QueryRefused("give one statement only") from None
+            raise CallRefused("error: give one statement only") from None
         except (sqlite3.Error, ValueError, OverflowError, MemoryError) as error:
             if self._instructions > _MAX_INSTRUCTIONS:
-                raise QueryRefused("the query takes too long") from None
+                raise CallRefused("error: the query takes too long") from None
             if "prohibited" in str(error) or "not authorized" in str(error):
-                raise QueryRefused(f"only reading is allowed ({error})") from None
-            raise QueryRefused(str(error)) from None
+                raise CallRefused(f"error: only reading is allowed ({error})") from None
+            raise CallRefused(f"error: {error}") from None
         if len(rows) > MAX_ROWS:
-            raise QueryRefused(f"the query gives more than {MAX_ROWS} rows")
+            raise CallRefused(f"error: the query gives more than {MAX_ROWS} rows")
         if cursor.description is None:
-            raise QueryRefused("that is no query")
+            raise CallRefused("error: that is no query")
         return [column[0] for column in cursor.description], rows
 
     def _go_on(self) -> int:
         self._instructions += _STRIDE
         return self._instructions > _MAX_INSTRUCTIONS
-
-
-class QueryRefused(Exception):
-    """Why a query was not run to its end, in words for the agent."""
 
 
 def _authorised(action: int, first: str | None, second: str | None, *_: str | None) -> int:

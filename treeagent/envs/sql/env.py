@@ -1,17 +1,17 @@
 """The SQL analyst as an environment."""
 
-import functools
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
-from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.sql.database import Database, QueryRefused, Rows
+from treeagent.envs.base import ToolSpec, probability
+from treeagent.envs.calls import text_tool
+from treeagent.envs.sql.database import Rows
 from treeagent.envs.sql.options import SqlOptions
-from treeagent.envs.sql.questions import Question, draw_task, question_of, right
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.sql.questions import Question, draw_task, right
+from treeagent.envs.visit import ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
 _TOOLS = (
@@ -31,7 +31,7 @@ class Visit:
     answer: str | None = None
 
 
-class SqlEnv(VisitEnv[Visit]):
+class SqlEnv(ToolEnv[Question, Visit]):
     """Questions about generated SQLite databases: look at the tables, try queries, answer with one. Reward is 1 for an
     answer whose rows are those of the gold query, in any order unless the question asks for one, on the database and
     on two others of the same tables, else 0.
@@ -40,45 +40,25 @@ class SqlEnv(VisitEnv[Visit]):
     """
 
     options_type = SqlOptions
+    key_type = Question
     visit_type = Visit
+    opening = "a database is open"
 
     def __init__(self, options: SqlOptions | None = None) -> None:
         self.options = options or SqlOptions()
-        self._opened = functools.lru_cache(maxsize=64)(_opened)
+        self._opened = lru_cache(maxsize=64)(Question.database)
 
-    @property
-    def question(self) -> Question:
-        """The current task's answer key. For verifiers and demonstrators only."""
-        return question_of(self._current_task())
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``."""
-        task = task_to_play(self, seed, options)
-        question_of(task)
-        self._at = task, Visit()
-        return "a database is open", {}
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        question, visit = self.question, self.visit
-        call = read_call(action, _TOOLS) if visit.answer is None else "the question is answered already"
-        if isinstance(call, str):
-            return call, 0.0, visit.answer is not None, False, {"tool_error": call}
+    def act(self, call: ToolCall) -> str:
         sql = str(call.arguments.get("sql", ""))
         match call.name:
             case "schema":
-                self._go_on(replace(visit, read_schema=True))
-                return "\n".join(question.schema.statements()), 0.0, False, False, {}
+                self.visit = replace(self.visit, read_schema=True)
+                return "\n".join(self.key.schema.statements())
             case "answer":
-                self._go_on(replace(visit, answer=sql))
-                return "answered", self.verify(), True, False, {}
-        self._go_on(replace(visit, tried=sql))
-        try:
-            names, rows = self._opened(question).query(sql)
-        except QueryRefused as error:
-            return f"error: {error}", 0.0, False, False, {"tool_error": str(error)}
-        return self._shown(names, rows), 0.0, False, False, {}
+                self.visit = replace(self.visit, answer=sql)
+                return "answered"
+        self.visit = replace(self.visit, tried=sql)
+        return self._shown(*self._opened(self.key).query(sql))
 
     def tools(self) -> Sequence[ToolSpec]:
         return _TOOLS
@@ -88,24 +68,16 @@ class SqlEnv(VisitEnv[Visit]):
             draw_task(split, index, self.options.difficulty, self.options.rows) for index in range(start, start + count)
         ]
 
-    def verify(self) -> float:
-        """1 for a right answer, 0 for a wrong one and before there is one."""
-        return 0.0 if self.visit.answer is None else float(right(self.question, self.visit.answer))
+    def verdict(self) -> float | None:
+        return None if self.visit.answer is None else float(right(self.key, self.visit.answer))
 
     def demonstrator(self, noise: float) -> "SqlDemonstrator":
         return SqlDemonstrator(self, noise)
-
-    def close(self) -> None:
-        self._opened.cache_clear()
 
     def _shown(self, names: Sequence[str], rows: Rows) -> str:
         lines = [" | ".join(names), *(" | ".join(map(_word, row)) for row in rows[: self.options.shown])]
         more = len(rows) - self.options.shown
         return "\n".join((*lines, f"and {more} more rows") if more > 0 else lines)
-
-
-def _opened(question: Question) -> Database:
-    return question.database()
 
 
 def _word(value: object) -> str:
@@ -123,7 +95,7 @@ class SqlDemonstrator:
         self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        question, visit = self._env.question, self._env.visit
+        question, visit = self._env.key, self._env.visit
         errs = rng.random() < self._noise
         if not visit.read_schema and not errs:
             return "which tables are there", "schema[]"
@@ -131,7 +103,7 @@ class SqlDemonstrator:
         return question.plan, f"{'answer' if visit.tried == question.gold else 'query'}[{said}]"
 
     def _slip(self, rng: random.Random) -> str:
-        schema, gold = self._env.question.schema, self._env.question.gold
+        schema, gold = self._env.key.schema, self._env.key.gold
         columns = [column for column in schema.columns() if re.search(rf"\b{column}\b", gold)]
         slips = [re.sub(rf"\b{old}\b", new, gold) for old in columns for new in schema.columns() if new not in columns]
         slips += [gold.replace("DESC", "ASC"), re.sub(r" WHERE .*?(?= ORDER|$)", "", gold), gold.replace("SELECT ", "")]

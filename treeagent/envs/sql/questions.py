@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
-from treeagent.envs.base import task_data
-from treeagent.envs.sql.database import THEMES, Database, QueryRefused, Schema, draw_schema, same_result
+from treeagent.envs.sql.database import THEMES, Database, Schema, draw_schema, same_result
+from treeagent.envs.visit import CallRefused
 from treeagent.types import Split, Task
 
 SIBLINGS = 2
@@ -33,29 +33,17 @@ class Question:
         return Database(self.schema, self.rows, 10 * self.seed + sibling)
 
 
-_QUESTION: TypeAdapter[Question] = TypeAdapter(Question)
-
-
-def question_of(task: Task) -> Question:
-    """The question in ``task.data``.
-
-    Raises:
-        UserError: the data is none.
-    """
-    return task_data(task, _QUESTION, "question", "SqlEnv")
-
-
 def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
     """Question ``index`` of a split. Splits differ in the seeds of schema, rows and question."""
     seed = 3 * index + _BUCKETS[split]
     rng = random.Random(f"question {difficulty} {seed}")
     while True:
         schema = draw_schema(rng)
-        words, plan, gold, ordered = rng.choice(_TEMPLATES[: _KNOWN[difficulty]])(schema, rng)
-        question = Question(seed, rows, schema, plan, gold, ordered)
+        template = rng.choice(_TEMPLATES[: _KNOWN[difficulty]])
+        words, plan, gold = template(schema, rng)
+        question = Question(seed, rows, schema, plan, gold, ordered=template is _sorted)
         if _telling(question):
-            data: dict[str, object] = _QUESTION.dump_python(question, mode="json")
-            return Task(f"sql{difficulty}-{rows}-{split}-{index}", words, split, seed, data)
+            return Task(f"sql{difficulty}-{rows}-{split}-{index}", words, split, seed, to_jsonable_python(question))
 
 
 def right(question: Question, sql: str) -> bool:
@@ -65,7 +53,7 @@ def right(question: Question, sql: str) -> bool:
             same_result(database.query(sql)[1], database.query(question.gold)[1], ordered=question.ordered)
             for database in map(question.database, range(1 + SIBLINGS))
         )
-    except QueryRefused:
+    except CallRefused:
         return False
 
 
@@ -77,7 +65,8 @@ def _telling(question: Question) -> bool:
     )
 
 
-_Drawn = tuple[str, str, str, bool]
+_Drawn = tuple[str, str, str]
+"""The question, the plan and the gold query."""
 _Template = Callable[[Schema, random.Random], _Drawn]
 
 
@@ -87,7 +76,6 @@ def _count(schema: Schema, rng: random.Random) -> _Drawn:
         f"How many {schema.table} have {column} {value}?",
         f"count {schema.table} where {column} is {value}",
         f"SELECT COUNT(*) FROM {schema.table} WHERE {column} = '{value}'",
-        False,
     )
 
 
@@ -97,7 +85,6 @@ def _value(schema: Schema, rng: random.Random) -> _Drawn:
         f"What is the {column} of {name}?",
         f"{column} where name is {name}",
         f"SELECT {column} FROM {schema.table} WHERE name = '{name}'",
-        False,
     )
 
 
@@ -107,7 +94,6 @@ def _names(schema: Schema, rng: random.Random) -> _Drawn:
         f"Which {schema.table} have {column} {value}? Give the names.",
         f"name where {column} is {value}",
         f"SELECT name FROM {schema.table} WHERE {column} = '{value}'",
-        False,
     )
 
 
@@ -118,7 +104,6 @@ def _extreme(schema: Schema, rng: random.Random) -> _Drawn:
         f"Which of the {schema.table} has the {word} {column}? Give the name.",
         f"name with {word} {column}",
         f"SELECT name FROM {schema.table} ORDER BY {column} {order} LIMIT 1",
-        False,
     )
 
 
@@ -128,7 +113,6 @@ def _average(schema: Schema, rng: random.Random) -> _Drawn:
         f"For each {group} of the {schema.table}, give the {group} and the average {column}.",
         f"{group} and average {column} for each {group}",
         f"SELECT {group}, AVG({column}) FROM {schema.table} GROUP BY {group}",
-        False,
     )
 
 
@@ -139,7 +123,6 @@ def _sorted(schema: Schema, rng: random.Random) -> _Drawn:
         f"Give the names of the {schema.table} with {column} {value}, {word} {number} first.",
         f"name where {column} is {value} by {word} {number}",
         f"SELECT name FROM {schema.table} WHERE {column} = '{value}' ORDER BY {number} {order}",
-        True,
     )
 
 
@@ -150,7 +133,6 @@ def _joined_total(schema: Schema, rng: random.Random) -> _Drawn:
         f"For each {group} of the {main} that have {event}, give the {group} and the total {amount} of the {event}.",
         f"{group} and total {amount} for each {group}",
         f"SELECT {group}, SUM({amount}) FROM {main} JOIN {event} ON {main}.name = {event}.name GROUP BY {group}",
-        False,
     )
 
 
@@ -160,7 +142,6 @@ def _without(schema: Schema, rng: random.Random) -> _Drawn:
         f"Which {main} have no {event}? Give the names.",
         f"name not in {event}",
         f"SELECT name FROM {main} WHERE name NOT IN (SELECT name FROM {event})",
-        False,
     )
 
 

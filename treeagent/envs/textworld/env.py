@@ -50,7 +50,7 @@ class TextWorldEnv(VisitEnv[Position]):
     @property
     def story(self) -> Story:
         """The game that is played. For demonstrators only."""
-        return self._loaded(spec_of(self._current_task()))
+        return self._loaded(spec_of(self.task))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -70,7 +70,7 @@ class TextWorldEnv(VisitEnv[Position]):
         text, after = (call, before) if isinstance(call, str) else story.play(before, str(call.arguments["command"]))
         if after == before:
             return text, 0.0, before.outcome != "", False, {"tool_error": text}
-        self._go_on(after)
+        self.visit = after
         progress = _progress(story, before, after)
         return self._shown(text), self.verify(), after.outcome != "", False, {"process_reward": progress}
 
@@ -90,7 +90,7 @@ class TextWorldEnv(VisitEnv[Position]):
         return float(self.visit.outcome == "won")
 
     def state_key(self) -> str:
-        return f"{self._current_task().id} {self.story.key(self.visit)}"
+        return f"{self.task.id} {self.story.key(self.visit)}"
 
     def demonstrator(self, noise: float) -> "TextWorldDemonstrator":
         return TextWorldDemonstrator(self, noise)

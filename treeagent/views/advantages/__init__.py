@@ -7,15 +7,14 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.search.node import Tree
-from treeagent.types import UserError
 from treeagent.views.advantages.common import TINY, trajectories
 from treeagent.views.advantages.gae import GAEConfig, gae_advantages
-from treeagent.views.advantages.gigpo import GiGPOConfig, gigpo_advantages
+from treeagent.views.advantages.gigpo import gigpo_advantages
 from treeagent.views.advantages.grpo import GRPOConfig, grpo_advantages
-from treeagent.views.advantages.q import QConfig, q_advantages
+from treeagent.views.advantages.q import q_advantages
 from treeagent.views.advantages.rloo import rloo_advantages
 from treeagent.views.advantages.rows import AdvantageRow, advantage_rows
-from treeagent.views.advantages.tree_grpo import TreeGRPOConfig, tree_grpo_advantages
+from treeagent.views.advantages.tree_grpo import tree_grpo_advantages
 from treeagent.views.advantages.treerl import treerl_advantages
 
 __all__ = [
@@ -23,9 +22,6 @@ __all__ = [
     "AdvantageRow",
     "GAEConfig",
     "GRPOConfig",
-    "GiGPOConfig",
-    "QConfig",
-    "TreeGRPOConfig",
     "advantage_rows",
     "advantages",
 ]
@@ -40,15 +36,6 @@ class AdvantageConfig:
     value function, and the others compare the trajectories of a task's trees with each other."""
     min_visits: Annotated[int, Field(gt=0)] = 1
     """Least visit count N(s,a) of an action that gets an advantage."""
-    keep_invalid: bool = True
-    """Whether trajectories that hold a malformed action are trained too; false leaves out the actions that occur on no
-    other trajectory (void-turn filtering, Xue et al. 2025), which still count in the baselines of the others."""
-    q: QConfig = Field(default_factory=QConfig)
-    """Options of the kind "q"."""
-    tree_grpo: TreeGRPOConfig = Field(default_factory=TreeGRPOConfig)
-    """Options of the kind "tree_grpo"."""
-    gigpo: GiGPOConfig = Field(default_factory=GiGPOConfig)
-    """Options of the kind "gigpo"."""
     grpo: GRPOConfig = Field(default_factory=GRPOConfig)
     """Options of the kind "grpo"."""
     gae: GAEConfig = Field(default_factory=GAEConfig)
@@ -65,20 +52,9 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
     Args:
         trees: all trees of the task.
         config: the formula, and which actions are left out.
-
-    Raises:
-        UserError: the trees are of several tasks.
     """
-    tasks = sorted({tree.task.id for tree in trees})
-    if len(tasks) > 1:
-        raise UserError(f"advantages compare the trees of one task, not of {', '.join(tasks)}: call once for each task")
     kept = {
-        id(edge)
-        for tree in trees
-        for path in trajectories(tree)
-        if config.keep_invalid or not any(edge.action.error for edge in path)
-        for edge in path
-        if edge.visits >= config.min_visits
+        id(edge) for tree in trees for path in trajectories(tree) for edge in path if edge.visits >= config.min_visits
     }
     unproven = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
     scored = {edge: min(each, 0.0) if edge in unproven else each for edge, each in _score(trees, config).items()}
@@ -88,14 +64,14 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
 def _score(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:
     match config.kind:
         case "q":
-            each = (q_advantages(tree, config.q, config.min_visits) for tree in trees)
+            each = (q_advantages(tree, config.min_visits) for tree in trees)
             return {edge: advantage for scored in each for edge, advantage in scored.items()}
         case "tree_grpo":
-            return tree_grpo_advantages(trees, config.tree_grpo)
+            return tree_grpo_advantages(trees)
         case "treerl":
             return treerl_advantages(trees)
         case "gigpo":
-            return gigpo_advantages(trees, config.gigpo)
+            return gigpo_advantages(trees)
         case "grpo":
             return grpo_advantages(trees, config.grpo)
         case "rloo":

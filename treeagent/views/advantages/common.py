@@ -33,7 +33,7 @@ def states(tree: Tree, path: Path) -> list[Node]:
     return [tree.root, *(edge.child for edge in path[:-1] if edge.child is not None)]
 
 
-def relative(returns: Sequence[float], scale: Scale) -> list[float]:
+def relative(returns: Sequence[float], scale: Scale = "std") -> list[float]:
     """(R - mean) / std over a group, std being the sample's; undivided for "none", 0 in a group of one or of equals."""
     spread = stdev(returns) if len(returns) > 1 else 0.0
     if spread <= TINY:

@@ -1,4 +1,4 @@
-"""GiGPO (Feng et al. 2025, equations 3 and 5 to 8): A = A_E + ω A_S.
+"""GiGPO (Feng et al. 2025, equations 3 and 5 to 8): A = A_E + ω A_S with ω = 1, the weight of the paper's experiments.
 
 A_E is GRPO's advantage of the whole episode. A_S compares in the same way the returns R_t = Σ_k γ^(k-t) r_k of all
 steps that were taken at equal states (anchor states).
@@ -6,34 +6,19 @@ steps that were taken at equal states (anchor states).
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass
 
 from treeagent.search.node import Tree, path_return
-from treeagent.views.advantages.common import Scale, average, outcomes, relative, states, trajectories
+from treeagent.views.advantages.common import average, outcomes, relative, states, trajectories
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class GiGPOConfig:
-    """Options of the advantages "gigpo"."""
-
-    scale: Scale = "std"
-    """Whether the difference from a group's mean return is divided by the group's standard deviation ("std"), or not
-    ("none")."""
-    step_weight: Annotated[float, Field(ge=0)] = 1.0
-    """Weight ω of the comparison of steps beside the comparison of episodes."""
-
-
-def gigpo_advantages(trees: Sequence[Tree], config: GiGPOConfig) -> dict[int, float]:
+def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     """A by ``id`` of the edge; an edge that several trajectories share gets their mean.
 
     Two states are equal if their keys are equal; a state without a key equals only itself. Unlike in the paper, an
     environment's key also holds the number of steps left, so the same place at another time is another state.
     """
     paths, returns = outcomes(trees)
-    given = [[each] * len(path) for path, each in zip(paths, relative(returns, config.scale), strict=True)]
+    given = [[each] * len(path) for path, each in zip(paths, relative(returns), strict=True)]
     anchors: defaultdict[str | int, list[tuple[int, int, float]]] = defaultdict(list)
     episodes = ((tree, path) for tree in trees for path in trajectories(tree))
     for number, (tree, path) in enumerate(episodes):
@@ -41,6 +26,6 @@ def gigpo_advantages(trees: Sequence[Tree], config: GiGPOConfig) -> dict[int, fl
             key = id(node) if node.state.key is None else node.state.key
             anchors[key].append((number, place, path_return(path[place:], tree.discount)))
     for steps in anchors.values():
-        for (number, place, _), each in zip(steps, relative([step[2] for step in steps], config.scale), strict=True):
-            given[number][place] += config.step_weight * each
+        for (number, place, _), each in zip(steps, relative([step[2] for step in steps]), strict=True):
+            given[number][place] += each
     return average(paths, given)

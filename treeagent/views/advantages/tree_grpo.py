@@ -3,25 +3,13 @@ the one over all trees of the task; each is (R(τ) - mean R) / std R of its grou
 
 from collections.abc import Sequence
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass
-
 from treeagent.search.node import Tree
-from treeagent.views.advantages.common import Scale, outcomes, per_edge, relative
+from treeagent.views.advantages.common import outcomes, per_edge, relative
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class TreeGRPOConfig:
-    """Options of the advantages "tree_grpo"."""
-
-    scale: Scale = "std"
-    """Whether the difference from a group's mean return is divided by the group's standard deviation ("std"), or not
-    ("none")."""
-
-
-def tree_grpo_advantages(trees: Sequence[Tree], config: TreeGRPOConfig) -> dict[int, float]:
+def tree_grpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     """A(τ) by ``id`` of the edge; an edge that several trajectories share gets their mean."""
     paths, returns = outcomes(trees)
-    intra = [each for tree in trees for each in relative(outcomes([tree])[1], config.scale)]
-    inter = relative(returns, config.scale)
+    intra = [each for tree in trees for each in relative(outcomes([tree])[1])]
+    inter = relative(returns)
     return per_edge(paths, [own + group for own, group in zip(intra, inter, strict=True)])

@@ -1,0 +1,109 @@
+"""What the environments of one frozen visit share: the contract, their players, and what they refuse."""
+
+import os
+import random
+import sys
+
+import pytest
+
+from treeagent.envs import ToolEnv, check_env, make_env
+from treeagent.envs.check import check_tasks
+from treeagent.types import Task, UserError
+
+SANDBOXED = pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine != "x86_64", reason="code is sandboxed on Linux on x86-64 only"
+)
+PYTHON = pytest.param("python", marks=SANDBOXED)
+
+
+def made(name: str, **options: object) -> ToolEnv[object, object]:
+    env = make_env(name, options)
+    assert isinstance(env, ToolEnv)
+    return env
+
+
+@pytest.mark.parametrize("difficulty", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("name", "cheap"), [("qa", ["answer[]", "answer[the]"]), ("sql", ["answer[]", "answer[SELECT 1]"])]
+)
+def test_check_env_finds_nothing(name: str, cheap: list[str], difficulty: int) -> None:
+    env, other = (made(name, difficulty=difficulty) for _ in range(2))
+    for task in env.tasks("train", 2):
+        report = check_env(env, task, other=other, finishes=[f"answer[{task.prompt}]", *cheap])
+        assert report.passed, report.violations
+        assert report.equal_branches == report.branches > 5
+        assert not report.skipped
+    assert check_tasks(env) == []
+
+
+@pytest.mark.timeout(900)
+@SANDBOXED
+def test_check_env_finds_nothing_where_every_step_is_a_process() -> None:
+    env, other = (made("python", difficulty=3) for _ in range(2))
+    report = check_env(env, env.tasks("train", 1)[0], other=other, finishes=["submit[]"], branches=4, depth=2)
+    assert report.passed, report.violations
+    assert report.equal_branches == report.branches > 0
+    assert check_tasks(env) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "difficulty", "count", "noise", "least", "most"),
+    [
+        ("qa", 2, 40, 0.4, 9, 34),
+        ("sql", 3, 40, 0.6, 2, 29),
+        pytest.param("python", 2, 6, 0.8, 0, 4, marks=SANDBOXED),
+    ],
+)
+def test_a_player_solves_every_task_unless_it_slips(
+    name: str, difficulty: int, count: int, noise: float, least: int, most: int
+) -> None:
+    env = made(name, difficulty=difficulty)
+
+    def solved(noise: float) -> float:
+        total = 0.0
+        for number, task in enumerate(env.tasks("train", count)):
+            env.reset(options={"task": task})
+            player, rng = env.demonstrator(noise), random.Random(number)
+            assert player is not None
+            for _ in range(12):
+                if env.step(player.act(rng)[1])[2]:
+                    break
+            total += env.verify()
+        return total
+
+    assert solved(0.0) == count
+    assert least <= solved(noise) <= most
+
+
+@pytest.mark.parametrize("name", ["shop", "qa", "sql", PYTHON])
+def test_foreign_values_are_refused(name: str) -> None:
+    env = made(name)
+    with pytest.raises(ValueError, match="no episode has begun"):
+        env.step("search[x]")
+    with pytest.raises(UserError, match="'other' holds no"):
+        env.reset(options={"task": Task("other", "?")})
+    with pytest.raises(UserError, match="is a str"):
+        env.reset(options={"task": "boot"})
+    with pytest.raises(UserError, match="int is no snapshot of"):
+        env.restore(3)
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
+        env.demonstrator(1.5)
+    with pytest.raises(UserError, match="difficulty=9"):
+        made(name, difficulty=9)
+
+
+@pytest.mark.parametrize("name", ["shop", "qa", "sql", PYTHON])
+def test_nothing_happens_after_the_end_and_a_seed_names_a_task(name: str) -> None:
+    env = made(name)
+    env.reset(seed=1)
+    assert env.task == env.tasks("train", 1, 1)[0]
+    player = env.demonstrator(0.0)
+    assert player is not None
+    results = [env.step(player.act(random.Random(0))[1])]
+    while not results[-1][2]:
+        results.append(env.step(player.act(random.Random(0))[1]))
+    assert [reward for _, reward, *_ in results] == [0.0] * (len(results) - 1) + [1.0]
+    place = env.snapshot()
+    why = "the episode is over"
+    assert env.step("search[x]") == (why, 0.0, True, False, {"tool_error": why})
+    assert (env.snapshot(), env.verify()) == (place, 1.0)
