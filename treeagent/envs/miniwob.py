@@ -19,7 +19,6 @@ from treeagent.envs.worker import EnvCrashed
 from treeagent.types import Split, Task, ToolCall, UserError
 
 _BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless=new",
     "--window-size=800,900",
@@ -228,7 +227,7 @@ class MiniWoBEnv(Env):
         if self.options.page not in pages():
             names = ", ".join(list(pages())[:3])
             raise UserError(f"page is {self.options.page!r}: give one that MiniWoB++ ships, such as {names}")
-        self._browser = _program(*_BROWSERS), _program("chromedriver")
+        self._browser = _program("chromium", "chromium-browser", "google-chrome"), _program("chromedriver")
         self._driver: Any = None
         self._ended, self._reward = False, 0.0
         self.asked = ""

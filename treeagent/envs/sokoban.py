@@ -134,13 +134,11 @@ class SokobanEnv(VisitEnv[Place]):
 
     def _read(self, action: str | ToolCall) -> list[str] | str:
         """The moves that an action asks for, or why it asks for none."""
-        if isinstance(action, ToolCall):
-            call = read_call(action, (_ACT,))
-            if isinstance(call, str):
-                return call
-            action = str(call.arguments["moves"])
+        call = read_call(action if isinstance(action, ToolCall) else ToolCall("act", {"moves": action}), (_ACT,))
+        if isinstance(call, str):
+            return call
         # RAGEN's own separator is understood, too.
-        moves = action.lower().replace("||", " ").replace(",", " ").split()
+        moves = str(call.arguments["moves"]).lower().replace("||", " ").replace(",", " ").split()
         if not moves or any(move not in _MOVES for move in moves):
             return f"no such move, use: {', '.join(_MOVES)}"
         most = self.options.moves_per_action
@@ -191,7 +189,7 @@ def drawn(place: Place) -> str:
     return "\n".join(" ".join(signs.get((row, column), "#") for column in range(room.size)) for row in range(room.size))
 
 
-def draw_room(options: SokobanOptions, rng: random.Random) -> tuple[str, ...]:
+def draw_room(options: SokobanOptions, rng: random.Random) -> list[str]:
     """The rows of a room with no box on a target, from which the end can be reached."""
     inside = [(row, column) for row in range(1, options.size - 1) for column in range(1, options.size - 1)]
     while True:
@@ -203,7 +201,7 @@ def draw_room(options: SokobanOptions, rng: random.Random) -> tuple[str, ...]:
         found = _played_back(Place(Room(options.size, floor, end), player, end), rng)
         places = [place for place in found if not place.boxes & end]
         if places:
-            return tuple(line.replace(" ", "") for line in drawn(rng.choice(places)).split("\n"))
+            return drawn(rng.choice(places)).replace(" ", "").split("\n")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ from pathlib import Path
 from treeagent.envs.adapters import required
 from treeagent.envs.alfworld.demonstrator import AlfworldDemonstrator
 from treeagent.envs.alfworld.game import Game
-from treeagent.envs.alfworld.games import game_data, generated, official_games, source_of, spec_of
+from treeagent.envs.alfworld.games import game_data, generated, official_games, spec_of
 from treeagent.envs.alfworld.options import AlfworldOptions
 from treeagent.envs.base import StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
@@ -48,15 +48,13 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
 
     @property
     def _game(self) -> Game:
-        return self._loaded(source_of(self.task))
+        return self._loaded(spec_of(self.task) if self._folder is None else str(self.task.data.get("game")))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         """Start ``options["task"]``, or training task number ``seed``. Its game is loaded unless it is already."""
-        task = task_to_play(self, seed, options)
-        source_of(task)
-        self._at = task, ()
+        self._at = task_to_play(self, seed, options), ()
         return self._shown(f"{self._game.objective}\n{self._game.opening}"), {"generated": self._folder is None}
 
     def step(self, action: str | ToolCall) -> StepResult:

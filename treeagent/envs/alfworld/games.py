@@ -1,6 +1,6 @@
-"""Generated games: ALFWorld's floor plans, tables, rules and words, with objects placed at random.
+"""Generated games: ALFWorld's floor plans, tables, rules and words, with objects placed at random. And official games.
 
-They are in the form of ALFWorld's own game files, but are none of them: scores on them are not ALFWorld scores.
+Both have the form of ALFWorld's game files, but scores on generated games are not ALFWorld scores.
 """
 
 import functools
@@ -207,18 +207,14 @@ def _alfworld(table: str) -> Any:
     return importlib.import_module(f"alfworld.gen.{table}")
 
 
-_FOLDERS: Mapping[Split, tuple[str, ...]] = {
-    "train": ("train",),
-    "validation": ("valid_seen", "valid_train"),
-    "test": ("valid_unseen",),
-}
-"""ALFWorld's own splits: its unseen rooms are the test."""
 _ASKED = re.compile(r'Your task is to: [^"]*')
 
 
 def official_games(folder: Path, split: Split) -> Sequence[Task]:
     """The games of a split below a folder, as ALFWorld selects them: solvable, with nothing sliced or movable."""
-    paths = sorted(path for name in _FOLDERS[split] for path in (folder / name).rglob("game.tw-pddl"))
+    # ALFWorld's own splits: its unseen rooms are the test.
+    folders = {"train": ["train"], "validation": ["valid_seen", "valid_train"], "test": ["valid_unseen"]}[split]
+    paths = sorted(path for name in folders for path in (folder / name).rglob("game.tw-pddl"))
     tasks = []
     for path in paths:
         data = {} if "movable" in str(path) or "Sliced" in str(path) else json.loads(path.read_text())
@@ -236,9 +232,3 @@ def spec_of(task: Task) -> GameSpec:
         UserError: the data is no game.
     """
     return task_data(task, _GAME_SPEC, "ALFWorld game", "AlfworldEnv")
-
-
-def source_of(task: Task) -> GameSpec | str:
-    """The spec of a generated game, or the file of an official one."""
-    file = task.data.get("game")
-    return file if isinstance(file, str) else spec_of(task)

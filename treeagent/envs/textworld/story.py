@@ -37,7 +37,7 @@ class Position:
     """A place in a game: a small value from which any process with the same compiled game can play on."""
 
     memory: bytes
-    """The interpreter's memory and stack, against those at the start and compressed."""
+    """The interpreter's memory and stack, as differences from those at the start, compressed."""
     registers: tuple[object, ...]
     """The rest of the interpreter."""
     actions: tuple[str, ...] = ()
@@ -100,8 +100,9 @@ class Story:
         raw, _ = self._interpreter.reset()
         self.opening = opening(raw)
         self._interpreter.step("tw-trace-actions")
-        self._ram_bytes, self._origin, registers = self._read()
-        self.start = Position(self._packed(self._origin), registers)
+        ram, stack, *_ = self._interpreter.get_state()
+        self._ram_bytes, self._origin = len(ram), np.concatenate((ram, stack))
+        self.start = self._here()
 
     def play(self, position: Position, command: str) -> tuple[str, Position]:
         """(The answer to a command, the position after it): the same one where it was not understood or did nothing."""
@@ -122,7 +123,7 @@ class Story:
     def key(self, position: Position) -> str:
         """Equal where facts and the interpreter's tree of objects are: then the same commands read the same from here
         on, but for a command that says "it"."""
-        ram = self._unpacked(position)[: self._ram_bytes]
+        ram = self._memory(position).tobytes()[: self._ram_bytes]
         table = int.from_bytes(ram[_OBJECT_TABLE : _OBJECT_TABLE + 2], "big") + _FIRST_OBJECT
         # The objects end where the first of their property lists begins.
         end = int.from_bytes(ram[table + _PROPERTIES : table + _PROPERTIES + 2], "big")
@@ -134,7 +135,8 @@ class Story:
         objection = self._objection(position, words)
         if objection:
             return objection, position
-        self._write(position)
+        memory = self._memory(position)
+        self._interpreter.set_state((memory[: self._ram_bytes], memory[self._ram_bytes :], *position.registers))
         raw: str = self._interpreter.step(words)[0]
         text, done = split_trace(raw)
         actions = (*position.actions, *done)
@@ -142,9 +144,8 @@ class Story:
             return text, position
         if self._track(actions) is None:
             return "Say in full what to do with what.", position
-        _, memory, registers = self._read()
         outcome: Outcome = "won" if WON in text else "lost" if LOST in text else ""
-        return text, Position(self._packed(memory), registers, actions, outcome)
+        return text, self._here(actions, outcome)
 
     def _objection(self, position: Position, words: str) -> str:
         if position.outcome:
@@ -163,23 +164,14 @@ class Story:
             return "One thing at a time."
         return ""
 
-    def _read(self) -> tuple[int, bytes, tuple[object, ...]]:
+    def _here(self, actions: tuple[str, ...] = (), outcome: Outcome = "") -> Position:
+        """The position in which the interpreter stands."""
         ram, stack, *registers = self._interpreter.get_state()
-        return len(ram), ram.tobytes() + stack.tobytes(), tuple(registers)
+        memory = np.concatenate((ram, stack)) ^ self._origin
+        return Position(zlib.compress(memory.tobytes(), 1), tuple(registers), actions, outcome)
 
-    def _write(self, position: Position) -> None:
-        memory = np.frombuffer(self._unpacked(position), np.uint8).copy()
-        self._interpreter.set_state((memory[: self._ram_bytes], memory[self._ram_bytes :], *position.registers))
-
-    def _packed(self, memory: bytes) -> bytes:
-        return zlib.compress(_exclusive_or(memory, self._origin), 1)
-
-    def _unpacked(self, position: Position) -> bytes:
-        return _exclusive_or(zlib.decompress(position.memory), self._origin)
-
-
-def _exclusive_or(one: bytes, other: bytes) -> bytes:
-    return (np.frombuffer(one, np.uint8) ^ np.frombuffer(other, np.uint8)).tobytes()
+    def _memory(self, position: Position) -> Any:
+        return np.frombuffer(zlib.decompress(position.memory), np.uint8) ^ self._origin
 
 
 def _copied(progress: Any) -> Any:
