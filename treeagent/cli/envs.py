@@ -66,8 +66,8 @@ def check(
 ) -> None:
     """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
 
-    Branches equal replays, seeds decide, instances share nothing, no answer shows, no cheap episode is a success, and
-    calls that succeed in one policy.format succeed in all of them.
+    A branch must equal its replay, and a seed must fix an episode. Instances must share nothing, and no observation may
+    show the answer. No trivial episode may succeed. A call must work in every policy.format or in none.
 
     Example: treeagent envs check shop difficulty=1
     """
