@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
 SEED ?= 0
-# Python compiles what is imported; to compile every file of every package would double the time of the set-up.
+# Each module is compiled when it is first imported, and kept: to compile all of torch and transformers takes a minute.
 PIP := --quiet --disable-pip-version-check --no-compile
+export PYTHONDONTWRITEBYTECODE =
 export HF_HUB_DISABLE_TELEMETRY = 1
 
 .PHONY: install install-dev quickstart test test-slow check docs clean
