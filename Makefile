@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
 SEED ?= 0
-# Each module is compiled when it is first imported, and kept: to compile all of torch and transformers takes a minute.
+# Modules are compiled when they are first imported, and kept; to compile every file of every package lengthens the set-up.
 PIP := --quiet --disable-pip-version-check --no-compile
 export PYTHONDONTWRITEBYTECODE =
 export HF_HUB_DISABLE_TELEMETRY = 1
