@@ -5,6 +5,7 @@ plain forward pass of the warm checkpoint and prints the greatest difference, fo
 """
 
 import argparse
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="f
 arguments = parser.parse_args()
 torch.set_num_threads(1)
 run = arguments.run
-trees = [t for _, t in zip(range(60), read_as(from_record, run / "trees", "collect"), strict=True)]
+trees = list(islice(read_as(from_record, run / "trees", "collect"), 60))
 ck = load_checkpoint(run / "checkpoints" / "warm")
 pairs = []
 stored = []
