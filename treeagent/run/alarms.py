@@ -114,7 +114,7 @@ def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]
     if taken - kept > _LEFT_OUT * taken:
         warnings.append(
             f"warm start: {taken - kept} of {taken} rows ({(taken - kept) / taken:.0%}) are longer than "
-            "warm_start.max_tokens and left out: raise it"
+            "warm_start.max_tokens and left out: raise it to learn from them too"
         )
     if distinct and drawn > _EPOCHS * distinct:
         warnings.append(
