@@ -1,56 +1,51 @@
 """What runs in the sandbox: gives up every right that it does not need, then runs the code it is given.
 
-It is started as a file of its own in a fresh interpreter and imports nothing of ours. Rights are given up for good:
-Landlock (no file but Python's library can be read, none written), seccomp (only the system calls listed here: no
-socket, no process, no signal, no trace), and limits of processor time and memory.
+It is started as a file of its own in a fresh interpreter and imports nothing of ours. Rights are given up for good: a
+filter of system calls (seccomp) and limits of processor time and memory. No call that takes a path is left, so code can
+neither open a file nor see whether one exists. The modules that it can import are loaded before.
 """
 
-import bisect  # noqa: F401 - what code commonly imports is loaded while its shared libraries can still be read
-import collections  # noqa: F401
 import ctypes
-import datetime  # noqa: F401
-import decimal  # noqa: F401
-import fractions  # noqa: F401
-import functools  # noqa: F401
-import hashlib  # noqa: F401
-import heapq  # noqa: F401
-import itertools  # noqa: F401
+import importlib
 import json
-import math  # noqa: F401
-import operator  # noqa: F401
 import os
 import random
-import re  # noqa: F401
 import resource
-import string  # noqa: F401
+import signal
 import struct
 import sys
 import traceback
 from typing import Any
 
-UNAVAILABLE, CPU_SECONDS = 97, 2
-"""The exit code where a right cannot be given up, in which case no code is run; and the limit of processor time."""
+CPU_SECONDS, LOCKED = 2, b"locked\n"
+"""The limit of processor time; and what is written before the results, once all rights are given up."""
 
-_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
-_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
-_ALL_ACCESS = (1 << 13) - 1
-"""The rights that Landlock's first version knows. Those that came later are out of reach by the system calls below."""
-_NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
+_MODULES = (
+    *("_strptime", "array", "base64", "bisect", "calendar", "cmath", "collections.abc", "contextlib", "copy", "csv"),
+    *("dataclasses", "datetime", "decimal", "difflib", "encodings.ascii", "encodings.latin_1", "enum", "fractions"),
+    *("functools", "graphlib", "hashlib", "heapq", "itertools", "math", "numbers", "operator", "pprint", "re"),
+    *("statistics", "string", "textwrap", "time", "types", "typing", "unicodedata", "zlib"),
+)
+"""What code can import besides what this file imports."""
+_DEATH_SIGNAL, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 1, 38, 22, 2
 _X86_64 = 0xC000003E
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050001, 0x80000000
 """What a filter answers; refused calls fail with EPERM, which code sees as a PermissionError."""
 _CALLS = (
-    *(0, 1, 3, 4, 5, 6, 7, 8),  # read write close stat fstat lstat poll lseek
-    *(9, 10, 11, 12, 13, 14, 15),  # mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn
-    *(17, 19, 20, 21, 23, 24, 25, 28),  # pread64 readv writev access select sched_yield mremap madvise
-    *(35, 39, 60, 78, 79, 89),  # nanosleep getpid exit getdents getcwd readlink
-    *(96, 98, 99, 100, 102, 104, 107, 108, 110),  # gettimeofday getrusage sysinfo times and who one is
-    *(131, 186, 202, 204, 217, 219),  # sigaltstack gettid futex sched_getaffinity getdents64 restart_syscall
-    *(228, 229, 230, 231, 257, 262, 267, 269),  # clocks exit_group openat newfstatat readlinkat faccessat
-    *(270, 271, 318, 332, 334, 439),  # pselect6 ppoll getrandom statx rseq faccessat2
+    *(0, 1, 3, 5, 8, 19, 20),  # read write close fstat lseek readv writev: open files alone
+    *(9, 10, 11, 12, 25, 28),  # mmap mprotect munmap brk mremap madvise: its own memory
+    *(13, 14, 15, 131),  # rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack: its own handlers, no sending
+    *(24, 35, 202, 219),  # sched_yield nanosleep futex restart_syscall: waiting
+    *(39, 186, 102, 104, 107, 108),  # getpid gettid getuid getgid geteuid getegid
+    *(96, 98, 100),  # gettimeofday getrusage times
+    *(318, 334),  # getrandom rseq
+    *(60, 231),  # exit exit_group
 )
-"""By their numbers on x86-64. Not among them is fcntl, whose F_SETOWN sends signals to other processes, nor any call
-that changes a file's mode or times, which Landlock does not govern."""
+"""By their numbers on x86-64. None takes a path, none makes a file, a process or a thread, and none names another
+process."""
+_CLOCK_CALLS, _CLOCKS = (228, 229, 230), 16
+"""clock_gettime, clock_getres and clock_nanosleep, and the clocks for which they are allowed: the first 16. The other
+clocks are those of other processes and of devices."""
 
 
 class Unavailable(Exception):
@@ -77,14 +72,6 @@ def lock(megabytes: int) -> None:
         resource.setrlimit(limit, (most, most + (limit == resource.RLIMIT_CPU)))
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no_new_privs")
-    attributes = ctypes.c_uint64(_ALL_ACCESS)
-    rules = _check(libc.syscall(_LANDLOCK_CREATE, ctypes.byref(attributes), 8, 0), "Landlock")
-    library = os.open(os.path.dirname(os.__file__), os.O_PATH)
-    rule = struct.pack("=Qi", _READ_FILE | _READ_DIR, library)
-    _check(libc.syscall(_LANDLOCK_ADD, rules, 1, rule, 0), "Landlock")
-    _check(libc.syscall(_LANDLOCK_RESTRICT, rules, 0), "Landlock")
-    os.close(library)
-    os.close(rules)
     program = _filter()
     code = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("=H6xQ", len(program) // 8, ctypes.addressof(code))
@@ -99,27 +86,47 @@ def _check(answer: int, name: str) -> int:
 
 def _filter() -> bytes:
     """Instructions of the kernel's packet filter: allow the calls listed on this architecture, refuse all others."""
-    load, jump_equal, answer = 0x20, 0x15, 0x06
-    count = len(_CALLS)
-    program = [(load, 0, 0, 4), (jump_equal, 1, 0, _X86_64), (answer, 0, 0, _KILL), (load, 0, 0, 0)]
-    # From each to the last instruction, which allows; the one before it refuses.
-    program += [(jump_equal, count - place, 0, number) for place, number in enumerate(_CALLS)]
-    program += [(answer, 0, 0, _REFUSE), (answer, 0, 0, _ALLOW)]
+    load, jump_equal, jump_at_least, answer = 0x20, 0x15, 0x35, 0x06
+    number, architecture, first_argument = 0, 4, 16  # offsets in what the kernel describes a call by
+    check_clock = [(load, 0, 0, first_argument), (jump_at_least, 1, 0, _CLOCKS)]
+    # A jump counts the instructions that it leaves out. The listed calls' jumps lead to the answers at the end.
+    to_clock = {call: len(_CALLS) + len(_CLOCK_CALLS) - place for place, call in enumerate(_CLOCK_CALLS, len(_CALLS))}
+    to_allow = {call: len(_CALLS) + len(_CLOCK_CALLS) + 2 - place for place, call in enumerate(_CALLS)}
+    program = [
+        (load, 0, 0, architecture),
+        (jump_equal, 1, 0, _X86_64),
+        (answer, 0, 0, _KILL),
+        (load, 0, 0, number),
+        *((jump_equal, left_out, 0, call) for call, left_out in (to_allow | to_clock).items()),
+        (answer, 0, 0, _REFUSE),
+        *check_clock,
+        (answer, 0, 0, _ALLOW),
+        (answer, 0, 0, _REFUSE),
+    ]
     return b"".join(struct.pack("=HBBI", *each) for each in program)
 
 
 def main() -> None:
-    """Read a request from standard input, run its code, write what its function returns to the file named."""
+    """Read a request from standard input, run its code, write what its function returns to the file named.
+
+    Before foreign code runs, that file gets ``LOCKED``; where it gets anything else, no code was run.
+    """
+    results, parent = map(int, sys.argv[1:])
+    # A run ends with the process that waits for it, also where that is killed.
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
     request: dict[str, Any] = json.loads(sys.stdin.buffer.read())
     os.close(0)
-    results = int(sys.argv[1])
+    for name in _MODULES:
+        importlib.import_module(name)
     random.seed(0)
     try:
         lock(request["megabytes"])
     except (Unavailable, OSError, ValueError) as error:
-        print(error)
-        sys.stdout.flush()
-        os._exit(UNAVAILABLE)
+        os.write(results, str(error).encode())
+        os._exit(1)
+    os.write(results, LOCKED)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     try:
         exec(compile(request["code"], "code", "exec"), namespace)

@@ -87,7 +87,7 @@ class PythonEnv(ToolEnv[Exercise, Visit]):
 def _compared(returned: Sequence[object], exercise: Exercise) -> str:
     wrong = [
         f"f({argument}) gives {found!r:.60}, not {value}"
-        for found, (argument, value) in zip(returned, exercise.examples, strict=False)
+        for found, (argument, value) in zip(returned, exercise.examples, strict=True)
         if not _same(found, value)
     ]
     return "; ".join(wrong) or "all examples pass"

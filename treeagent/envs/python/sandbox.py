@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treeagent.envs.python.child import CPU_SECONDS, UNAVAILABLE
+from treeagent.envs.python.child import CPU_SECONDS, LOCKED
 from treeagent.types import UserError
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -31,13 +31,13 @@ class Run:
     error: str
     """Why it was ended; empty where it came to its end."""
     returned: list[Any] | None = None
-    """What ``f`` returned for each call, as JSON has it; none where one call failed."""
+    """What ``f`` returned for each call, as JSON has it, one value a call; none where one call failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """Limits of a run. A run has no network, no process but its own, no environment variables, no file that it can
-    write and none but Python's library that it can read; its processor time is limited, too (``CPU_SECONDS``).
+    """Limits of a run. A run has no network, no files, no process but its own and no environment variables; its
+    processor time is limited, too (``CPU_SECONDS``). It can import the modules that ``child.py`` loads.
 
     Raises:
         UserError: from ``run`` before any code is run, where this machine cannot do that.
@@ -53,7 +53,7 @@ class Sandbox:
         results, theirs = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-sSP", "-X", "utf8", str(_CHILD), str(theirs)],
+                [sys.executable, "-sSP", "-X", "utf8", str(_CHILD), str(theirs), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -78,30 +78,33 @@ class Sandbox:
                 error = _TOO_LONG
             finally:
                 process.kill()
-        if not error and process.returncode == UNAVAILABLE:
+        if not error and not written.startswith(LOCKED):
+            why = written.decode(errors="replace") or output.decode(errors="replace")
             raise UserError(
-                f"code cannot be run safely on this machine ({output.decode(errors='replace').strip()}): "
-                "use Linux 5.13 or newer on x86-64, with Landlock and seccomp"
+                f"code cannot be run safely on this machine ({why.strip()}): use Linux on x86-64 with seccomp"
             )
         error = error or _ending(process.returncode)
-        return Run(output.decode(errors="replace"), error, None if error else _returned(written))
+        returned = _returned(written.removeprefix(LOCKED), len(calls)) if calls and not error else None
+        return Run(output.decode(errors="replace"), error, returned)
 
 
 def _read(files: Sequence[int], deadline: float) -> tuple[list[bytes], str]:
     """All that is written to the pipes until they are closed, and why that was not waited for."""
     read = dict.fromkeys(files, b"")
-    waited = list(files)
-    while waited:
-        ready = select.select(waited, [], [], max(deadline - time.monotonic(), 0.0))[0]
-        if not ready:
-            return list(read.values()), _TOO_LONG
-        for file in ready:
-            piece = os.read(file, _OUTPUT_BYTES)
-            read[file] += piece
-            if not piece:
-                waited.remove(file)
-            elif len(read[file]) > _OUTPUT_BYTES:
-                return [each[:_OUTPUT_BYTES] for each in read.values()], "it wrote too much"
+    with selectors.DefaultSelector() as waited:
+        for file in files:
+            waited.register(file, selectors.EVENT_READ)
+        while waited.get_map():
+            ready = waited.select(max(deadline - time.monotonic(), 0.0))
+            if not ready:
+                return list(read.values()), _TOO_LONG
+            for key, _ in ready:
+                piece = os.read(key.fd, _OUTPUT_BYTES)
+                read[key.fd] += piece
+                if not piece:
+                    waited.unregister(key.fd)
+                elif len(read[key.fd]) > _OUTPUT_BYTES:
+                    return [each[:_OUTPUT_BYTES] for each in read.values()], "it wrote too much"
     return list(read.values()), ""
 
 
@@ -111,9 +114,9 @@ def _ending(code: int) -> str:
     return "" if code == 0 else f"it ended by {signal.strsignal(-code) if code < 0 else f'exit code {code}'}"
 
 
-def _returned(written: bytes) -> list[Any] | None:
+def _returned(written: bytes, calls: int) -> list[Any] | None:
     try:
         returned = json.loads(written)
     except (ValueError, RecursionError):  # nothing was written, or code wrote here itself
         return None
-    return returned if isinstance(returned, list) else None
+    return returned if isinstance(returned, list) and len(returned) == calls else None
