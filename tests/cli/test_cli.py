@@ -35,8 +35,9 @@ def sentence(*arguments: str | Path) -> str:
     result = treeagent(*arguments)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    return result.stderr.strip()
+    *before, said = result.stderr.splitlines()
+    assert all(line.startswith("settings of ") for line in before), before  # of a file that was found
+    return said.strip()
 
 
 def sample_tree() -> Tree:
