@@ -22,6 +22,7 @@ from treeagent.envs.shield import Shield
 from treeagent.generators.config import LOCAL_SERVER, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.generators.grammar import Format
 from treeagent.learners.config import (
+    MANY,
     Count,
     DPOLoss,
     GRPOLoss,
@@ -33,7 +34,7 @@ from treeagent.learners.config import (
 )
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
-from treeagent.types import UserError
+from treeagent.types import REACHES_OUT, UserError
 from treeagent.views.advantages import AdvantageConfig
 from treeagent.views.imitation import ImitationConfig
 from treeagent.views.pairs import PairConfig
@@ -49,6 +50,8 @@ LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
 Share = Annotated[float, Field(ge=0, le=1)]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
+MOST_TOKENS = 2**24
+"""No model has a longer context."""
 _MUON_DECAY = 0.01
 """Weight decay beside Muon, whose updates would let the weights grow without it (Liu et al. 2025)."""
 
@@ -64,7 +67,7 @@ def _each_once(names: tuple[Name, ...]) -> tuple[Name, ...]:
 class RayConfig:
     """The Ray cluster that workers run on where ``engine`` is "ray"."""
 
-    address: str | None = None
+    address: Annotated[str | None, REACHES_OUT] = None
     """Address of a running Ray cluster, such as "auto" or "10.0.0.1:6379"; unset starts one on this machine for the
     run."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
@@ -75,11 +78,11 @@ class RayConfig:
 class EnvironmentConfig:
     """The environment, and the limits of an episode."""
 
-    name: str = "shop"
+    name: Annotated[str, REACHES_OUT] = "shop"
     """Name of a built-in environment, or "module:Class" of your own."""
     options: dict[str, int | float | str | bool | tuple[str, ...]] = Field(default_factory=dict)
     """Keyword arguments passed to the environment; its own documentation lists them."""
-    max_steps: Annotated[int, Field(gt=0)] = 20
+    max_steps: Annotated[int, Field(gt=0, le=MANY)] = 20
     """Most steps of an episode; a longer one is truncated."""
     returns: tuple[float, float] = (0.0, 1.0)
     """Least and greatest return of an episode, between which a new value head's estimates lie. A success is a return of
@@ -113,7 +116,7 @@ class PolicyConfig(ModelConfig):
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Temperature at which the policy samples; the learners divide logits by it too."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 256
+    max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Most tokens of one think/action step."""
     format: Format = "react"
     """How a turn is written: "react" is ReAct text, "json" one JSON object, "tools" the model's own tool calls. In the
@@ -203,13 +206,13 @@ class EarlyExperienceConfig:
 class WarmStartConfig:
     """Imitation of the environment's demonstrator, before any search."""
 
-    episodes: Annotated[int, Field(gt=0)] = 1000
+    episodes: Annotated[int, Field(gt=0, le=MANY)] = 1000
     """Demonstrations that are played."""
-    tasks: Annotated[int, Field(gt=0)] = 1000
+    tasks: Annotated[int, Field(gt=0, le=MANY)] = 1000
     """Training tasks of the demonstrations; where ``episodes`` is greater, tasks repeat with other errors."""
     noise: Share = 0.0
     """Probability that the demonstrator errs at a step."""
-    max_tokens: Annotated[int, Field(gt=0)] = 4096
+    max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
     """Most tokens of a demonstration; longer ones are left out."""
     training: PretrainingConfig = Field(default_factory=PretrainingConfig)
     """The imitation."""
@@ -221,9 +224,9 @@ class WarmStartConfig:
 class CollectConfig:
     """The training tasks that are searched, and how many trees advance together."""
 
-    tasks: Annotated[int, Field(gt=0)] = 800
+    tasks: Annotated[int, Field(gt=0, le=MANY)] = 800
     """Training tasks that are searched, one tree each; in search-and-adapt, of each round."""
-    batch: Annotated[int, Field(gt=0)] = 100
+    batch: Annotated[int, Field(gt=0, le=MANY)] = 100
     """Trees that share their model calls; a resumed run keeps finished batches."""
     resample: Annotated[int, Field(ge=0)] = 0
     """Rounds in which trees whose returns are all equal are replaced by trees of further tasks (DAPO's dynamic
@@ -278,7 +281,7 @@ class UpdateConfig:
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft", "dpo", "grpo")
     """Updates that are made, each from the base policy: "rft" imitates the best paths, "dpo" compares siblings, "grpo"
     weights actions by their advantages."""
-    validation_tasks: Annotated[int, Field(gt=0)] = 100
+    validation_tasks: Annotated[int, Field(gt=0, le=MANY)] = 100
     """Validation tasks whose greedy success chooses the checkpoint that is kept."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     """Which actions of the trees are imitated ("rft")."""
@@ -294,13 +297,13 @@ class UpdateConfig:
     """Preference optimisation on sibling pairs."""
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
     """Policy gradient on tree advantages."""
-    value_rows: Annotated[int, Field(gt=0)] = 2000
+    value_rows: Annotated[int, Field(gt=0, le=MANY)] = 2000
     """Most tree paths on which the value head is fitted after every change of the policy."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the trees that are learned from, those whose returns differ most (StarPO-S)."""
-    processes: Annotated[int, Field(gt=0)] = 1
+    processes: Annotated[int, Field(gt=0, le=1024)] = 1
     """Processes of this machine that train together, each on its own batches; a step sees the batches of all."""
-    accelerate_config: str | None = None
+    accelerate_config: Annotated[str | None, REACHES_OUT] = None
     """File of ``accelerate config`` by which these processes are started; unset means plain data-parallel training.
     configs/models/fsdp.yaml shards the weights."""
 
@@ -309,18 +312,18 @@ class UpdateConfig:
 class EvaluateConfig:
     """How policies are compared."""
 
-    tasks: Annotated[int, Field(gt=0)] = 200
+    tasks: Annotated[int, Field(gt=0, le=MANY)] = 200
     """Held-out tasks, of the environment's test split."""
     modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once)] = ("greedy", "best_of_n", "mcts")
     """Ways of acting that are evaluated: "greedy" is the policy at temperature 0, the others are methods of search.
     Sampling is "best_of_n" with ``best_of`` 1."""
-    best_of: Annotated[int, Field(gt=0)] = 8
+    best_of: Annotated[int, Field(gt=0, le=MANY)] = 8
     """Samples (N) of best-of-N, where they replace ``search.limits.simulations``."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
     likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
     """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units a nat."""
-    world: str = ""
+    world: Annotated[str, REACHES_OUT] = ""
     """Folder of a run whose world model is searched in place of the environment, anew after every real step (model
     predictive control); empty searches the environment."""
 
@@ -329,7 +332,7 @@ class EvaluateConfig:
 class AdaptConfig:
     """Search-and-adapt: rounds of search with the current policy and of learning from the trees."""
 
-    rounds: Annotated[int, Field(gt=0)] = 3
+    rounds: Annotated[int, Field(gt=0, le=MANY)] = 3
     """Rounds of search and update."""
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("dpo", "grpo")
     """Updates of a round, one after the other on the same weights."""
@@ -343,7 +346,7 @@ class AdaptConfig:
     imagined: Share | tuple[Share, ...] = 0.0
     """Greatest share of a round's trees that grow in the world model: one number for all rounds, or one for each. The
     audit before each round may allow less."""
-    seed_tasks: Annotated[int, Field(gt=0)] = 100
+    seed_tasks: Annotated[int, Field(gt=0, le=MANY)] = 100
     """Tasks searched in the environment before a first round that imagines, for the world model to learn from."""
     variations: Share = 0.0
     """Greatest share of a round's tasks that are harder variations of the tasks of widest spread. A variation is
@@ -371,7 +374,7 @@ class TeacherConfig:
 
     model: str
     """Name that the server gives the teacher."""
-    url: str = LOCAL_SERVER
+    url: Annotated[str, REACHES_OUT] = LOCAL_SERVER
     """Root of the OpenAI-compatible API of the teacher's server; its key is read from ``OPENAI_API_KEY``."""
 
 
@@ -379,7 +382,7 @@ class TeacherConfig:
 class WorldConfig(ModelConfig):
     """The world model: what it is, what it learns from and how it is audited."""
 
-    max_new_tokens: Annotated[int, Field(gt=0)] = 512
+    max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 512
     """Most tokens of one answer of the world model."""
     reasoning: bool = True
     """The world model reasons before it answers, as ``teacher`` does or, without a teacher, by a rule."""
@@ -395,15 +398,15 @@ class WorldConfig(ModelConfig):
     holds the whole state, as a board does."""
     demonstrations: Annotated[int, Field(ge=0)] = 0
     """The world model learns from at most this many episodes of the warm start, its first ones, beside the trees."""
-    end_rows: Annotated[int, Field(gt=0)] = 1
+    end_rows: Annotated[int, Field(gt=0, le=MANY)] = 1
     """How often a step that ends an episode appears among the training rows; such steps are few, and their rewards are
     the hardest to predict."""
     hard_steps: Annotated[int, Field(ge=0)] = 0
     """Optimiser steps after each fit in which half of the rows are ends, drawn by how likely the world model is to get
     them wrong."""
-    max_tokens: Annotated[int, Field(gt=0)] = 4096
+    max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
     """Most tokens of a training row of the world model; longer ones are left out."""
-    refit_steps: Annotated[int, Field(gt=0)] = 200
+    refit_steps: Annotated[int, Field(gt=0, le=MANY)] = 200
     """Optimiser steps of a later round's fit, which continues from the last one on all real steps so far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
     """Most environment steps that replay the promised successes of each imagined tree; 0 replays none."""
@@ -443,7 +446,7 @@ class RunConfig:
     """Worker processes; results do not depend on their number."""
     engine: Literal["local", "ray"] = "local"
     """Where the workers run: "local" on this machine, "ray" as actors of a Ray cluster. Results do not depend on it."""
-    trackers: tuple[Tracker, ...] = ()
+    trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()
     """Where metrics go beside metrics.jsonl: "tensorboard", "trackio", "wandb"."""
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
@@ -544,6 +547,25 @@ def load_config(
         raise ConfigError(_unknown_key(settings) or _problem(error, settings)) from None
 
 
+def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[str, object]]:
+    """The settings by which a file names code to run or a machine to contact, with their values: those marked
+    ``REACHES_OUT``, unless they have their default or an override gives them.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    written, given = _flat(_read_settings(path)), dict[str, Any]()
+    for override in overrides:
+        _override(given, override)
+    for key, field, _ in known_settings():
+        value = written.get(key)
+        if REACHES_OUT not in field.metadata or key in _flat(given) or not value:
+            continue
+        built_in = key == "environment.name" and ":" not in str(value)
+        if value != field.get_default(call_default_factory=True) and not built_in and value != ["tensorboard"]:
+            yield key, value
+
+
 def dump_config(config: RunConfig) -> str:
     """Every setting as TOML; ``load_config`` reads it back to an equal value. ``None``, which TOML lacks, is absent."""
     return tomli_w.dumps(TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True))
@@ -592,7 +614,8 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
         raise ConfigError(f"config file {path} extends itself: remove one of the extends between")
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # not there, not UTF-8, or no TOML
+        json.dumps(settings, default=str)  # walks it whole
+    except (OSError, ValueError, RecursionError) as error:  # not there, not UTF-8, no TOML, or nested without end
         raise ConfigError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
     parent = settings.pop("extends", None)
     if parent is None:

@@ -14,6 +14,14 @@ Split = Literal["train", "validation", "test"]
 Origin = Literal["real", "imagined"]
 
 
+class _ReachesOut:
+    """Marks a setting whose value names code to run or a machine to contact. A settings file that the user did not
+    name may not set it."""
+
+
+REACHES_OUT = _ReachesOut()
+
+
 class UserError(ValueError):
     """A value that cannot be used: one sentence names it and the fix, and the command line prints no more."""
 

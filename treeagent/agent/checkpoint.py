@@ -69,7 +69,7 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
     """
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
-        whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map)
+        whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map, trust_remote_code=False)
     with _refused(name):
         model = whole if adapter is None else _with_saved_adapter(whole, adapter)
         head = ValueHead.load(Path(name)) if has_head(name) else None
@@ -77,9 +77,10 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
-    """A checkpoint's, without its weights."""
+    """A checkpoint's, without its weights. Its own code never runs; left unset, transformers would ask at the
+    terminal whether it may."""
     with _refused(name):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     return tokenizer
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from treeagent.cli.options import Trust, require_trusted_worlds
+
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
     from treeagent.envs import Env
     from treeagent.envs.check import Latency
@@ -63,6 +65,7 @@ def check(
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Number of tasks to check.")] = 3,
     worker: Annotated[bool, typer.Option("--worker", help="Run the environment in a process of its own.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
 
@@ -74,7 +77,9 @@ def check(
     from treeagent.config import load_config
     from treeagent.envs import WorkerEnv, make_env
 
-    settings = load_config(None, [f"environment.options.{option}" for option in options or ()]).environment.options
+    config = load_config(None, [f"environment.name={env}", *(f"environment.options.{each}" for each in options or ())])
+    require_trusted_worlds(config, trust)
+    settings = config.environment.options
     make = WorkerEnv if worker else make_env
     with closing(make(env, settings)) as checked, closing(make(env, settings)) as other:
         found = find(env, checked, other, tasks)

@@ -1,5 +1,6 @@
 """The options that commands share, and how a command opens its run."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,14 @@ Engine = Annotated[
     typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
 ]
 
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Accept code and addresses that the settings of a run name, where no --config was given.",
+    ),
+]
+
 Resume = Annotated[bool, typer.Option(help="Continue the run in RUN; finished stages are kept.")]
 
 Overrides = Annotated[
@@ -58,6 +67,7 @@ class Given:
     engine: str | None
     out: Path
     resume: bool
+    trust: bool = False
 
 
 @contextmanager
@@ -66,22 +76,32 @@ def open_run(
     uses: "Sequence[Use]",
     learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
     checkpoint: Path | None = None,
+    lender: Path | None = None,
 ) -> "Iterator[tuple[Run, RichProgress]]":
     """The run to write and its progress; where it ``learns``, its alarms are printed at the end.
 
-    Its settings come from ``--config``, else from the run that is resumed, else from the run that CHECKPOINT belongs
-    to, in whose environment and format the policy was trained.
+    Its settings come from ``--config``, else from the run that is resumed, else from ``lender``, whose trees are
+    learned from, else from the run that CHECKPOINT belongs to, in whose environment and format the policy was trained.
+
+    Raises:
+        UserError: as ``require_trust``.
     """
     from treeagent.config import load_config
     from treeagent.run.recipes import find_recipe
 
     runs = [given.out] if given.resume else []
+    if lender is not None:
+        runs.append(lender)
     if checkpoint is not None and checkpoint.parent.name == "checkpoints":
         runs.append(checkpoint.parent.parent)
     own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
     file = own if given.config is None else find_recipe(given.config)
     chosen = [] if given.engine is None else [f"engine={given.engine}"]
-    config = load_config(file, [*(given.overrides or ()), *chosen], seed=given.seed)
+    overrides = [*(given.overrides or ()), *chosen]
+    if given.config is None and own is not None:
+        require_trust(own, overrides, given.trust)
+    config = load_config(file, overrides, seed=given.seed)
+    require_trusted_worlds(config, given.trust)
 
     from treeagent.cli.door import require
     from treeagent.report.show import show_alarms
@@ -95,6 +115,35 @@ def open_run(
         yield run, RichProgress()
         if methods:
             show_alarms(run, Console(stderr=True))
+
+
+def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
+    """Tell that the settings of a file are used which the user did not name, and check that they are safe to use: a
+    downloaded run must not run code here, nor be sent what this machine knows.
+
+    Raises:
+        UserError: the file names code or another machine, and the user has neither said so too nor given --trust.
+    """
+    from treeagent.config import reaching_out
+    from treeagent.types import UserError
+
+    if not trust:
+        for key, value in reaching_out(file, overrides):
+            raise UserError(
+                f"{str(file)!r} sets {key} to {value!r}, which can run code or reach another machine, and no --config "
+                f"was given: read the file, then pass --config {shlex.quote(str(file))} or --trust"
+            )
+    Console(stderr=True).print(f"settings of {str(file)!r}", highlight=False, markup=False, soft_wrap=True)
+
+
+def require_trusted_worlds(config: "RunConfig", trust: bool) -> None:
+    """``require_trust`` of the run whose world model ``config`` uses, if it uses one."""
+    options = config.environment.options
+    runs = [config.evaluate.world, str(options.get("run", "")) if config.environment.name == "imagined" else ""]
+    for run in filter(None, runs):
+        for name in ("config.toml", "world.toml"):
+            if (file := Path(run) / name).is_file():
+                require_trust(file, (), trust)
 
 
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:

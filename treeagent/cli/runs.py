@@ -15,6 +15,7 @@ from treeagent.cli.options import (
     Overrides,
     Resume,
     Seed,
+    Trust,
     checkpoint_and_overrides,
     find_checkpoint,
     open_run,
@@ -36,6 +37,7 @@ def quickstart(
     seed: Seed = None,
     engine: Engine = None,
     resume: Resume = False,
+    trust: Trust = False,
 ) -> None:
     """Run the whole pipeline once: imitate demonstrations, search, update by RFT, DPO and GRPO, evaluate all policies.
 
@@ -43,7 +45,7 @@ def quickstart(
 
     Example: treeagent quickstart --out runs/shop search.limits.simulations=32
     """
-    given = Given(config, overrides, seed, engine, out, resume)
+    given = Given(config, overrides, seed, engine, out, resume, trust)
     uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
     with open_run(given, uses, lambda config: config.update.methods) as (run, progress):
         from treeagent import loop
@@ -62,6 +64,7 @@ def collect(
     seed: Seed = None,
     engine: Engine = None,
     resume: Resume = False,
+    trust: Trust = False,
 ) -> None:
     """Search training tasks with a policy: one search tree for each task.
 
@@ -70,7 +73,7 @@ def collect(
     Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
     """
     checkpoint_path = find_checkpoint(checkpoint)
-    given = Given(config, overrides, seed, engine, out, resume)
+    given = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(given, ["collect"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.stages.search import collect as search_tasks
 
@@ -93,6 +96,7 @@ def train(
     seed: Seed = None,
     engine: Engine = None,
     resume: Resume = False,
+    trust: Trust = False,
 ) -> None:
     """Search and adapt: rounds of tree search with the present policy and of learning from its trees.
 
@@ -104,7 +108,7 @@ def train(
     uses: list[Use] = ["adapt", "update", "evaluate"]
     if start is None and not resume:  # where a resumed run began, its folder tells
         uses.insert(0, "warm_start")
-    given = Given(config, settings, seed, engine, out, resume)
+    given = Given(config, settings, seed, engine, out, resume, trust)
     with open_run(given, uses, lambda config: config.adapt.methods, start) as (run, progress):
         from treeagent import loop
         from treeagent.workers.processes import kept_workers
@@ -126,6 +130,7 @@ def update(
     seed: Seed = None,
     engine: Engine = None,
     resume: Resume = True,
+    trust: Trust = False,
     trees: Annotated[
         Path | None,
         typer.Option(
@@ -144,10 +149,8 @@ def update(
 
     checkpoint_path = find_checkpoint(checkpoint)
     require_trees(trees or out, COLLECTED)  # evaluations leave trees, too
-    if trees and not (out / "config.toml").is_file():
-        config = config or str(trees / "config.toml")
-    given = Given(config, overrides, seed, engine, out, resume)
-    with open_run(given, ["update"], lambda _: [method], checkpoint_path) as (run, progress):
+    given = Given(config, overrides, seed, engine, out, resume, trust)
+    with open_run(given, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
         from treeagent.run.folder import Run
         from treeagent.stages.update import update as update_policy
 
@@ -165,6 +168,7 @@ def evaluate(
     seed: Seed = None,
     engine: Engine = None,
     resume: Resume = True,
+    trust: Trust = False,
 ) -> None:
     """Evaluate a policy on held-out tasks: greedily, by best-of-N and by tree search, with the cost of each.
 
@@ -173,7 +177,7 @@ def evaluate(
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """
     checkpoint_path = find_checkpoint(checkpoint)
-    given = Given(config, overrides, seed, engine, out, resume)
+    given = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.stages.evaluate import measure
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treeagent.cli.options import Overrides, RunFolder
+from treeagent.cli.options import Overrides, RunFolder, Trust, require_trust, require_trusted_worlds
 
 app = typer.Typer(help="Fit a world model to a run's steps, and audit it on held-out tasks.", no_args_is_help=True)
 
@@ -19,7 +19,7 @@ Config = Annotated[
 
 
 @app.command()
-def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = None) -> None:
+def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = None, trust: Trust = False) -> None:
     """Train a world model on the steps of RUN's trees, except those of held-out tasks.
 
     Reads RUN/trees, writes RUN/checkpoints/world and beside it world.sqlite, its memory.
@@ -35,6 +35,7 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     from treeagent.stages.world import fit_world
 
     own = Run.open(run_folder).path / "config.toml"
+    require_trust(own, overrides or (), trust)
     settings = load_config(own, overrides or (), world=None if config is None else find_recipe(config))
     with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
         written = fit_world(settings, run, RichProgress())
@@ -46,6 +47,7 @@ def evaluate(
     run_folder: RunFolder,
     overrides: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Audit RUN's world model: compare its predictions with the environment's answers on held-out tasks.
 
@@ -62,7 +64,11 @@ def evaluate(
     from treeagent.stages.audit import audit_world
 
     run = Run.open(run_folder)
+    for file in (run.path / "config.toml", run.path / "world.toml"):
+        if file.is_file():
+            require_trust(file, overrides or (), trust)
     config, world = world_of(run, overrides or ())
+    require_trusted_worlds(config, trust)
     fidelity = audit_world(config, run, world)
     if json:
         typer.echo(orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2).decode())

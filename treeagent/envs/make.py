@@ -1,6 +1,7 @@
 """Environments by name: the built-in ones, and the user's own by ``"module:Class"``."""
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -67,6 +68,18 @@ def imported(name: str, what: str) -> Any:
         raise UserError(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
 
 
+def _makes_env(found: object) -> bool:
+    """Whether this is an environment's class, or a function in Python that says by its return type that it makes
+    one. Nothing else is called: a settings file may name any function there is, such as ``os:system``."""
+    made = found
+    if inspect.isfunction(found):
+        made = found.__annotations__.get("return")
+        if isinstance(made, str):  # written in quotes
+            made = getattr(sys.modules.get(found.__module__), made, None)
+    methods = (name for name, each in vars(Env).items() if inspect.isfunction(each) and not name.startswith("_"))
+    return inspect.isclass(made) and all(hasattr(made, name) for name in methods)
+
+
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
     """Build a built-in environment by name, or the user's own by ``"module:Class"``.
 
@@ -76,6 +89,10 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         UserError: no such environment, options that it does not take, or what is made is no environment.
     """
     made: Callable[..., Env] = env_class(name)
+    if not _makes_env(made):
+        raise UserError(
+            f"{name!r} is no environment: name a subclass of treeagent.envs.Env, or a function whose return type is one"
+        )
     settings = dict(options or {})
     options_type = getattr(made, "options_type", None)
     try:

@@ -15,7 +15,7 @@ from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import read_call
 from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.envs.make import imported
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
 
 FORBIDDEN = "Forbidden call: "
 """What the observation of a forbidden call begins with."""
@@ -28,7 +28,7 @@ class Shield:
     deny: tuple[str, ...] = ()
     """Regular expressions, whatever the case, looked for in the call as ``tool[argument, argument]``, each argument in
     plain text, and in the action as it was written."""
-    predicate: str = ""
+    predicate: Annotated[str, REACHES_OUT] = ""
     """A function of yours, "module:function": (call) → why it is forbidden, or None. The call is a ``ToolCall`` where
     it is a well-formed call of a tool, else the text."""
     penalty: Annotated[float, Field(ge=0)] = 0.0

@@ -5,6 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from treeagent.types import REACHES_OUT
+
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 """Number format of weights; "auto" takes the checkpoint's own."""
 
@@ -65,7 +67,7 @@ class ModelConfig:
     generator: Literal["local", "vllm", "remote"] = "local"
     """What samples: "local" is transformers in this process, "vllm" an engine in this process, "remote" a server.
     Training always uses transformers."""
-    url: str = LOCAL_SERVER
+    url: Annotated[str, REACHES_OUT] = LOCAL_SERVER
     """Root of the server's OpenAI-compatible API, for ``generator`` "remote"; its key is read from
     ``OPENAI_API_KEY``."""
     dtype: DType = "auto"
@@ -84,7 +86,7 @@ class ModelConfig:
 class RequestConfig:
     """How requests to every model server are made."""
 
-    concurrency: Annotated[int, Field(gt=0)] = 32
+    concurrency: Annotated[int, Field(gt=0, le=4096)] = 32
     """Most requests that each worker has in flight at once."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
     """Seconds after which a request is given up and tried again."""
@@ -98,7 +100,7 @@ class RequestConfig:
 class RemoteConfig(RequestConfig):
     """One model server, and how requests to it are made."""
 
-    url: str = LOCAL_SERVER
+    url: Annotated[str, REACHES_OUT] = LOCAL_SERVER
     """Root of the server's OpenAI-compatible API."""
 
 

@@ -42,9 +42,9 @@ class WorldEnv(ImaginedEnv):
 
         run = Run.open(Path(options.run))
         config, world = world_of(run)
-        self._real = make_env(config.environment.name, config.environment.options)
-        if self._real.origin == "imagined":
+        if config.environment.name == "imagined":  # told before it is made: a run may name itself
             raise UserError(f"the environment of {options.run} is imagined itself: give the run of a real one")
+        self._real = make_env(config.environment.name, config.environment.options)
         self._opened = ExitStack()
         super().__init__(self._opened.enter_context(world_model(config, world, calls_alone=True)))
 

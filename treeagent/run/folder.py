@@ -101,11 +101,17 @@ class Run:
 
     def result_rows(self) -> list[dict[str, Any]]:
         """The rows of ``results``; empty before an evaluation has finished."""
-        return _read(self.results, list)
+        rows = _read(self.results, list)
+        if not all(isinstance(row, dict) for row in rows):
+            raise _damaged(self.results)
+        return rows
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""
-        return _read(self.path / "stages.json", dict)
+        stages = _read(self.path / "stages.json", dict)
+        if not all(isinstance(facts, dict) for facts in stages.values()):
+            raise _damaged(self.path / "stages.json")
+        return stages
 
     def is_done(self, stage: str) -> bool:
         return stage in self.stages()
@@ -198,8 +204,11 @@ class Run:
         path, rows = self.path / "metrics.jsonl", dict[tuple[str, int], dict[str, Any]]()
         for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
             if line.endswith(b"\n"):  # else another process is writing it
-                row = orjson.loads(line)
-                rows.setdefault((row["stage"], row["step"]), {}).update(row)
+                try:
+                    row = orjson.loads(line)
+                    rows.setdefault((row["stage"], row["step"]), {}).update(row)
+                except (ValueError, KeyError, TypeError):
+                    raise _damaged(path) from None
         return list(rows.values())
 
     def _prepare(self) -> None:
@@ -252,5 +261,9 @@ def _read(path: Path, kind: type[Content]) -> Content:
     except orjson.JSONDecodeError:
         content = None
     if not isinstance(content, kind):  # not by a kill: it is written whole or not at all
-        raise RunError(f"{path} is damaged: delete it and give the command again, or choose another --out")
+        raise _damaged(path)
     return content
+
+
+def _damaged(path: Path) -> RunError:
+    return RunError(f"{path} is damaged: delete it and give the command again, or choose another --out")

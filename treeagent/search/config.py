@@ -58,7 +58,7 @@ class SearchConfig:
 
     limits: Limits = Field(default_factory=lambda: Limits(simulations=16))
     """The search of a task stops at the first of these limits."""
-    candidates: Annotated[int, Field(gt=0)] = 4
+    candidates: Annotated[int, Field(gt=0, le=10**4)] = 4
     """The policy samples this many actions (K) at each expanded state; equal calls among them become one edge."""
     method: SearchMethod = "mcts"
     """Trees are grown by Monte Carlo tree search or by one of the baselines."""
@@ -87,7 +87,7 @@ class SearchConfig:
     """Rollouts to the end of the episode make up this share of V(s), and the value head the rest."""
     estimate_all: bool = False
     """Methods other than MCTS estimate V(s) of every state instead of leaves only."""
-    leaves: Annotated[int, Field(gt=0)] = 1
+    leaves: Annotated[int, Field(gt=0, le=10**4)] = 1
     """Each tree has this many simulations in flight at once."""
     skip_exhausted: bool = True
     """MCTS does not revisit a subtree that it has explored completely, and stops when the whole tree is explored."""

@@ -16,13 +16,13 @@ class Limits:
     ``leaves`` simulations spends.
     """
 
-    simulations: Annotated[int, Field(gt=0)] | None = None
+    simulations: Annotated[int, Field(gt=0, le=10**7)] | None = None
     """A tree gets at most this many simulations; an episode of best-of-N, a step of a beam and a candidate examined by
     lookahead count as one each."""
-    environment_steps: Annotated[int, Field(gt=0)] | None = None
+    environment_steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
     """A tree takes at most this many steps of the environment, replayed steps included, and as many of a world
     model."""
-    generated_tokens: Annotated[int, Field(gt=0)] | None = None
+    generated_tokens: Annotated[int, Field(gt=0, le=10**12)] | None = None
     """The candidates of a tree have at most this many sampled tokens in all."""
     seconds: Annotated[float, Field(gt=0)] | None = None
     """A tree takes at most this many seconds of wall time; trees of a batch share its time equally. Such trees are not

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol, Self
+from typing import Annotated, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
+
+from treeagent.types import REACHES_OUT
 
 Vectors = NDArray[np.float32]
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -25,7 +27,7 @@ class EncoderConfig:
     kind: Literal["lexical", "sentence-transformers", "hidden-states"] = "lexical"
     """What two steps are compared by: "lexical" is the words that they share, "sentence-transformers" a model of that
     library, "hidden-states" a language model's hidden states."""
-    model: str | None = None
+    model: Annotated[str | None, REACHES_OUT] = None
     """Folder or hub name of the encoder's model; unset takes the hidden states of the run's own policy,
     RUN/checkpoints/warm."""
 

@@ -1,0 +1,143 @@
+"""What the files of a downloaded run or checkpoint could do: run code, reach another machine, end in a traceback."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command import treeagent
+
+from treeagent.config import RunConfig, load_config, reaching_out
+from treeagent.envs import make_env
+from treeagent.run.folder import Run, RunError
+from treeagent.types import UserError
+
+SETTINGS = [
+    ("environment.name", "os:system"),
+    ("environment.shield.predicate", "os:system"),
+    ("policy.url", "http://192.0.2.1/v1"),
+    ("world.url", "http://192.0.2.1/v1"),
+    ("world.teacher.url", "http://192.0.2.1/v1"),
+    ("ray.address", "192.0.2.1:6379"),
+    ("update.accelerate_config", "their.yaml"),
+    ("evaluate.world", "theirs"),
+]
+
+
+def downloaded(folder: Path, key: str, value: str) -> Path:
+    """A run with a checkpoint, whose settings name something."""
+    checkpoint = folder / "checkpoints" / "base"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "config.json").write_text("{}")
+    (folder / "trees").mkdir()
+    more = '\nworld.teacher.model = "m"' if "teacher" in key else ""
+    more += "\nupdate.processes = 2" if "accelerate" in key else ""
+    (folder / "config.toml").write_text(f"{key} = {json.dumps(value)}{more}\n")
+    return checkpoint
+
+
+def refused(*arguments: str | Path) -> str:
+    ended = treeagent(*arguments)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr, ended.stderr
+    return ended.stderr
+
+
+@pytest.mark.parametrize(("key", "value"), SETTINGS)
+def test_a_run_that_was_found_by_its_checkpoint_names_no_code_and_no_machine(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    checkpoint = downloaded(tmp_path / "theirs", key, value)
+    said = refused("eval", checkpoint, "--out", tmp_path / "out")
+    assert key in said and repr(value) in said and "config.toml" in said and "--trust" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["collect", "CHECKPOINT", "--out", "OUT"],
+        ["train", "CHECKPOINT", "--out", "OUT"],
+        ["eval", "CHECKPOINT", "--out", "RUN"],
+        ["quickstart", "--out", "RUN", "--resume"],
+        ["train", "--out", "RUN", "--resume"],
+        ["world", "fit", "RUN"],
+        ["world", "eval", "RUN"],
+        ["envs", "check", "imagined", "run=RUN"],
+        ["eval", "elsewhere/model", "--out", "OUT", "evaluate.world=RUN"],
+    ],
+)
+def test_no_command_runs_code_that_a_found_file_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    checkpoint = downloaded(tmp_path / "theirs", "environment.name", "planted:Env")
+    (tmp_path / "planted.py").write_text("open('ran', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    places = {"CHECKPOINT": str(checkpoint), "OUT": "out", "RUN": "theirs"}
+    arguments = [each.replace("RUN", "theirs") if "=" in each else places.get(each, each) for each in command]
+    assert "planted:Env" in refused(*arguments)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_the_user_names_too_and_what_is_trusted_is_used(tmp_path: Path) -> None:
+    checkpoint = downloaded(tmp_path / "mine", "environment.name", "gone:Env")
+    hosted = ("policy.generator=remote", "policy.text_only=true")  # reads no tokenizer
+    call = ("eval", checkpoint, "--out", tmp_path / "out", *hosted)
+    for accepted in (["--trust"], ["environment.name=gone:Env"], ["--config", tmp_path / "mine" / "config.toml"]):
+        said = refused(*call, *accepted)
+        assert "cannot be imported" in said, said
+    assert "config.toml" in treeagent(*call, "--trust").stderr
+
+
+def test_settings_that_reach_nothing_are_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    Run.create(tmp_path, RunConfig(), resume=False).close()
+    assert list(reaching_out(file)) == []
+
+
+@pytest.mark.parametrize("name", ["os:system", "builtins:print", "subprocess:Popen", "pathlib:Path", "json:loads"])
+def test_only_what_makes_an_environment_is_called(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"command": "touch ran"} if name == "os:system" else {"args": "touch ran", "shell": True}
+    with pytest.raises(UserError, match=name):
+        make_env(name, options)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "search.limits.simulations=1000000000000",
+        "collect.tasks=1000000000000",
+        "collect.batch=1000000000000",
+        "policy.max_new_tokens=1000000000000",
+        "workers=10000",
+        "update.dpo.max_steps=1000000000000",
+    ],
+)
+def test_a_size_that_cannot_be_meant_is_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=setting.partition("=")[0]):
+        load_config(None, [setting])
+
+
+DAMAGED = ["", "[]", "{", "7", "null", '{"collect": 5}', '{"a": [1]}', '{"a": NaN}', "[" * 5000, '{"a":' * 5000]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_stages_file_is_one_sentence(tmp_path: Path, content: str) -> None:
+    Run.create(tmp_path / "run", RunConfig(), resume=False).close()
+    (tmp_path / "run" / "stages.json").write_text(content)
+    assert "stages.json" in refused("show", tmp_path / "run")
+
+
+@pytest.mark.parametrize("content", ["5\n", "[]\n", "{}\n", "{\n"])
+def test_damaged_metrics_are_one_sentence(tmp_path: Path, content: str) -> None:
+    with Run.create(tmp_path, RunConfig(), resume=False) as run:
+        (tmp_path / "metrics.jsonl").write_text(content)
+        with pytest.raises(RunError, match="metrics"):
+            run.metrics()
+
+
+@pytest.mark.parametrize("content", ["a = " + "[" * 5000, "a" + ".a" * 5000 + " = 1", "seed = 1\nseed = 2", "\x00"])
+def test_a_damaged_config_is_one_sentence(tmp_path: Path, content: str) -> None:
+    Run.create(tmp_path / "run", RunConfig(), resume=False).close()
+    (tmp_path / "run" / "config.toml").write_text(content)
+    assert "config.toml" in refused("show", tmp_path / "run")
