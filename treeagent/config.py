@@ -22,7 +22,6 @@ from treeagent.envs.shield import Shield
 from treeagent.generators.config import LOCAL_SERVER, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.generators.grammar import Format
 from treeagent.learners.config import (
-    MANY,
     Count,
     DPOLoss,
     GRPOLoss,
@@ -82,7 +81,7 @@ class EnvironmentConfig:
     """Name of a built-in environment, or "module:Class" of your own."""
     options: dict[str, int | float | str | bool | tuple[str, ...]] = Field(default_factory=dict)
     """Keyword arguments passed to the environment; its own documentation lists them."""
-    max_steps: Annotated[int, Field(gt=0, le=MANY)] = 20
+    max_steps: Annotated[int, Field(gt=0)] = 20
     """Most steps of an episode; a longer one is truncated."""
     returns: tuple[float, float] = (0.0, 1.0)
     """Least and greatest return of an episode, between which a new value head's estimates lie. A success is a return of
@@ -206,9 +205,9 @@ class EarlyExperienceConfig:
 class WarmStartConfig:
     """Imitation of the environment's demonstrator, before any search."""
 
-    episodes: Annotated[int, Field(gt=0, le=MANY)] = 1000
+    episodes: Annotated[int, Field(gt=0)] = 1000
     """Demonstrations that are played."""
-    tasks: Annotated[int, Field(gt=0, le=MANY)] = 1000
+    tasks: Annotated[int, Field(gt=0)] = 1000
     """Training tasks of the demonstrations; where ``episodes`` is greater, tasks repeat with other errors."""
     noise: Share = 0.0
     """Probability that the demonstrator errs at a step."""
@@ -224,9 +223,9 @@ class WarmStartConfig:
 class CollectConfig:
     """The training tasks that are searched, and how many trees advance together."""
 
-    tasks: Annotated[int, Field(gt=0, le=MANY)] = 800
+    tasks: Annotated[int, Field(gt=0, le=10**9)] = 800
     """Training tasks that are searched, one tree each; in search-and-adapt, of each round."""
-    batch: Annotated[int, Field(gt=0, le=MANY)] = 100
+    batch: Annotated[int, Field(gt=0)] = 100
     """Trees that share their model calls; a resumed run keeps finished batches."""
     resample: Annotated[int, Field(ge=0)] = 0
     """Rounds in which trees whose returns are all equal are replaced by trees of further tasks (DAPO's dynamic
@@ -281,7 +280,7 @@ class UpdateConfig:
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft", "dpo", "grpo")
     """Updates that are made, each from the base policy: "rft" imitates the best paths, "dpo" compares siblings, "grpo"
     weights actions by their advantages."""
-    validation_tasks: Annotated[int, Field(gt=0, le=MANY)] = 100
+    validation_tasks: Annotated[int, Field(gt=0)] = 100
     """Validation tasks whose greedy success chooses the checkpoint that is kept."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     """Which actions of the trees are imitated ("rft")."""
@@ -297,7 +296,7 @@ class UpdateConfig:
     """Preference optimisation on sibling pairs."""
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
     """Policy gradient on tree advantages."""
-    value_rows: Annotated[int, Field(gt=0, le=MANY)] = 2000
+    value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths on which the value head is fitted after every change of the policy."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the trees that are learned from, those whose returns differ most (StarPO-S)."""
@@ -312,12 +311,12 @@ class UpdateConfig:
 class EvaluateConfig:
     """How policies are compared."""
 
-    tasks: Annotated[int, Field(gt=0, le=MANY)] = 200
+    tasks: Annotated[int, Field(gt=0)] = 200
     """Held-out tasks, of the environment's test split."""
     modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once)] = ("greedy", "best_of_n", "mcts")
     """Ways of acting that are evaluated: "greedy" is the policy at temperature 0, the others are methods of search.
     Sampling is "best_of_n" with ``best_of`` 1."""
-    best_of: Annotated[int, Field(gt=0, le=MANY)] = 8
+    best_of: Annotated[int, Field(gt=0)] = 8
     """Samples (N) of best-of-N, where they replace ``search.limits.simulations``."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
@@ -332,7 +331,7 @@ class EvaluateConfig:
 class AdaptConfig:
     """Search-and-adapt: rounds of search with the current policy and of learning from the trees."""
 
-    rounds: Annotated[int, Field(gt=0, le=MANY)] = 3
+    rounds: Annotated[int, Field(gt=0)] = 3
     """Rounds of search and update."""
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("dpo", "grpo")
     """Updates of a round, one after the other on the same weights."""
@@ -346,7 +345,7 @@ class AdaptConfig:
     imagined: Share | tuple[Share, ...] = 0.0
     """Greatest share of a round's trees that grow in the world model: one number for all rounds, or one for each. The
     audit before each round may allow less."""
-    seed_tasks: Annotated[int, Field(gt=0, le=MANY)] = 100
+    seed_tasks: Annotated[int, Field(gt=0)] = 100
     """Tasks searched in the environment before a first round that imagines, for the world model to learn from."""
     variations: Share = 0.0
     """Greatest share of a round's tasks that are harder variations of the tasks of widest spread. A variation is
@@ -398,7 +397,7 @@ class WorldConfig(ModelConfig):
     holds the whole state, as a board does."""
     demonstrations: Annotated[int, Field(ge=0)] = 0
     """The world model learns from at most this many episodes of the warm start, its first ones, beside the trees."""
-    end_rows: Annotated[int, Field(gt=0, le=MANY)] = 1
+    end_rows: Annotated[int, Field(gt=0)] = 1
     """How often a step that ends an episode appears among the training rows; such steps are few, and their rewards are
     the hardest to predict."""
     hard_steps: Annotated[int, Field(ge=0)] = 0
@@ -406,7 +405,7 @@ class WorldConfig(ModelConfig):
     them wrong."""
     max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
     """Most tokens of a training row of the world model; longer ones are left out."""
-    refit_steps: Annotated[int, Field(gt=0, le=MANY)] = 200
+    refit_steps: Annotated[int, Field(gt=0)] = 200
     """Optimiser steps of a later round's fit, which continues from the last one on all real steps so far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
     """Most environment steps that replay the promised successes of each imagined tree; 0 replays none."""

@@ -107,10 +107,10 @@ def test_only_what_makes_an_environment_is_called(name: str, tmp_path: Path, mon
     [
         "search.limits.simulations=1000000000000",
         "collect.tasks=1000000000000",
-        "collect.batch=1000000000000",
         "policy.max_new_tokens=1000000000000",
         "workers=10000",
-        "update.dpo.max_steps=1000000000000",
+        "search.candidates=1000000000000",
+        "search.limits.generated_tokens=1e300",
     ],
 )
 def test_a_size_that_cannot_be_meant_is_refused(setting: str) -> None:

@@ -8,9 +8,7 @@ from pydantic.dataclasses import dataclass
 _STRICT = ConfigDict(extra="forbid")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-MANY = 10**9
-"""More of anything cannot be meant: a billion steps take years."""
-Count = Annotated[int, Field(gt=0, le=MANY)]
+Count = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """NumPy, which training seeds too, takes no other."""
 
