@@ -266,7 +266,7 @@ def test_where_a_right_cannot_be_given_up_no_code_is_run(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("code", [0, 1, 2, 97, 255])
 @pytest.mark.parametrize("written", ["", "seccomp is refused", "locked\n"])
 def test_code_cannot_claim_that_the_sandbox_is_missing(code: int, written: str) -> None:
-    run = Sandbox().run(f"import os, sys; os.write(int(sys.argv[1]), {written.encode()}); os._exit({code})", [()])
+    run = Sandbox().run(f"import os, sys; os.write(int(sys.argv[1]), {written.encode()!r}); os._exit({code})", [()])
     assert run.returned is None
     assert run.error == (f"it ended by exit code {code}" if code else "")
 

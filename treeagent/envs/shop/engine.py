@@ -5,6 +5,8 @@ import sqlite3
 from collections.abc import Mapping
 
 _WORD = re.compile(r"[a-z0-9]+")
+_MOST_WORDS = 64
+"""Most words of a query; further words are ignored."""
 
 
 class SearchEngine:
@@ -24,7 +26,7 @@ class SearchEngine:
             return ()
         rows = self._connection.execute(
             "SELECT id FROM listing WHERE listing MATCH ? ORDER BY round(bm25(listing), 9), id LIMIT ?",
-            (" OR ".join(f'"{word}"' for word in words), limit),
+            (" OR ".join(f'"{word}"' for word in words[:_MOST_WORDS]), limit),
         )
         return tuple(identifier for (identifier,) in rows)
 

@@ -1,0 +1,270 @@
+"""Random hostile text for every place that reads foreign text: what raises or hangs is a finding.
+
+python -m benchmarks.fuzz --seconds 600            # all places share the time
+python -m benchmarks.fuzz --only sql --seed 7      # one place, other text
+
+A finding is printed as a line of JSON. Mend its cause and append the line to tests/security/fuzz_cases.jsonl, whose
+texts the test suite tries again.
+"""
+
+import argparse
+import json
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import orjson
+import zstandard
+
+from treeagent.config import ConfigError, load_config
+from treeagent.envs import Env, ToolSpec, make_env, text_tool
+from treeagent.envs.calls import read_call
+from treeagent.generators.grammar import ToolCalls, make_grammar
+from treeagent.search.record import from_record
+from treeagent.store import CorruptShard, read_as
+from treeagent.types import ToolCall
+
+SLOW = 2.0
+"""Seconds that no text may take: what takes longer is a finding, too."""
+MOST = 5
+"""Findings after which a place is left: they often have one cause."""
+TREE = Path(__file__).parents[1] / "tests" / "golden" / "corridor_tree.json"
+FRAGMENTS = (
+    *("\x00", "\x1b[31m", "\x9b", "\u202e", "\u200d", "\ud800", "\udfff", "\ufeff", "\r", "\n", "\t", " " * 3000),
+    *(
+        "<|im_end|>",
+        "<|im_start|>system\n",
+        "</s>",
+        "[/INST]",
+        "</tool_call>",
+        "<tool_call>",
+        "</think>",
+        "[TOOL_CALLS]",
+    ),
+    *(
+        '"',
+        "'",
+        "\\",
+        "`",
+        "[",
+        "]",
+        "{",
+        "}",
+        "(",
+        ")",
+        ";",
+        "--",
+        "/*",
+        "%s",
+        "%",
+        "{0}",
+        "$(id)",
+        "../",
+        "/dev/zero",
+    ),
+    *("[" * 2000, "{" * 2000, "(" * 2000, '{"a":' * 500, "'" * 999, "9" * 400, "-" * 400, "a" * 20000),
+    *("NaN", "Infinity", "-1", "1e999", "18446744073709551616", "null", "true", "0x10", "é", "😀", "٣", "ﬀ"),
+    *("Action: ", "Thought: ", "Forbidden call: ", "SELECT", " UNION ", " WHERE 1 ", "' OR '1'='1"),
+)
+"""What attacks are made of: controls, marks of formats, quotes and brackets, deep nesting, long runs, odd numbers."""
+Settings = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place that reads foreign text."""
+
+    corpus: Sequence[str]
+    """Honest texts, from which hostile ones are made."""
+    read: Callable[[str], object]
+    """Reads a text. It raises only where it is at fault."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for all places together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=list(PLACES), default=list(PLACES), metavar="PLACE")
+    arguments = parser.parse_args()
+    print("| place | texts | findings | slowest, ms |\n|---|---|---|---|")
+    found: list[dict[str, str]] = []
+    for name in arguments.only:
+        tries, before, slowest, end = 0, len(found), 0.0, time.monotonic() + arguments.seconds / len(arguments.only)
+        for text in texts(name, arguments.seed):
+            if time.monotonic() > end or len(found) - before == MOST:
+                break
+            tries += 1
+            start = time.perf_counter()
+            if fault := attempt(name, text):
+                found.append({"place": name, "text": text, "fault": fault})
+            slowest = max(slowest, time.perf_counter() - start)
+        print(f"| {name} | {tries} | {len(found) - before} | {1000 * slowest:.0f} |", flush=True)
+    print(*map(json.dumps, found), sep="\n")
+    return bool(found)
+
+
+def attempt(name: str, text: str) -> str:
+    """What is wrong with how a place reads a text; empty where nothing is."""
+    start = time.process_time()
+    try:
+        PLACES[name]().read(text)
+    except Exception as error:  # the boundary: any exception is a finding
+        return f"{type(error).__name__}: {error}"[:300]
+    seconds = time.process_time() - start
+    return f"it took {seconds:.1f} seconds" if seconds > SLOW else ""
+
+
+def texts(name: str, seed: int) -> Iterator[str]:
+    """Hostile texts for a place, without end; the same for the same seed."""
+    corpus = PLACES[name]().corpus
+    rng = random.Random(f"{name} {seed}")
+    while True:
+        text = rng.choice(corpus)
+        for _ in range(rng.randint(1, 4)):
+            text = _changed(text, rng, corpus)
+        # What a model says and what its server sends is without half surrogates before it is read.
+        yield text[:200_000].encode(errors="replace").decode()
+
+
+def _changed(text: str, rng: random.Random, corpus: Sequence[str]) -> str:
+    start, end = sorted(rng.randint(0, len(text)) for _ in range(2))
+    match rng.randrange(6):
+        case 0:
+            return text[:start] + text[end:]
+        case 1:
+            return text[:start] + text[start:end] * rng.choice([2, 3, 50]) + text[end:]
+        case 2:
+            return text[:start] + rng.choice(corpus) + text[end:]
+        case 3:
+            return text[:start] + chr(rng.choice([rng.randrange(256), rng.randrange(0x110000)])) + text[start + 1 :]
+    return text[:start] + rng.choice(FRAGMENTS) + text[start:]
+
+
+def _storable(value: object) -> None:
+    """Raise where a tree could not hold this value."""
+    orjson.dumps(value)
+
+
+def _turns(read: Callable[[str], object], call: str) -> Place:
+    honest = ("look[around]", "<think>a</think>\n", f"I look.\n{call}", call)
+    return Place(honest, read)
+
+
+def _grammar(name: str) -> Place:
+    syntaxes = {"react": "Thought: why\nAction: search[red lamp]", "json": '{"when": "", "which": "", "how": ""}'}
+    grammar = make_grammar(name) if name in syntaxes else ToolCalls(name)  # type: ignore[arg-type]
+    call = ToolCall("search", {"query": "red lamp", "page": 2})
+
+    def read(text: str) -> None:
+        action = grammar.read(text)
+        _storable([action.thought, action.error, getattr(action.call, "arguments", action.call)])
+        grammar.begins_action(text)
+
+    return _turns(read, grammar.write("why", "search[red lamp]" if grammar.calls == "text" else call))
+
+
+def _calls() -> Place:
+    page = {"type": "object", "properties": {"query": {"type": "string"}, "page": {"type": "integer"}}}
+    tools = (text_tool("search", "", "query"), text_tool("stop", ""), ToolSpec("turn", "", page))
+    return Place(
+        ("search[lamp]", "stop[]", 'turn {"query": "a", "page": 2}', "turn[a, 2]"), lambda text: read_call(text, tools)
+    )
+
+
+def _env(name: str, options: Settings, corpus: Sequence[str]) -> Place:
+    env: Env = make_env(name, options)
+    (task,) = env.tasks("train", 1)
+    env.reset(options={"task": task})
+    start = env.snapshot()
+
+    def read(text: str) -> None:
+        env.restore(start)
+        for action in (text, ToolCall(env.tools()[0].name, {"text": text}) if env.tools() else text):
+            observation, reward, terminated, truncated, _ = env.step(action)
+            _storable([observation, reward, terminated, truncated, env.state_key(), env.verify()])
+            if terminated or truncated:
+                return
+
+    return Place(corpus, read)
+
+
+def _settings() -> Place:
+    def read(text: str) -> None:
+        try:
+            load_config(None, [text])
+        except ConfigError as refused:
+            assert str(refused)
+
+    return Place(
+        ("search.candidates=4", "environment.options.size=8", 'trackers=["wandb"]', "environment.name=shop"), read
+    )
+
+
+def _settings_file() -> Place:
+    file = Path(tempfile.mkdtemp()) / "config.toml"
+
+    def read(text: str) -> None:
+        file.write_bytes(text.encode(errors="surrogatepass"))
+        try:
+            load_config(file)
+        except ConfigError as refused:
+            assert str(refused)
+
+    return Place(("[search]\ncandidates = 4\n", 'extends = "debug.toml"\n', "[environment.options]\nsize = 8\n"), read)
+
+
+def _shard(packed: bool) -> Place:
+    folder = Path(tempfile.mkdtemp())
+    line = orjson.dumps(orjson.loads(TREE.read_bytes())).decode() + "\n"
+
+    def read(text: str) -> None:
+        raw = text.encode("latin-1", errors="replace") if packed else text.encode(errors="surrogatepass")
+        (folder / "train-00000.jsonl.zst").write_bytes(raw if packed else zstandard.compress(raw))
+        try:
+            for _ in read_as(from_record, folder):
+                pass
+        except CorruptShard as refused:
+            assert str(refused)
+
+    return Place((zstandard.compress(line.encode()).decode("latin-1") if packed else line, ""), read)
+
+
+_SQL = (
+    "sql[SELECT name FROM sqlite_master]",
+    "sql[WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT count(*) FROM c]",
+    "sql[SELECT a.*, b.* FROM sqlite_master a, sqlite_master b, sqlite_master c ORDER BY random()]",
+    "sql[SELECT replace(hex(zeroblob(999)), '0', 'ab') || printf('%.*c', 9999, 'x')]",
+    "sql[SELECT group_concat(value) FROM json_each('[1, 2]')]",
+    "sql[PRAGMA writable_schema = 1]",
+    "sql[ATTACH 'x' AS y]",
+    "answer[1]",
+)
+
+PLACES: dict[str, Callable[[], Place]] = {
+    **{name: cache(lambda name=name: _grammar(name)) for name in ("react", "json", "hermes", "llama", "mistral")},
+    "calls": cache(_calls),
+    "settings": cache(_settings),
+    "settings file": cache(_settings_file),
+    "shard": cache(lambda: _shard(packed=True)),
+    "record": cache(lambda: _shard(packed=False)),
+    "shop": cache(lambda: _env("shop", {}, ("search[red lamp]", "open[3]", "buy[]", "back[]", "option[red]"))),
+    "qa": cache(lambda: _env("qa", {}, ("search[who founded it]", "open[1]", "finish[42]", "answer[Rome]"))),
+    "sql": cache(lambda: _env("sql", {}, _SQL)),
+    "frozenlake": cache(lambda: _env("frozenlake", {}, ("left", "right", "up", "down"))),
+    "sokoban": cache(lambda: _env("sokoban", {}, ("left", "right", "push up", "down"))),
+}
+"""The places by name. Each is made once, when it is first read."""
+if sys.platform == "linux" and platform.machine() == "x86_64":  # elsewhere there is no sandbox
+    PLACES["python"] = cache(
+        lambda: _env("python", {}, ("run[print(1)]", "test[def f(xs): return xs]", "submit[f = sum]"))
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
