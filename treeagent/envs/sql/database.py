@@ -1,10 +1,13 @@
 """Generated SQLite databases, and queries on them that can only read, in bounded time and memory."""
 
+import math
 import random
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 
 from treeagent.envs.visit import CallRefused
 
@@ -13,16 +16,42 @@ Rows = list[tuple[Value, ...]]
 
 MAX_ROWS = 1000
 """Rows that a query may give; more are an error, not cut: half a result is no result."""
-_MAX_INSTRUCTIONS = 2_000_000
-"""Most instructions of SQLite's virtual machine for one query. Unlike a time limit, it ends a query always alike."""
-_STRIDE = 10_000
+_MAX_INSTRUCTIONS = 50_000
+"""Most instructions of SQLite's virtual machine for one query; gold queries take about 1,000. Unlike a time limit, it
+refuses a query on every machine or on none. An instruction's cost in time and memory is bounded by ``_LIMITS``."""
+_STRIDE = 1000
 _LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_LENGTH: 500,  # Bytes of a value and of a row that is kept: one instruction copies no more.
+    sqlite3.SQLITE_LIMIT_COLUMN: 32,  # One comparison in a sort goes through all columns.
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 20,  # Matching takes the product of both lengths.
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 5000,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
     sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 50_000,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
 }
+_MAX_CHARACTERS = 1_000_000
+"""Most characters that a query's rows may have together."""
+_MAX_EXPANSION = 100_000
+"""Most mentions of a name once subqueries are copied to where they are used (``_expansion``). SQLite copies them before
+the first instruction, which no limit of its own bounds."""
+_TOKEN = re.compile(
+    r"""(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))
+    |(?P<number>[0-9][\w$]*)
+    |(?P<name>\*|[\w$\x80-\U0010ffff]+|'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^]]*\])
+    |\S""",
+    re.DOTALL | re.VERBOSE,
+)
+"""SQLite's tokens. Strings count as names, since SQLite reads some so."""
+_SUBQUERY = frozenset({"select", "values", "with"})
+_RESERVED = frozenset(
+    re.findall(
+        r"\w+",
+        "select values from where group order having limit union all distinct join on as and or not in is null between "
+        "case when then else",
+    )
+)
+"""Keywords that SQLite never reads as names."""
 _FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
@@ -146,7 +175,12 @@ class Database:
         numbers = [
             rng.sample(range(low, high + 1), rows) for low, high in map(theme.numbers.__getitem__, schema.numbers)
         ]
-        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        # Without a cache of statements, since SQLite counts the instructions of a kept one on from its last run.
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)
+        self._connection.execute("PRAGMA temp_store = MEMORY")
+        # SQLite's own take the product of both lengths.
+        for name, strip in (("trim", str.strip), ("ltrim", str.lstrip), ("rtrim", str.rstrip)):
+            self._connection.create_function(name, 2, strip, deterministic=True)
         for statement in schema.statements():
             self._connection.execute(f"CREATE TABLE {statement}")
         for place, name in enumerate(names):
@@ -160,7 +194,8 @@ class Database:
         self._connection.execute("PRAGMA query_only = ON")
         for limit, most in _LIMITS.items():
             self._connection.setlimit(limit, most)
-        self._connection.set_authorizer(_authorised)
+        self._connection.set_authorizer(self._authorised)
+        self._tables = frozenset({schema.table, schema.event, "sqlite_master"})
         self._instructions = 0
         self._connection.set_progress_handler(self._go_on, _STRIDE)
 
@@ -170,11 +205,17 @@ class Database:
         Raises:
             CallRefused: it is no query, would do more than read, or takes too much.
         """
-        self._instructions = 0
+        if _expansion(sql) > _MAX_EXPANSION:
+            raise CallRefused("error: the query nests too many subqueries")
+        self._instructions = characters = 0
+        rows: Rows = []
         try:
-            cursor = self._connection.execute(sql)
-            rows: Rows = cursor.fetchmany(MAX_ROWS + 1)
-            cursor.close()
+            with closing(self._connection.execute(sql)) as cursor:
+                for row in cursor:
+                    rows.append(row)
+                    characters += sum(len(value) for value in row if isinstance(value, str | bytes))
+                    if len(rows) > MAX_ROWS or characters > _MAX_CHARACTERS:
+                        break
         except sqlite3.Warning:
             raise CallRefused("error: give one statement only") from None
         except (sqlite3.Error, ValueError, OverflowError, MemoryError) as error:
@@ -185,6 +226,8 @@ class Database:
             raise CallRefused(f"error: {error}") from None
         if len(rows) > MAX_ROWS:
             raise CallRefused(f"error: the query gives more than {MAX_ROWS} rows")
+        if characters > _MAX_CHARACTERS:
+            raise CallRefused(f"error: the query's rows have more than {_MAX_CHARACTERS} characters")
         if cursor.description is None:
             raise CallRefused("error: that is no query")
         return [column[0] for column in cursor.description], rows
@@ -193,13 +236,41 @@ class Database:
         self._instructions += _STRIDE
         return self._instructions > _MAX_INSTRUCTIONS
 
+    def _authorised(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
+            return sqlite3.SQLITE_OK
+        # Without a column, the name may be that of a subquery. Tables of SQLite's own tell what other queries did.
+        if action == sqlite3.SQLITE_READ and (not second or first in self._tables):
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS:
+            return sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_DENY
 
-def _authorised(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE):
-        return sqlite3.SQLITE_OK
-    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS:
-        return sqlite3.SQLITE_OK
-    return sqlite3.SQLITE_DENY
+
+def _expansion(sql: str) -> int:
+    """The most mentions of names that a query can have once SQLite has copied each subquery to where it is used.
+
+    A mention of a subquery or of its column may bring a copy of all of it, so this is the product of the mentions in
+    each.
+    """
+    tokens = [
+        (match.lastgroup, match[0].lower())
+        for match in _TOKEN.finditer(sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]])
+        if match.lastgroup != "comment"
+    ]
+    mentions = [0]
+    around = [0]
+    """The subquery of each open bracket, innermost last."""
+    for (kind, token), (_, following) in pairwise([*tokens, (None, "")]):
+        if token == "(":
+            if following in _SUBQUERY:
+                mentions.append(0)
+            around.append(len(mentions) - 1 if following in _SUBQUERY else around[-1])
+        elif token == ")" and len(around) > 1:
+            around.pop()
+        elif kind == "name" and token not in _RESERVED and following not in ("(", "."):
+            mentions[around[-1]] += 1
+    return math.prod(max(1, each) for each in mentions)
 
 
 def same_result(found: Rows, wanted: Rows, *, ordered: bool) -> bool:

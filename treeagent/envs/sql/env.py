@@ -75,7 +75,7 @@ class SqlEnv(ToolEnv[Question, Visit]):
         return SqlDemonstrator(self, noise)
 
     def _shown(self, names: Sequence[str], rows: Rows) -> str:
-        lines = [" | ".join(names), *(" | ".join(map(_word, row)) for row in rows[: self.options.shown])]
+        lines = [" | ".join(map(_word, names)), *(" | ".join(map(_word, row)) for row in rows[: self.options.shown])]
         more = len(rows) - self.options.shown
         return "\n".join((*lines, f"and {more} more rows") if more > 0 else lines)
 
