@@ -10,8 +10,8 @@ stand-ins, and only the text between two of them is tokenised, once, when it is 
 words of a turn, such as trimming them or leaving thoughts out, then does not matter. A template that rewrites the text
 before a turn is refused.
 
-Only the template's own marks become special tokens. An observation that spells such a mark stays plain text, so that no
-web page can end its turn and speak for the agent.
+Only the template's own marks become special tokens. An observation or a tool's description that spells such a mark stays
+plain text, so that no web page and no tool server can end its turn and speak for the agent.
 """
 
 import re
@@ -101,10 +101,10 @@ class ChatFormat:
         self._special = sorted(special, key=len, reverse=True)  # longest first, in case one begins another
         self._escaped = [_ESCAPE, _TURN, *self._special]
         self._escapable = re.compile("|".join(map(re.escape, self._escaped)))
-        self._instructions = instructions
+        self._instructions = self._escape(instructions)
         self._context_tokens = context_tokens
-        self._tools: list[dict[Any, Any] | Callable[..., Any]] = [dict(tool) for tool in tools]
-        self._tool_names = [tool["function"]["name"] for tool in tools]
+        self._tools: list[dict[Any, Any] | Callable[..., Any]] = [self._escape_all(dict(tool)) for tool in tools]
+        self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
         self._saved = lru_cache(maxsize=1 << 16)(self._tokens_saved)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
@@ -312,6 +312,14 @@ class ChatFormat:
 
     def _escape(self, text: str) -> str:
         return self._escapable.sub(lambda found: _ESCAPE + chr(0xF0000 + self._escaped.index(found[0])), text)
+
+    def _escape_all(self, value: Any) -> Any:
+        """A JSON value with its texts and keys escaped: who describes a tool may be a stranger."""
+        if isinstance(value, str):
+            return self._escape(value)
+        if isinstance(value, Mapping):
+            return {self._escape_all(key): self._escape_all(each) for key, each in value.items()}
+        return [self._escape_all(each) for each in value] if isinstance(value, list | tuple) else value
 
     def _encode_rendered(self, text: str) -> tuple[int, ...]:
         """Ids of rendered text: special tokens where the template wrote them, plain text for the stand-ins."""

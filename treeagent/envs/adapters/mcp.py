@@ -1,9 +1,12 @@
 """The tools of any server of the Model Context Protocol, with questions to be answered by them, as an environment."""
 
 import contextlib
-import os
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from pydantic import ValidationError
 
 from treeagent.envs.adapters import required
 from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
@@ -11,6 +14,10 @@ from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Split, Task, ToolCall, UserError
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""Names of tools that every format of a policy can write, and that the protocol recommends."""
+_TOOLS = 500_000
+"""Characters of the descriptions and schemas of all tools; the agent reads them at every turn."""
 ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer")
 
 
@@ -35,8 +42,10 @@ class McpEnv(Env):
         characters: of a result that the agent reads.
 
     Raises:
-        UserError: the extra is not installed, the server does not start, or cannot offer what ``tools`` names.
-        EnvCrashed: from ``step``, the server has ended.
+        UserError: the extra is not installed, the server does not start, or cannot offer what ``tools`` names. An agent
+            could not call its tools or read what they do: their names are of other characters than the protocol
+            recommends or equal but for the case, or their descriptions and schemas are too long.
+        EnvCrashed: from ``step``, the server has ended, or what it wrote breaks the protocol or a limit of ``stdio``.
         EnvTimeout: from ``step``, a call took longer than ``seconds``.
     """
 
@@ -59,11 +68,16 @@ class McpEnv(Env):
         offered = self._started().tools
         names = [each.name for each in offered]
         wanted = names if tools is None else tools
-        if ANSWER.name in wanted or not set(wanted) <= set(names):
-            self.close()
-            raise UserError(f"tools are {list(wanted)}: name tools of the server, which has {names}, but not 'answer'")
         chosen = [each for each in offered if each.name in wanted]
         self._tools = (*map(_spec, chosen), ANSWER)
+        if ANSWER.name in wanted or not set(wanted) <= set(names):
+            asked, has = f"{list(wanted)!r:.500}", f"{names!r:.500}"
+            fault = f"tools are {asked}: name tools of the server, which has {has}, but not 'answer'"
+        elif fault := _unfit(self._tools):
+            fault = f"the MCP server {self._command} {fault}: name others of its tools in tools="
+        if fault:
+            self.close()
+            raise UserError(fault)
         self.snapshot_kind: SnapshotKind = "replay" if all(map(_repeatable, chosen)) else "none"
         self._task: Task | None = None
         self._answer: str | None = None
@@ -128,17 +142,21 @@ class McpEnv(Env):
 
         if self._server is None:
             raise EnvCrashed(f"the MCP server {self._command} has ended, and with it the episode")
+        server = self._server
         try:
-            answer = self._server.call(call, self._seconds)
-        except MCPError as error:
-            if error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+            answer = server.call(call, self._seconds)
+        except Exception as error:  # whatever a stranger's server makes the package raise
+            if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
                 return error.message, True
             self.close()
+            where = f"{call!r:.200} of the MCP server {self._command}"
+            if server.fault:
+                raise EnvCrashed(f"{where} failed: {server.fault}") from None
+            if not isinstance(error, MCPError):
+                raise EnvCrashed(f"{where} failed: {_sentence(error)}") from None
             if error.code == CONNECTION_CLOSED:
-                raise EnvCrashed(f"the MCP server {self._command} ended in {call}") from None
-            raise EnvTimeout(
-                f"{call} of the MCP server {self._command} took longer than {self._seconds:g} seconds"
-            ) from None
+                raise EnvCrashed(f"the MCP server {self._command} ended in {call!r:.200}") from None
+            raise EnvTimeout(f"{where} took longer than {self._seconds:g} seconds") from None
         return "\n".join(getattr(each, "text", f"[{each.type}]") for each in answer.content), bool(answer.is_error)
 
 
@@ -151,23 +169,36 @@ class _Server:
 
     def __init__(self, command: Sequence[str], seconds: float) -> None:
         from anyio.from_thread import start_blocking_portal
-        from mcp import Client, StdioServerParameters
-        from mcp.client.stdio import stdio_client
+        from mcp import Client
 
+        from treeagent.envs.adapters.stdio import Pipes
+
+        self._pipes = Pipes()
         try:
-            parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
             with contextlib.ExitStack() as stack:
                 self._portal = stack.enter_context(start_blocking_portal())
-                transport = stdio_client(parameters, errlog=stack.enter_context(open(os.devnull, "w")))
-                client = Client(transport, mode="legacy", read_timeout_seconds=seconds)
+                client = Client(self._pipes.opened(command), mode="legacy", read_timeout_seconds=seconds)
                 self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
                 self.tools: Sequence[Any] = self._portal.call(client.list_tools).tools
                 self._running = stack.pop_all()
         except Exception as error:  # whatever a stranger's server or its start raises
-            raise UserError(f"the MCP server {command} does not start ({_first(error)}): check its command") from None
+            why = self.fault or "; it last wrote: ".join(filter(None, (_sentence(error), self._pipes.last_words())))
+            raise UserError(
+                f"the MCP server {command} does not start ({_plain_line(why)}): check its command"
+            ) from None
+
+    @property
+    def fault(self) -> str:
+        """The limit that the server has broken; empty where it kept all."""
+        return self._pipes.fault
 
     def call(self, call: ToolCall, seconds: float) -> Any:
-        return self._portal.call(self._client.call_tool, call.name, dict(call.arguments), seconds)
+        """What the server answers. It is not checked by the output schema, whose patterns are the server's own."""
+        from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
+
+        self._pipes.allow_requests()
+        asked = CallToolRequest(params=CallToolRequestParams(name=call.name, arguments=dict(call.arguments)))
+        return self._portal.call(self._client.session.send_request, asked, CallToolResult, seconds)
 
     def close(self) -> None:
         """End the session, which ends the server."""
@@ -186,9 +217,34 @@ def _repeatable(offered: Any) -> bool:
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
-def _first(error: BaseException) -> BaseException:
-    """The first error of a group of them, in which a session wraps its own."""
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+def _unfit(tools: Sequence[ToolSpec]) -> str:
+    """What of the tools an agent cannot call or read; empty where all is well."""
+    seen, size = set[str](), 0
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            return f"has a tool {tool.name!r:.200}, whose name is not 1 to 128 of the characters A-Z a-z 0-9 _ . -"
+        if tool.name.lower() in seen:
+            return f"has two tools {tool.name!r}, whatever the case"
+        seen.add(tool.name.lower())
+        size += len(tool.description) + len(json.dumps(tool.parameters))
+        if size > _TOOLS:
+            return f"describes its tools up to {tool.name!r} in {size} characters, of at most {_TOOLS}"
+    return ""
+
+
+def _sentence(error: BaseException) -> str:
+    """The first error of a group, in which a session wraps its own, in one line."""
+    if isinstance(error, BaseExceptionGroup):
+        return _sentence(error.exceptions[0])
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return _plain_line(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    return _plain_line(str(error) or type(error).__name__)
+
+
+def _plain_line(text: str) -> str:
+    """The beginning of a stranger's text in one line of characters that can be printed."""
+    return "".join(each if each.isprintable() else " " for each in " ".join(text[:2000].split()))[:500]
 
 
 def _plain(text: str) -> str:

@@ -1,0 +1,73 @@
+"""An MCP server over stdio without a library, hostile in the way that its first argument names.
+
+The second argument is a JSON file of what the fault needs: the tools to list, or a number of lines or characters.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FAULT = sys.argv[1]
+GIVEN: Any = json.loads(Path(sys.argv[2]).read_text())
+ECHO = {"name": "echo", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+
+
+def write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def answer(number: object, result: Mapping[str, object]) -> None:
+    write(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode() + b"\n")
+
+
+def listed(number: object) -> None:
+    """Answer what tools there are."""
+    answer(number, {"tools": GIVEN if FAULT == "tools" else [ECHO]})
+
+
+def called(number: int) -> None:
+    """Answer a call."""
+    if FAULT == "line":
+        write(b"x" * GIVEN)
+    elif FAULT == "endless line":
+        while True:
+            write(b"x" * 100000)
+    elif FAULT == "requests":
+        write(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\n' * GIVEN)
+    elif FAULT == "notifications":
+        write(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n' * GIVEN)
+    elif FAULT == "nonsense":
+        write(b"\x1b[2Jnonsense\n\xff\xfe\x00\n" * GIVEN)
+    elif FAULT == "surrogate":
+        write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\ud800"}]}}\n' % number)
+    elif FAULT == "deep":
+        write(b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (number, b"[" * GIVEN + b"]" * GIVEN))
+    elif FAULT == "no result":
+        answer(number, {"content": 7})
+    elif FAULT == "long result":
+        answer(number, {"content": [{"type": "text", "text": "x" * GIVEN}]})
+    elif FAULT == "binary":
+        answer(number, {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]})
+    if FAULT in ("requests", "notifications", "nonsense", "tools"):
+        text = "a" * 40 + "!"
+        answer(number, {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text}})
+
+
+if FAULT == "dies":
+    sys.exit("first line\n\x1b[31mcause of death")
+if FAULT == "line at start":
+    write(b"x" * GIVEN)
+if FAULT == "hangs at start":
+    sys.stdin.read()
+for line in sys.stdin:
+    request = json.loads(line)
+    if request.get("method") == "initialize":
+        answer(request["id"], ABOUT)
+    elif request.get("method") == "tools/list":
+        listed(request["id"])
+    elif request.get("method") == "tools/call":
+        called(request["id"])
