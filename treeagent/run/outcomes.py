@@ -49,7 +49,9 @@ _BATCH = TypeAdapter(PlayedBatch)
 def keep_batch(path: Path, batch: PlayedBatch) -> None:
     """Write a finished batch, whole or not at all."""
     outcomes, seconds = batch
-    written = [asdict(replace(each, error=storable(each.error))) for each in outcomes]
+    written = [
+        asdict(replace(each, task_id=storable(str(each.task_id)), error=storable(each.error))) for each in outcomes
+    ]
     path.parent.mkdir(exist_ok=True)
     write_atomic(path, orjson.dumps([written, seconds]))
 
