@@ -84,6 +84,8 @@ def from_record(record: Mapping[str, Any]) -> Tree:
     check_format(record)
     try:
         task = Task(**record["task"])
+        if task.split not in get_args(Split):  # which becomes part of an exported file's name
+            raise ValueError(f"split {task.split!r}")
         nodes: list[Node] = []
         for row in record["nodes"]:
             nodes.append(_node(row, task, nodes))
