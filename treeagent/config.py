@@ -33,6 +33,7 @@ from treeagent.learners.config import (
 )
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
+from treeagent.store import regular
 from treeagent.types import REACHES_OUT, UserError
 from treeagent.views.advantages import AdvantageConfig
 from treeagent.views.imitation import ImitationConfig
@@ -619,7 +620,7 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
     parent = settings.pop("extends", None)
     if parent is None:
         return settings
-    return _merged(_read_settings(path.parent / str(parent), (*reading, path.resolve())), settings)
+    return _merged(_read_settings(regular(path.parent / str(parent)), (*reading, path.resolve())), settings)
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

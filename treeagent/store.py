@@ -69,6 +69,17 @@ def write_atomic(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def regular(path: Path) -> Path:
+    """The path of a file to open, or of one that does not exist.
+
+    Raises:
+        StoreError: a named pipe, socket, device or folder has its name. Opening or reading one may wait for ever.
+    """
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no regular file, such as a named pipe or a folder: move it away")
+    return path
+
+
 def shards(folder: Path, name: str | None = None, index: int | None = None) -> list[Path]:
     """Paths of finished shards, sorted by name and index; optionally of one ``name`` or one ``index`` only. Empty if
     the folder does not exist."""
@@ -197,7 +208,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 def _unpacked(path: Path) -> Iterator[bytes]:
     """Raises EOFError where the file ends inside a frame, which zstandard's own stream reader passes over."""
     frame = zstandard.ZstdDecompressor().decompressobj()
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         while chunk := file.read(_CHUNK):
             while chunk:
                 if frame.eof:

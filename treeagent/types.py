@@ -50,7 +50,8 @@ class Task:
     seed: int = 0
     """Seeds the environment's own randomness at reset."""
     data: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
-    """What the environment and its verifier need, the answer included. Never shown to the agent."""
+    """What the environment and its verifier need, the answer included: plain JSON values, as trees store them. Never
+    shown to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,5 +221,5 @@ class Dynamics(Protocol):
 
 def derive_seed(*parts: int | str) -> int:
     """A 63-bit seed that depends on every part; equal parts give the equal seed on every machine."""
-    text = "/".join(map(str, parts)).encode()
+    text = "/".join(map(str, parts)).encode(errors="surrogatepass")  # a task that is refused later has a seed, too
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from treeagent.agent.value_head import FOLDER, ValueHead
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
-from treeagent.store import replace_folder
+from treeagent.store import regular, replace_folder
 from treeagent.types import UserError
 
 _ADAPTER = "adapter_config.json"
@@ -86,6 +86,9 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 @contextmanager
 def _refused(name: str | Path) -> Iterator[None]:
+    for path in Path(name).rglob("*"):  # none where it is a hub name
+        if not path.is_dir():
+            regular(path)
     try:
         yield
     except UserError:  # it has its own sentence

@@ -14,9 +14,10 @@ Between brackets an argument of type ``string`` is taken as it is written. One o
 read as JSON: ``add[1, 2]`` passes two integers.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
+
+import orjson
 
 from treeagent.envs.base import ToolSpec
 from treeagent.types import ToolCall
@@ -84,8 +85,8 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
     name, argument, written = match.groups()
     if written is not None:
         try:
-            arguments = json.loads(written)
-        except (ValueError, RecursionError):
+            arguments = orjson.loads(written)
+        except ValueError:  # also for what a file cannot hold: NaN, halves of surrogate pairs
             return f"the arguments of {name} are no JSON object"
         return ToolCall(name, arguments)
     known = next((tool for tool in tools if tool.name == name), None)
@@ -109,8 +110,8 @@ def _value(written: str, schema: object) -> object:
     if type_of(schema) in ("", "string"):
         return written
     try:
-        return json.loads(written)
-    except (ValueError, RecursionError):
+        return orjson.loads(written)
+    except ValueError:
         return written
 
 

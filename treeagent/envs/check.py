@@ -12,9 +12,9 @@ from functools import partial
 from statistics import median, quantiles
 from unittest import mock
 
+from treeagent.envs.answers import checked_reset, checked_step, checked_verdict, contained
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.calls import arguments_of, type_of
-from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.types import Split, Task, ToolCall
 
 Call = str | ToolCall
@@ -100,7 +100,8 @@ def check_env(
     for name, part in parts.items():
         check.rng.seed(0)  # so that no part's draws depend on another's
         try:
-            part()
+            with contained():
+                part()
         except Exception as error:  # whatever a stranger's environment raises is the finding
             check.violations.append(f"the check of {name} broke off with {error!r}")
     if _global_randomness() != randomness:

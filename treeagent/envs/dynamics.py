@@ -3,9 +3,10 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
+from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_task, checked_verdict
 from treeagent.envs.base import Env, EnvBroken
-from treeagent.envs.forks import Forkable, Mark, checked_verdict
-from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed
+from treeagent.envs.forks import Forkable, Mark
+from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed, storable
 
 
 class EnvDynamics:
@@ -17,7 +18,8 @@ class EnvDynamics:
     Keys count the steps used beside the environment's own key: of two states in the same place, the one with fewer
     steps left cannot reach all that the other can, so their futures are equal only if both agree.
 
-    An environment that fails loses the step it was asked for; other states can be stepped as before.
+    An environment that fails, also by ``SystemExit`` or by a value that no file can hold, loses the step it was asked
+    for; other states can be stepped as before.
 
     Args:
         env: the environment; this object moves it about, so nothing else may step it meanwhile.
@@ -42,11 +44,12 @@ class EnvDynamics:
 
     def stand_at(self, state: State) -> None:
         """Put the environment where ``state`` is, as for reading its demonstrator or verifier there."""
-        self.forkable.goto(self._mark(state))
+        with self._leaving_on_error():
+            self.forkable.goto(self._mark(state))
 
     async def reset(self, task: Task) -> State:
-        observation, _ = self.forkable.reset(task)
         with self._leaving_on_error():
+            observation, _ = self.forkable.reset(checked_task(task))
             self._has_verifier = checked_verdict(self.env.verify()) is not None
             opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
             return State(task, (Message("user", opening),), _key(self.env.state_key(), 0), self.forkable.mark())
@@ -75,7 +78,8 @@ class EnvDynamics:
                 verdict = checked_verdict(self.env.verify()) if terminated else None
                 process = _process_reward(info) if self._reveal_reward else 0.0
                 key, place = _key(self.env.state_key(), used), self.forkable.mark()
-        except Unanswered as reason:
+        except Unanswered as unanswered:
+            reason = storable(str(unanswered))
             return Transition(
                 self._after(state, action, f"Unanswered: {reason}", None, mark),
                 reward=None,
@@ -83,7 +87,7 @@ class EnvDynamics:
                 origin=self.env.origin,
                 invalid=True,
                 cost=self._cost(self.forkable.replayed_steps - replayed_before),
-                error=str(reason),
+                error=reason,
             )
         truncated = not terminated and (truncated or limit_hit)
         reward = 0.0 if truncated or self._has_verifier else env_reward
@@ -107,6 +111,9 @@ class EnvDynamics:
         """Nobody knows where an environment stands that has failed, so the next step must go back to its own place."""
         try:
             yield
+        except ENDING as error:
+            self.forkable.leave()
+            raise broken_by(error) from error
         except BaseException:
             self.forkable.leave()
             raise
@@ -129,5 +136,6 @@ def _process_reward(info: Mapping[str, object]) -> float:
     return float(reward)
 
 
-def _key(place: str | None, used: int) -> str | None:
+def _key(answer: object, used: int) -> str | None:
+    place = checked_key(answer)
     return None if place is None else f"{used} {place}"

@@ -6,41 +6,15 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 
-from treeagent.envs.base import Env, EnvBroken, SnapshotLost, StepResult, ToolSpec
+from treeagent.envs.answers import checked_reset, checked_step
+from treeagent.envs.base import Env, SnapshotLost, StepResult, ToolSpec
 from treeagent.envs.calls import as_call
 from treeagent.types import Task, ToolCall, derive_seed
 
 
 class ReplayDivergence(RuntimeError):
     """The same actions after the same reset led to another observation: the environment cannot be replayed."""
-
-
-def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
-    """What ``reset`` returned, or ``EnvBroken`` where that is no observation and info."""
-    match answer:
-        case (str() as observation, dict() as info):
-            return observation, info
-    raise EnvBroken(f"reset returned {answer!r:.200}: it must return (observation text, info dict)")
-
-
-def checked_step(answer: object) -> StepResult:
-    """What ``step`` returned, the reward as a float, or ``EnvBroken`` where that is no ``StepResult``."""
-    match answer:
-        case (str() as observation, Real() as reward, bool() as terminated, bool() as truncated, dict() as info):
-            return observation, float(reward), terminated, truncated, info
-    raise EnvBroken(
-        f"step returned {answer!r:.200}: it must return "
-        "(observation text, reward number, terminated bool, truncated bool, info dict)"
-    )
-
-
-def checked_verdict(answer: object) -> float | None:
-    """What ``verify`` returned, or ``EnvBroken`` where that is neither a number nor None."""
-    if answer is None or isinstance(answer, Real):
-        return None if answer is None else float(answer)
-    raise EnvBroken(f"verify returned {answer!r:.200}: it must return a number or None")
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

@@ -11,9 +11,9 @@ from typing import Annotated
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
+from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import read_call
-from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.envs.make import imported
 from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
 

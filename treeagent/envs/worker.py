@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
-from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
 from treeagent.envs.make import importable, make_env
 from treeagent.types import Origin, Split, Task, ToolCall, Unanswered
 

@@ -25,7 +25,7 @@ from treeagent.run.folder import COLLECTED, Run, RunError
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as, remove_leftovers, replacing, shards, write_atomic
+from treeagent.store import read_as, regular, remove_leftovers, replacing, shards, write_atomic
 
 Format = Literal["parquet", "jsonl"]
 _STATE = "export.json"
@@ -72,7 +72,7 @@ def export(
         for view in views:
             rows[view].update(shard["rows"][view])
     readme, content = out / "README.md", card(config, run, rows, counts, format, _digest(out / _STATE)).encode()
-    if not readme.exists() or readme.read_bytes() != content:
+    if not readme.exists() or regular(readme).read_bytes() != content:
         write_atomic(readme, content)
     return {view: splits.total() for view, splits in rows.items()}
 
@@ -108,7 +108,7 @@ def _finished(out: Path, definition: Row, collected: Mapping[str, Path]) -> dict
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             raise RunError(f"{out} holds something, but no export (no {_STATE}): choose another --out")
         return {}
-    state = orjson.loads((out / _STATE).read_bytes())
+    state = orjson.loads(regular(out / _STATE).read_bytes())
     changed = [key for key in definition | state["definition"] if definition.get(key) != state["definition"].get(key)]
     if changed:
         raise RunError(
@@ -179,7 +179,7 @@ def _trees(path: Path, views: Sequence[str]) -> Iterator[Tree]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -19,6 +19,7 @@ from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.run.folder import Run
+from treeagent.store import regular
 from treeagent.types import ToolCall, UserError
 from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
 from treeagent.world_model.experience import ExperienceModel, Writer
@@ -94,7 +95,7 @@ def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
         UserError: the run has no world model.
     """
     if run.is_done("world"):
-        return load_config(settings_path(run), overrides), run.checkpoints / "world"
+        return load_config(regular(settings_path(run)), overrides), run.checkpoints / "world"
     rounds = [int(match[1]) for name in run.stages() if (match := re.fullmatch(r"world-(\d+)", name))]
     if not rounds:
         raise UserError(f"{run.path} has no world model: fit one with treeagent world fit {run.path}")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from treeagent.store import write_atomic
+from treeagent.store import regular, write_atomic
 from treeagent.types import UserError
 
 _SEAL = "progress.json"
@@ -62,7 +62,7 @@ def newest(folder: Path, run: str) -> Path | None:
             shutil.rmtree(checkpoint)
     if latest is None:
         return None
-    if json.loads((latest / _SEAL).read_text())["run"] != run:
+    if json.loads(regular(latest / _SEAL).read_text())["run"] != run:
         raise UserError(
             f"the checkpoints in {folder} come from another configuration or other rows: "
             "give each training its own folder, or delete this one to start afresh"
@@ -72,6 +72,6 @@ def newest(folder: Path, run: str) -> Path | None:
 
 def read(checkpoint: Path, device: torch.device) -> tuple[Progress, dict[str, Tensor]]:
     """The progress of a complete checkpoint, and the best weights until then (empty where nothing was validated)."""
-    progress = Progress(**json.loads((checkpoint / _SEAL).read_text())["progress"])
+    progress = Progress(**json.loads(regular(checkpoint / _SEAL).read_text())["progress"])
     best = checkpoint / _BEST
     return progress, load_file(best, device=str(device)) if best.exists() else {}

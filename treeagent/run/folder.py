@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import orjson
 
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
-from treeagent.store import StoreError, remove_leftovers, shard_names, shards, write_atomic
+from treeagent.store import StoreError, regular, remove_leftovers, shard_names, shards, write_atomic
 
 Content = TypeVar("Content", list[Any], dict[str, Any])
 COLLECTED = "collect"
@@ -59,7 +59,7 @@ class Run:
         """
         _refuse_foreign_folder(path, resume)
         path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(regular(path / ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
@@ -191,7 +191,7 @@ class Run:
             self.on_log(stage, step, figures)
         row = {"stage": stage, "step": step} | figures
         try:
-            with (self.path / "metrics.jsonl").open("ab") as file:
+            with regular(self.path / "metrics.jsonl").open("ab") as file:
                 file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
         except OSError as error:
             raise StoreError(
@@ -202,7 +202,7 @@ class Run:
         """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one for each step of a stage. Lines of the same
         step are joined; of values that a resumed stage logged again, the last one counts."""
         path, rows = self.path / "metrics.jsonl", dict[tuple[str, int], dict[str, Any]]()
-        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        for line in regular(path).read_bytes().splitlines(keepends=True) if path.exists() else ():
             if line.endswith(b"\n"):  # else another process is writing it
                 try:
                     row = orjson.loads(line)
@@ -218,13 +218,13 @@ class Run:
         remove_leftovers(self.outcomes)
         path = self.path / "config.toml"
         if path.exists() and self._holds_work():
-            if changed := changed_settings(load_config(path), self.config):
+            if changed := changed_settings(load_config(regular(path)), self.config):
                 raise RunError(
                     f"{self.path} was begun with another config ({', '.join(changed)} changed): "
                     "restore these settings to resume, or choose another --out"
                 )
             metrics = self.path / "metrics.jsonl"
-            written = metrics.read_bytes() if metrics.exists() else b""
+            written = regular(metrics).read_bytes() if metrics.exists() else b""
             if written and not written.endswith(b"\n"):  # a kill has torn its last line
                 write_atomic(metrics, written[: written.rfind(b"\n") + 1])
         else:
@@ -257,7 +257,7 @@ def _read(path: Path, kind: type[Content]) -> Content:
     if not path.exists():
         return kind()
     try:
-        content = orjson.loads(path.read_bytes())
+        content = orjson.loads(regular(path).read_bytes())
     except orjson.JSONDecodeError:
         content = None
     if not isinstance(content, kind):  # not by a kill: it is written whole or not at all

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from treeagent.config import Mode
 from treeagent.search.node import Budget, reaches
-from treeagent.store import write_atomic
+from treeagent.store import regular, write_atomic
 from treeagent.types import UserError, storable
 
 Row = dict[str, Any]
@@ -49,7 +49,9 @@ _BATCH = TypeAdapter(PlayedBatch)
 def keep_batch(path: Path, batch: PlayedBatch) -> None:
     """Write a finished batch, whole or not at all."""
     outcomes, seconds = batch
-    written = [asdict(replace(each, error=storable(each.error))) for each in outcomes]
+    written = [
+        asdict(replace(each, task_id=storable(str(each.task_id)), error=storable(each.error))) for each in outcomes
+    ]
     path.parent.mkdir(exist_ok=True)
     write_atomic(path, orjson.dumps([written, seconds]))
 
@@ -57,7 +59,7 @@ def keep_batch(path: Path, batch: PlayedBatch) -> None:
 def kept_batch(path: Path) -> PlayedBatch | None:
     """The finished batch, or None if it is missing or damaged."""
     try:
-        return _BATCH.validate_json(path.read_bytes())
+        return _BATCH.validate_json(regular(path).read_bytes())
     except (FileNotFoundError, ValueError):  # pydantic's error is a ValueError
         return None
 

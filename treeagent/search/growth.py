@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import ValueRange, edges_from, merge_key
-from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed
+from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed, storable
 
 
 @dataclass(slots=True)
@@ -68,7 +68,12 @@ async def plant(
 
 
 def describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """An error in words that a file can hold."""
+    try:
+        words = str(error)
+    except Exception:  # a stranger's exception need not be able to tell itself
+        words = ""
+    return storable(f"{type(error).__name__}: {words}" if words else type(error).__name__)
 
 
 async def expand(

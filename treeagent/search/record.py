@@ -4,12 +4,14 @@ One record is one tree: ``nodes`` in depth-first order, each with the place of i
 to it, and only the messages and tokens that it adds. docs/files.md describes every key.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
+
+import orjson
 
 from treeagent.search.node import Budget, Edge, Node, Tree
-from treeagent.types import Action, Message, State, Task, ToolCall, UserError
+from treeagent.types import Action, Message, Split, State, Task, ToolCall, UserError, storable
 
 FORMAT = 3
 Record = dict[str, Any]
@@ -53,6 +55,26 @@ def to_record(tree: Tree) -> Record:
     }
 
 
+def to_records(trees: Iterable[Tree]) -> Iterator[Record]:
+    """The trees as JSON values, to be stored together. A tree that is none is told by its task and why, so that it
+    costs the others nothing."""
+    for tree in trees:
+        try:
+            record = to_record(tree)
+            orjson.dumps(record)
+        except (TypeError, ValueError, RecursionError) as error:  # orjson's error is a TypeError
+            record = to_record(_unwritable(tree, error))
+        yield record
+
+
+def _unwritable(tree: Tree, error: Exception) -> Tree:
+    split: Split = tree.task.split if tree.task.split in get_args(Split) else "train"
+    task = Task(storable(str(tree.task.id)), storable(str(tree.task.prompt)), split)
+    reason = tree.error or f"the tree cannot be stored ({error}): see that the environment gives plain JSON values"
+    root = Node(State(task, ()), truncated=True)
+    return Tree(task, tree.seed, root, tree.budget, storable(reason), tree.discount)
+
+
 def from_record(record: Mapping[str, Any]) -> Tree:
     """The tree of a record.
 
@@ -62,6 +84,8 @@ def from_record(record: Mapping[str, Any]) -> Tree:
     check_format(record)
     try:
         task = Task(**record["task"])
+        if task.split not in get_args(Split):  # which becomes part of an exported file's name
+            raise ValueError(f"split {task.split!r}")
         nodes: list[Node] = []
         for row in record["nodes"]:
             nodes.append(_node(row, task, nodes))

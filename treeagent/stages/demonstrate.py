@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from treeagent.agent.checkpoint import load_tokenizer
 from treeagent.config import RunConfig
+from treeagent.envs.answers import contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
@@ -78,7 +79,9 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
     while not (node := end(growth, path)).ended:
         # The environment stands where the last step left it, which is where the demonstrator must act.
         try:
-            action = spelt(player.act(rng), stage.grammar, stage.tools)
+            with contained():
+                turn = player.act(rng)
+            action = spelt(turn, stage.grammar, stage.tools)
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return
@@ -101,7 +104,9 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
         try:
             stage.dynamics.stand_at(node.state)
             growth.tree.budget.environment_steps += forkable.replayed_steps - before
-            turns = [spelt(player.act(rng), stage.grammar, stage.tools) for player in players]
+            with contained():
+                said = [player.act(rng) for player in players]
+            turns = [spelt(turn, stage.grammar, stage.tools) for turn in said]
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return

@@ -16,7 +16,7 @@ from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit
 from treeagent.run.outcomes import PlayedBatch, Row, forget_batches, keep_batch, kept_batch, summarise, went_nowhere
 from treeagent.run.progress import Progress
-from treeagent.search.record import to_record
+from treeagent.search.record import to_records
 from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, tasks_at
 from treeagent.stages.play import play, replan
 from treeagent.stages.search import BatchJob, batches
@@ -103,5 +103,5 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         call_imagined(trees)
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
-        write_shard(job.trees, job.name, job.index, map(to_record, trees))
+        write_shard(job.trees, job.name, job.index, to_records(trees))
     return outcomes, seconds

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
+from treeagent.envs.answers import checked_turn
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.calls import as_call
 from treeagent.envs.dynamics import EnvDynamics
@@ -21,7 +22,7 @@ def spelt(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) ->
 
     Where the grammar calls tools by name, a text that names one of ``tools`` is written as a call of it.
     """
-    thought, text = turn
+    thought, text = checked_turn(turn)
     return grammar.read(grammar.write(thought, text if grammar.calls == "text" else as_call(text, tools)))
 
 

@@ -16,7 +16,7 @@ from treeagent.run.metrics import Cost, Emit, Event, Meter
 from treeagent.run.progress import Progress
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, return_spread
-from treeagent.search.record import from_record, to_record
+from treeagent.search.record import from_record, to_records
 from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, tasks_at, variations
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Split, derive_seed
@@ -186,5 +186,5 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         call_imagined(trees)
     whole.forget()
     if job.trees is not None:
-        write_shard(job.trees, job.name, job.index, map(to_record, trees))
+        write_shard(job.trees, job.name, job.index, to_records(trees))
     return meter.read(trees)

@@ -1,0 +1,207 @@
+"""Values that no file can hold, and exceptions that would end the run, cost the episode that met them and no other."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hostile_env import ANSWERS, HALF, HOSTILE, TASKS, Hostile
+
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.config import RunConfig, load_config
+from treeagent.envs import Env, EnvDynamics, WorkerEnv, check_env
+from treeagent.envs.base import StepResult, ToolSpec
+from treeagent.envs.calls import text_tool
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.grammar import JsonAction, ReAct
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.run.outcomes import Outcome, keep_batch, kept_batch
+from treeagent.search.config import Limits, SearchConfig
+from treeagent.search.mcts import Search
+from treeagent.search.node import Node, Tree
+from treeagent.search.record import Record, from_record, to_records
+from treeagent.stages.demonstrate import demonstrate
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.search import BatchJob, search_batch
+from treeagent.store import read_as, read_records, write_shard
+from treeagent.types import Action, Message, Proposal, State, Task, ToolCall, Unanswered
+
+
+class BothWords:
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        actions = tuple(Action(word, word, token_ids=(1,), logprobs=(-1.0,)) for word in ("on", "end"))
+        return [Proposal((1,), actions) for _ in states]
+
+
+def searched(env: Env, tasks: Sequence[Task], folder: Path) -> list[Record]:
+    """Search the tasks together, store the trees and read their records, without wall time."""
+    search = Search(BothWords(), EnvDynamics(env, max_steps=3), SearchConfig(limits=Limits(simulations=6)))
+    trees = asyncio.run(search.run(tasks, list(range(len(tasks)))))
+    write_shard(folder, "collect", 0, to_records(trees))
+    return [record | {"budget": record["budget"] | {"seconds": 0.0}} for record in read_records(folder)]
+
+
+def around(bad: Task) -> list[Task]:
+    return [Task("first", "walk"), bad, Task("last", "walk")]
+
+
+def assert_lost_alone(trees: Sequence[Record], sound: Sequence[Record], bad: Task) -> None:
+    first, lost, last = trees
+    assert [first, last] == [sound[0], sound[2]]
+    assert lost["error"]
+    assert lost["task"]["id"] == str(bad.id).replace(HALF, "?")
+    assert from_record(lost).task.split == "train"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    trees = searched(Hostile(), around(Task("sound", "walk")), tmp_path_factory.mktemp("sound"))
+    assert not any(tree["error"] for tree in trees)
+    return trees
+
+
+@pytest.mark.parametrize("attack", ANSWERS)
+def test_a_bad_answer_costs_its_own_tree_alone(attack: str, sound: list[Record], tmp_path: Path) -> None:
+    bad = Task(attack, "walk")
+    assert_lost_alone(searched(Hostile(), around(bad), tmp_path), sound, bad)
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_is_the_tree_s_error(reward: float, tmp_path: Path) -> None:
+    class Unjudged(Hostile):
+        """Without a verdict, which would take the place of the reward."""
+
+        def step(self, action: str | ToolCall) -> StepResult:
+            return "here", reward, False, False, {}
+
+        def verify(self) -> None:
+            return None
+
+    (tree,) = searched(Unjudged(), [Task("t", "walk")], tmp_path)
+    assert str(reward) in tree["error"]
+
+
+@pytest.mark.parametrize("attack", TASKS)
+def test_a_bad_task_costs_its_own_tree_alone(attack: str, sound: list[Record], tmp_path: Path) -> None:
+    assert_lost_alone(searched(Hostile(), around(TASKS[attack]), tmp_path), sound, TASKS[attack])
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        State(Task("bad", "walk"), (Message("user", HALF),)),
+        State(Task("bad", "walk"), (), key=HALF),
+        State(Task("bad", "walk"), (), key=cast(str, {1})),
+    ],
+)
+def test_a_tree_that_cannot_be_written_is_told_by_its_error(node: State, tmp_path: Path) -> None:
+    """As one of another ``Dynamics`` than an environment's might be."""
+    kept = Tree(Task("kept", "walk"), 1, Node(State(Task("kept", "walk"), ())))
+    write_shard(tmp_path, "collect", 0, to_records([kept, Tree(node.task, 2, Node(node)), kept]))
+    first, lost, last = read_records(tmp_path)
+    assert first == last and from_record(first).task == kept.task and not first["error"]
+    assert (lost["task"]["id"], lost["seed"]) == ("bad", 2)
+    assert "cannot be stored" in lost["error"]
+
+
+SHAPE = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=256)
+TOKENIZER = train_tokenizer(["Thought: walk Action: on"] * 5, SHAPE)
+
+
+def config(bad: str) -> RunConfig:
+    return load_config(
+        None,
+        [
+            f"environment.name={HOSTILE}",
+            f'environment.options.bad="{bad}"',
+            "environment.max_steps=2",
+            "policy.max_new_tokens=4",
+            "search={limits={simulations=2},candidates=2}",
+        ],
+    )
+
+
+@pytest.mark.parametrize("bad", ["exit at reset", "exception with half a pair at reset", *TASKS])
+def test_the_stages_store_the_other_trees_and_outcomes(bad: str, tmp_path: Path) -> None:
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    collecting = BatchJob(config(bad), tmp_path / "base", "collect", 0, [0, 1, 2], tmp_path)
+    assert search_batch(collecting, lambda event: None).failed == 1
+    assert [bool(tree.error) for tree in read_as(from_record, tmp_path, "collect")] == [False, True, False]
+    evaluating = replace(collecting, name="evaluate", split="test")
+    batch = evaluate_batch(evaluating, lambda event: None)
+    assert [bool(outcome.error) for outcome in batch[0]] == [False, True, False]
+    keep_batch(tmp_path / "kept.json", batch)
+    kept = kept_batch(tmp_path / "kept.json")
+    assert kept is not None and [bool(outcome.error) for outcome in kept[0]] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "attack", ["thought with half a pair", "call with half a pair", "call of another type", "exit"]
+)
+def test_a_bad_turn_of_a_demonstrator_costs_its_own_episode_alone(attack: str) -> None:
+    env = Hostile()
+    trees = demonstrate(
+        EnvDynamics(env, max_steps=3),
+        env.demonstrator(0.0),
+        around(Task(attack, "walk")),
+        seed=0,
+        grammar=ReAct(),
+    )
+    assert [bool(tree.error) for tree in trees] == [False, True, False]
+
+
+def test_what_a_world_model_cannot_answer_is_told_in_text_that_can_be_stored(tmp_path: Path) -> None:
+    class Silent(Hostile):
+        def step(self, action: str | ToolCall) -> StepResult:
+            raise Unanswered(f"unreadable: {HALF}")
+
+    (tree,) = searched(Silent(), [Task("t", "walk")], tmp_path)
+    assert not tree["error"]
+    assert [node["unknown"] for node in tree["nodes"]] == [False, True, True]
+
+
+@pytest.mark.parametrize("attack", ["exit at step", "exit at reset", "generator exit at step"])
+def test_the_check_of_an_environment_reports_an_exit(attack: str) -> None:
+    assert any("raised" in found for found in check_env(Hostile(), Task(attack, "walk")).violations)
+
+
+def test_an_environment_in_a_worker_that_exits_costs_its_own_tree_alone(sound: list[Record], tmp_path: Path) -> None:
+    env = WorkerEnv(HOSTILE)
+    try:
+        bad = Task("exit at step", "walk")
+        assert_lost_alone(searched(env, around(bad), tmp_path), sound, bad)
+    finally:
+        env.close()
+
+
+BAD_JSON = ['{"text": "\\ud800"}', '{"\\udfff": 1}', '{"text": NaN}', '{"text": 1e999}', '{"text": ' + "9" * 5000 + "}"]
+
+
+@pytest.mark.parametrize("arguments", BAD_JSON)
+def test_a_model_s_call_with_values_that_no_file_can_hold_reaches_no_tool(arguments: str) -> None:
+    asked = list[str | ToolCall]()
+
+    class Echo(Hostile):
+        def tools(self) -> Sequence[ToolSpec]:
+            return (text_tool("say", "Say a text.", "text"),)
+
+        def step(self, action: str | ToolCall) -> StepResult:
+            asked.append(action)
+            return str(action), 0.0, False, False, {}
+
+    dynamics = EnvDynamics(Echo(), max_steps=3)
+    text = f"Action: say {arguments}"
+    state = asyncio.run(dynamics.reset(Task("t", "walk")))
+    asyncio.run(dynamics.step(state, ReAct().read(text)))
+    assert asked == [f"say {arguments}"]  # as written, not read
+    turn = f'<action>{{"when": true, "which": "say", "how": {arguments}}}</action>'
+    assert JsonAction().read(turn).error
+
+
+def test_an_outcome_of_a_bad_task_is_kept(tmp_path: Path) -> None:
+    keep_batch(tmp_path / "kept.json", ([Outcome(HALF, 0.0, 0, error=HALF)], 1.0))
+    kept = kept_batch(tmp_path / "kept.json")
+    assert kept is not None and (kept[0][0].task_id, kept[0][0].error) == ("?", "?")

@@ -1,0 +1,169 @@
+"""A run's folder of a stranger: what is no file there is refused by name, and no name in a tree leads elsewhere."""
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command import treeagent
+
+from treeagent.agent.checkpoint import load_checkpoint, load_tokenizer
+from treeagent.config import ConfigError, RunConfig, load_config
+from treeagent.learners import checkpoints
+from treeagent.run.folder import Run, RunError
+from treeagent.run.outcomes import kept_batch
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.store import CorruptShard, StoreError, read_as, read_records, write_shard
+from treeagent.types import Action, Message, State, Task, UserError
+
+SHARD = "trees/collect-00000.jsonl.zst"
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """A read that waits for ever fails after some seconds."""
+
+    def fail(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of one tree, in the current folder: a socket's path must be short."""
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as made:
+        task = Task("t", "walk")
+        root = Node(State(task, (Message("user", "walk"),)), context_ids=(1,))
+        end = State(task, (*root.state.messages, Message("assistant", "go", (2,)), Message("user", "done")))
+        root.edges = [Edge(Action("go", "go", "", (2,), (-0.1,)), 1.0, 1, 1.0, 1.0, Node(end, terminated=True))]
+        write_shard(made.trees, "collect", 0, [to_record(Tree(task, 0, root))])
+    monkeypatch.chdir(tmp_path)
+    return Path("run")
+
+
+def socket_at(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "named pipe": os.mkfifo,
+    "link to a named pipe": lambda path: (os.mkfifo("pipe"), path.symlink_to(Path("pipe").absolute()))[-1],
+    "socket": socket_at,
+    "folder": Path.mkdir,
+    "endless device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+def made_again(run: Path) -> None:
+    Run.create(run, RunConfig(), resume=True).close()
+
+
+def logged(run: Path) -> None:
+    with Run.create(run, RunConfig(), resume=True) as made:
+        made.log("collect", {"step": 0})
+
+
+READERS: list[tuple[str, Callable[[Path], Any]]] = [
+    (SHARD, lambda run: list(read_records(run / "trees"))),
+    ("stages.json", lambda run: Run.open(run).stages()),
+    ("results.json", lambda run: Run.open(run).result_rows()),
+    ("given.json", lambda run: Run.open(run).taken("collect")),
+    ("metrics.jsonl", lambda run: Run.open(run).metrics()),
+    ("metrics.jsonl", made_again),
+    ("config.toml", Run.open),
+    ("config.toml", made_again),
+    (".lock", made_again),
+    ("outcomes.json", lambda run: kept_batch(run / "outcomes.json")),
+    ("checkpoints/config.json", lambda run: load_checkpoint(run / "checkpoints")),
+    ("checkpoints/tokenizer.json", lambda run: load_tokenizer(run / "checkpoints")),
+    ("checkpoints/adapter_config.json", lambda run: load_checkpoint(run / "checkpoints")),
+    ("checkpoints/checkpoint-1/progress.json", lambda run: checkpoints.newest(run / "checkpoints", "")),
+    ("checkpoints/checkpoint-1/progress.json", lambda run: checkpoints.read(run / "checkpoints/checkpoint-1", CPU)),
+]
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "read"),
+    [
+        (kind, name, read)
+        for name, read in READERS
+        for kind in KINDS
+        if kind != "folder" or not name.startswith("checkpoints/")  # which has folders, and transformers refuses others
+    ],
+)
+def test_what_is_no_file_is_refused_by_name(kind: str, name: str, read: Callable[[Path], Any], run: Path) -> None:
+    (run / name).unlink(missing_ok=True)
+    (run / name).parent.mkdir(exist_ok=True)
+    KINDS[kind](run / name)
+    with pytest.raises((StoreError, RunError, UserError)) as caught:
+        read(run)
+    assert Path(name).name in str(caught.value)
+
+
+def test_a_pipe_that_takes_the_place_of_a_log_is_refused_before_it_is_written(run: Path) -> None:
+    with Run.create(run, RunConfig(), resume=True) as made:
+        os.mkfifo(run / "metrics.jsonl")
+        with pytest.raises(StoreError, match=r"metrics\.jsonl"):
+            made.log("collect", {"step": 0})
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["show", "--digest"], ["export", "--out", "out"]])
+def test_commands_name_a_pipe_among_the_trees(arguments: list[str], run: Path) -> None:
+    (run / SHARD).unlink()
+    os.mkfifo(run / SHARD)
+    said = treeagent(arguments[0], run, *arguments[1:])
+    if arguments == ["show"]:  # which need not read the trees
+        assert said.returncode in (0, 2)
+        said = treeagent("show", run, "t")
+    assert (said.returncode, Path(SHARD).name in said.stderr) == (2, True)
+    assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("name", ["export.json", "README.md"])
+def test_an_export_names_a_pipe_in_its_folder(name: str, run: Path) -> None:
+    out = Path("out")
+    made = treeagent("export", run, "--view", "transitions", "--format", "jsonl", "--out", out)
+    assert made.returncode == 0, made.stderr
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    said = treeagent("export", run, "--view", "transitions", "--format", "jsonl", "--out", out)
+    assert (said.returncode, "Traceback" in said.stderr) == (2, False)
+
+
+def test_settings_that_extend_a_pipe_are_refused(run: Path) -> None:
+    os.mkfifo("pipe")
+    (run / "config.toml").write_text('extends = "../pipe"')
+    with pytest.raises((StoreError, ConfigError), match="pipe"):
+        Run.open(run)
+
+
+@pytest.mark.parametrize("split", ["../../../up", "/tmp/up", "", "other", ["train"], None])
+def test_a_split_that_is_none_is_refused_since_it_names_files(split: object, run: Path) -> None:
+    (record,) = read_records(run / "trees")
+    record["task"]["split"] = split
+    write_shard(run / "trees", "collect", 0, [record])
+    with pytest.raises(CorruptShard, match="split"):
+        list(read_as(from_record, run / "trees"))
+
+
+def test_an_honest_run_with_linked_files_is_read(run: Path) -> None:
+    """A store may lie on another disk."""
+    shutil.move(run / SHARD, "elsewhere")
+    (run / SHARD).symlink_to(Path("elsewhere").resolve())
+    assert len(list(read_as(from_record, run / "trees"))) == 1
+    shutil.move(run / "config.toml", "settings")
+    (run / "config.toml").symlink_to(Path("settings").resolve())
+    assert Run.open(run).config == load_config(run / "config.toml")

@@ -1,0 +1,103 @@
+"""What an environment returns, checked where it becomes ours: after that, every value can be stored.
+
+A stranger's environment may return anything: half a surrogate pair, an integer of a hundred digits, an object. Here
+such a value becomes an exception, which is the error of the episode that met it, as a crash is.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from numbers import Real
+from typing import Final
+
+import orjson
+
+from treeagent.envs.base import EnvBroken, StepResult
+from treeagent.types import Task
+
+ENDING: Final = (SystemExit, GeneratorExit, asyncio.CancelledError)
+"""Exceptions by which an environment would end the whole run, or the task of the event loop. ``KeyboardInterrupt`` is
+left out, since nothing tells one that the environment raised from Ctrl-C."""
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Calls of an environment, none of them awaited: one that would end the run raises ``EnvBroken`` instead."""
+    try:
+        yield
+    except ENDING as error:
+        raise broken_by(error) from error
+
+
+def broken_by(error: BaseException) -> EnvBroken:
+    """The error of an episode in which the environment raised one of ``ENDING``."""
+    return EnvBroken(f"the environment raised {error!r}: raise an Exception to end the episode alone")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text is without halves of surrogate pairs, which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def checked_task(task: Task) -> Task:
+    """The task, or ``EnvBroken`` where a stored tree could not hold it."""
+    try:
+        orjson.dumps(asdict(task))
+    except Exception as error:  # whatever a stranger's object raises
+        raise EnvBroken(
+            f"task {task.id!r:.80} cannot be stored ({error}): give it valid Unicode text and plain JSON values"
+        ) from None
+    return task
+
+
+def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
+    """What ``reset`` returned, or ``EnvBroken`` where that is no observation and info."""
+    match answer:
+        case (str() as observation, dict() as info) if is_unicode(observation):
+            return observation, info
+    raise EnvBroken(f"reset returned {answer!r:.200}: it must return (observation as valid Unicode text, info dict)")
+
+
+def checked_step(answer: object) -> StepResult:
+    """What ``step`` returned, the reward as a float, or ``EnvBroken`` where that is no ``StepResult``."""
+    match answer:
+        case (
+            str() as observation,
+            Real() as reward,
+            bool() as terminated,
+            bool() as truncated,
+            dict() as info,
+        ) if is_unicode(observation):
+            return observation, float(reward), terminated, truncated, info
+    raise EnvBroken(
+        f"step returned {answer!r:.200}: it must return "
+        "(observation as valid Unicode text, reward number, terminated bool, truncated bool, info dict)"
+    )
+
+
+def checked_verdict(answer: object) -> float | None:
+    """What ``verify`` returned, or ``EnvBroken`` where that is neither a number nor None."""
+    if answer is None or isinstance(answer, Real):
+        return None if answer is None else float(answer)
+    raise EnvBroken(f"verify returned {answer!r:.200}: it must return a number or None")
+
+
+def checked_key(answer: object) -> str | None:
+    """What ``state_key`` returned, as text, or ``EnvBroken`` where that cannot be stored."""
+    key = None if answer is None else str(answer)
+    if key is None or is_unicode(key):
+        return key
+    raise EnvBroken(f"state_key returned {answer!r:.200}: it must return valid Unicode text or None")
+
+
+def checked_turn(answer: object) -> tuple[str, str]:
+    """What a demonstrator's ``act`` returned, or ``EnvBroken`` where that is no thought and call."""
+    match answer:
+        case (str() as thought, str() as call) if is_unicode(thought + call):
+            return thought, call
+    raise EnvBroken(f"act returned {answer!r:.200}: it must return (thought, call), both valid Unicode text")
