@@ -4,30 +4,30 @@ A job is a value, so results do not depend on where it runs or on how many worke
 """
 
 import multiprocessing
-import pickle
 import signal
-import traceback
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from treeagent.config import RunConfig
 from treeagent.run.metrics import Emit
-from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
+from treeagent.workers.serve import Ended, serve
 
 if TYPE_CHECKING:
     from treeagent.workers.ray import RayWorkers  # needs the extra "ray"
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+_SIGNAL_SECONDS = 0.2
+"""Seconds in which a signal that has ended a worker reaches this process, if it is meant for both."""
 
 
 def run_jobs(
@@ -69,6 +69,10 @@ def kept_workers(config: RunConfig) -> Iterator[None]:
     _kept = None if config.engine == "local" and config.workers == 1 else _start(config.workers, config)
     try:
         yield
+    except BaseException:  # such as Ctrl-C: workers that are still importing are not waited for
+        if _kept is not None:
+            _kept.kill()
+        raise
     finally:
         if _kept is not None:
             _kept.close()
@@ -83,19 +87,11 @@ def _start(count: int, config: RunConfig) -> "Processes | RayWorkers":
     return Processes(count)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """The last message of a job: its result or its error."""
-
-    result: Any = None
-    error: Exception | None = None
-
-
 class Processes:
     """Worker processes of this machine, each connected by a pipe, which run one job at a time.
 
-    A worker ends when its pipe closes. Where the caller of ``run`` stops early, running jobs are terminated; the next
-    call starts new workers.
+    A worker ends when its pipe closes, and at once when this process ends. Where the caller of ``run`` stops early,
+    running jobs are killed; the next call starts new workers.
     """
 
     def __init__(self, count: int) -> None:
@@ -122,7 +118,7 @@ class Processes:
                     assert isinstance(ready, Connection)
                     with self._loss_reported(ready):
                         message = ready.recv()
-                    if not isinstance(message, _Ended):
+                    if not isinstance(message, Ended):
                         on_event(message)
                         continue
                     if message.error is not None:
@@ -131,12 +127,16 @@ class Processes:
                     hand_out(ready)  # before the yield, since the caller may take long
                     yield job, message.result
         except BaseException:  # also GeneratorExit: the caller stops early, and running jobs are not waited for
-            for process in self._processes.values():
-                process.terminate()
-            self.close()
+            self.kill()
             raise
 
+    def kill(self) -> None:
+        """End the workers, without waiting for running jobs."""
+        _kill(self._processes)
+        self.close()
+
     def close(self) -> None:
+        """End the workers, which have no job."""
         for pipe, process in self._processes.items():
             pipe.close()
             process.join()
@@ -149,6 +149,8 @@ class Processes:
         except (EOFError, ConnectionError):
             process = self._processes[pipe]
             process.join()
+            # A signal to the whole process group has reached this process too, whose handler says what happened.
+            time.sleep(_SIGNAL_SECONDS if process.exitcode in (-signal.SIGTERM, -signal.SIGHUP) else 0.0)
             raise WorkerLost(
                 f"worker process {process.pid} ended with exit code {process.exitcode} in the middle of a job, as it "
                 "does when memory is short: continue with --resume, and with fewer workers if it happens again"
@@ -165,43 +167,24 @@ def _start_processes(count: int) -> dict[Connection, SpawnProcess]:
     # before it can ignore the signal itself, and its traceback would end up in the terminal.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        for _ in range(count):
-            here, there = context.Pipe()
-            processes[here] = context.Process(target=_serve, args=(there,))
-            processes[here].start()
-            there.close()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        try:
+            for _ in range(count):
+                here, there = context.Pipe()
+                processes[here] = context.Process(target=serve, args=(there,))
+                processes[here].start()
+                there.close()
+                here.send("started")
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    except BaseException:  # such as Ctrl-C, which arrives as it is unblocked
+        _kill(processes)
+        raise
     return processes
 
 
-def _serve(pipe: Connection) -> None:
-    """The main function of a worker process: run jobs until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    torch.set_num_threads(1)  # for small models, more threads cost more time than they save
-    with suppress(EOFError, ConnectionError):
-        while True:
-            work, job = pipe.recv()
-            try:
-                ended = _Ended(work(job, pipe.send))
-                pickle.dumps(ended)  # an error of pickling is reported from here; inside send it would end this process
-            except Exception as error:
-                ended = _Ended(error=_portable(error))
-            pipe.send(ended)
-
-
-def _portable(error: Exception) -> Exception:
-    """The error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be pickled
-    either becomes a RuntimeError with the same text."""
-    told = traceback.format_exc()
-    try:
-        same = type(pickle.loads(pickle.dumps(error))) is type(error)
-    except Exception:  # a class of the user's environment may raise anything while it is pickled
-        same = False
-    kept = error if same else RuntimeError(describe(error))
-    kept.add_note(told)
-    return kept
+def _kill(processes: Mapping[Connection, SpawnProcess]) -> None:
+    for process in processes.values():
+        process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
 
 
 _kept: "Processes | RayWorkers | None" = None
