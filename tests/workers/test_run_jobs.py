@@ -96,7 +96,7 @@ def test_what_a_job_raises_is_raised_here_with_its_own_traceback() -> None:
 def test_what_would_not_come_through_a_pipe_is_told_all_the_same(how: str, told: str) -> None:
     with pytest.raises((RuntimeError, TypeError), match=told) as caught:
         list(run_jobs(break_the_pipe, [how, how], RunConfig(workers=2)))
-    assert "in serve" in caught.value.__notes__[0]
+    assert "in _serve" in caught.value.__notes__[0]
 
 
 def test_a_worker_that_dies_is_told_in_one_sentence() -> None:

@@ -2,28 +2,24 @@
 
 import fcntl
 import os
-import select
 import signal
 import sys
 
 
-def die_with_parent(lifeline: int, whom: int) -> None:
-    """Have the kernel kill ``whom`` when the parent, however it ends, closes the other end of the pipe ``lifeline``.
+def kill_at_close(lifeline: int, whom: int) -> None:
+    """Have the kernel kill ``whom`` when the last writing end of the pipe ``lifeline`` is closed, as by the end of the
+    parent that holds it.
 
-    A thread that waits for that would wait for the interpreter's lock, too, which a hanging job may hold. Unlike
-    PR_SET_PDEATHSIG this follows the parent's process, not the thread that started this one. On systems other than
-    Linux only a parent that has ended before is noticed.
+    The parent calls this as soon as it has started a process that inherits the reading end. So the process need not
+    have come to any code of its own, and what it does cannot get in the way. Unlike PR_SET_PDEATHSIG this follows the
+    parent's process, not the thread that started the other. On systems other than Linux this does nothing.
 
     Args:
-        lifeline: the reading end. Nothing may be written to the pipe from now on.
+        lifeline: the reading end of a pipe that nothing is written to.
         whom: a process, or the negative number of a process group, as for ``os.kill``.
     """
-    os.set_inheritable(lifeline, False)
     if sys.platform == "linux":
+        # These belong to the open pipe, not to the descriptor, so they outlive the parent's own reading end.
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, whom)
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    ended = select.poll()
-    ended.register(lifeline)
-    if ended.poll(0):
-        os.kill(whom, signal.SIGKILL)  # the parent has ended before

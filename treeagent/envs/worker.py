@@ -23,13 +23,13 @@ from typing import Any, cast
 
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
 from treeagent.envs.forks import checked_reset, checked_step, checked_verdict
-from treeagent.envs.lifeline import die_with_parent
+from treeagent.envs.lifeline import kill_at_close
 from treeagent.envs.make import importable, make_env
 from treeagent.types import Origin, Split, Task, ToolCall, Unanswered
 
 _START = (
-    "import sys; _, channel, lifeline, *sys.path = sys.argv; del sys.argv[1:]; "
-    "from treeagent.envs.worker import serve; serve(int(channel), int(lifeline))"
+    "import sys; _, channel, *sys.path = sys.argv; del sys.argv[1:]; "
+    "from treeagent.envs.worker import serve; serve(int(channel))"
 )
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Ends of the names of environment variables that an environment's process does not get: an agent might read them."""
@@ -245,7 +245,7 @@ class _Process:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - open as long as the process
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), str(lifeline), *sys.path],
+                [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
                 pass_fds=(theirs.fileno(), lifeline),
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
@@ -253,6 +253,7 @@ class _Process:
                 start_new_session=True,
                 env={name: value for name, value in os.environ.items() if not name.upper().endswith(_SECRET)},
             )
+            kill_at_close(lifeline, -self._process.pid)
         finally:
             theirs.close()
             os.close(lifeline)
@@ -297,10 +298,9 @@ class _Process:
         return f"{how}; it last wrote: {' | '.join(lines)}" if lines else how
 
 
-def serve(channel_number: int, lifeline: int) -> None:
+def serve(channel_number: int) -> None:
     """Answer a ``WorkerEnv`` until it closes its end. What the process runs."""
     faulthandler.enable()
-    die_with_parent(lifeline, -os.getpgrp())
     channel = socket.socket(fileno=channel_number)
     channel.set_inheritable(False)
     requests, host = channel.makefile("rb"), _Host()

@@ -4,28 +4,34 @@ A job is a value, so results do not depend on where it runs or on how many worke
 """
 
 import multiprocessing
+import pickle
 import signal
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from treeagent.config import RunConfig
+from treeagent.envs.lifeline import kill_at_close
 from treeagent.run.metrics import Emit
+from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
-from treeagent.workers.serve import Ended, serve
 
 if TYPE_CHECKING:
     from treeagent.workers.ray import RayWorkers  # needs the extra "ray"
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""Signals that end a run."""
 _SIGNAL_SECONDS = 0.2
 """Seconds in which a signal that has ended a worker reaches this process, if it is meant for both."""
 
@@ -87,6 +93,21 @@ def _start(count: int, config: RunConfig) -> "Processes | RayWorkers":
     return Processes(count)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The last message of a job: its result or its error."""
+
+    result: Any = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    process: SpawnProcess
+    lifeline: Connection
+    """The writing end of a pipe. The kernel kills the worker when this is closed, as by the end of this process."""
+
+
 class Processes:
     """Worker processes of this machine, each connected by a pipe, which run one job at a time.
 
@@ -96,12 +117,12 @@ class Processes:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._processes = _start_processes(count)
+        self._workers = _start_processes(count)
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
-        self._processes = self._processes or _start_processes(self._count)
+        self._workers = self._workers or _start_processes(self._count)
         waiting, running = deque(jobs), dict[Connection, Job]()
 
         def hand_out(pipe: Connection) -> None:
@@ -111,14 +132,14 @@ class Processes:
                     pipe.send((work, running[pipe]))
 
         try:
-            for pipe in self._processes:
+            for pipe in self._workers:
                 hand_out(pipe)
             while running:
                 for ready in wait(list(running)):
                     assert isinstance(ready, Connection)
                     with self._loss_reported(ready):
                         message = ready.recv()
-                    if not isinstance(message, Ended):
+                    if not isinstance(message, _Ended):
                         on_event(message)
                         continue
                     if message.error is not None:
@@ -132,22 +153,24 @@ class Processes:
 
     def kill(self) -> None:
         """End the workers, without waiting for running jobs."""
-        _kill(self._processes)
+        for worker in self._workers.values():
+            worker.process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
         self.close()
 
     def close(self) -> None:
         """End the workers, which have no job."""
-        for pipe, process in self._processes.items():
+        for pipe, worker in self._workers.items():
             pipe.close()
-            process.join()
-        self._processes = {}
+            worker.process.join()
+            worker.lifeline.close()
+        self._workers = {}
 
     @contextmanager
     def _loss_reported(self, pipe: Connection) -> Iterator[None]:
         try:
             yield
         except (EOFError, ConnectionError):
-            process = self._processes[pipe]
+            process = self._workers[pipe].process
             process.join()
             # A signal to the whole process group has reached this process too, whose handler says what happened.
             time.sleep(_SIGNAL_SECONDS if process.exitcode in (-signal.SIGTERM, -signal.SIGHUP) else 0.0)
@@ -157,34 +180,64 @@ class Processes:
             ) from None
 
 
-def _start_processes(count: int) -> dict[Connection, SpawnProcess]:
+def _start_processes(count: int) -> "dict[Connection, _Worker]":
     """Start worker processes; they go on importing while this one continues."""
     # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
     context = multiprocessing.get_context("spawn")
-    processes: dict[Connection, SpawnProcess] = {}
+    workers: dict[Connection, _Worker] = {}
     resource_tracker.ensure_running()  # its first start, which would otherwise come below, unblocks SIGINT
     # A child inherits the blocked signals. Without this, Ctrl-C would interrupt a worker that is still importing torch,
-    # before it can ignore the signal itself, and its traceback would end up in the terminal.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # before it can ignore the signal itself, and its traceback would end up in the terminal. Nor does a signal come
+    # here between the start of a worker and its entry in the list of those to kill.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         try:
             for _ in range(count):
                 here, there = context.Pipe()
-                processes[here] = context.Process(target=serve, args=(there,))
-                processes[here].start()
+                lifeline, ours = context.Pipe(duplex=False)
+                process = context.Process(target=_serve, args=(there, lifeline))
+                process.start()
+                assert process.pid is not None
+                kill_at_close(lifeline.fileno(), process.pid)
+                workers[here] = _Worker(process, ours)
                 there.close()
-                here.send("started")
+                lifeline.close()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    except BaseException:  # such as Ctrl-C, which arrives as it is unblocked
-        _kill(processes)
+    except BaseException:  # such as a signal, which arrives as it is unblocked
+        for worker in workers.values():
+            worker.process.kill()
         raise
-    return processes
+    return workers
 
 
-def _kill(processes: Mapping[Connection, SpawnProcess]) -> None:
-    for process in processes.values():
-        process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
+def _serve(pipe: Connection, lifeline: Connection) -> None:
+    """The main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    torch.set_num_threads(1)  # for small models, more threads cost more time than they save
+    with suppress(EOFError, ConnectionError):
+        while True:
+            work, job = pipe.recv()
+            try:
+                ended = _Ended(work(job, pipe.send))
+                pickle.dumps(ended)  # an error of pickling is reported from here; inside send it would end this process
+            except Exception as error:
+                ended = _Ended(error=_portable(error))
+            pipe.send(ended)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be pickled
+    either becomes a RuntimeError with the same text."""
+    told = traceback.format_exc()
+    try:
+        same = type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:  # a class of the user's environment may raise anything while it is pickled
+        same = False
+    kept = error if same else RuntimeError(describe(error))
+    kept.add_note(told)
+    return kept
 
 
 _kept: "Processes | RayWorkers | None" = None
