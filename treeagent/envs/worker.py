@@ -6,11 +6,9 @@ that misses one is killed with all that it has started; the next ``reset`` or ``
 
 import contextlib
 import faulthandler
-import fcntl
 import os
 import pickle
 import random
-import select
 import signal
 import socket
 import subprocess
@@ -25,13 +23,18 @@ from typing import Any, cast
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
+from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.lifeline import kill_at_close
 from treeagent.envs.make import importable, make_env
 from treeagent.types import Origin, Split, Task, ToolCall, Unanswered
 
 _START = (
-    "import sys; _, channel, lifeline, *sys.path = sys.argv; del sys.argv[1:]; "
-    "from treeagent.envs.worker import serve; serve(int(channel), int(lifeline))"
+    "import sys; _, channel, *sys.path = sys.argv; del sys.argv[1:]; "
+    "from treeagent.envs.worker import serve; serve(int(channel))"
 )
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+"""Ends of the names of environment variables that an environment's process does not get: an agent might read them."""
 _STDERR_BYTES = 2**20
 """Bytes of a process's standard error that are kept."""
 _LAST_BYTES, _LAST_LINES = 4000, 10
@@ -244,13 +247,15 @@ class _Process:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - open as long as the process
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), str(lifeline), *sys.path],
+                [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
                 pass_fds=(theirs.fileno(), lifeline),
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,
                 start_new_session=True,
+                env={name: value for name, value in os.environ.items() if not name.upper().endswith(_SECRET)},
             )
+            kill_at_close(lifeline, -self._process.pid)
         finally:
             theirs.close()
             os.close(lifeline)
@@ -295,10 +300,9 @@ class _Process:
         return f"{how}; it last wrote: {' | '.join(lines)}" if lines else how
 
 
-def serve(channel_number: int, lifeline: int) -> None:
+def serve(channel_number: int) -> None:
     """Answer a ``WorkerEnv`` until it closes its end. What the process runs."""
     faulthandler.enable()
-    _die_with_parent(lifeline)
     channel = socket.socket(fileno=channel_number)
     channel.set_inheritable(False)
     requests, host = channel.makefile("rb"), _Host()
@@ -309,21 +313,6 @@ def serve(channel_number: int, lifeline: int) -> None:
             channel.sendall(pickle.dumps(_answer(host, method, arguments)))
     except (EOFError, ConnectionError):
         os.killpg(0, signal.SIGKILL)
-
-
-def _die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this group when the parent, however it ends, closes the other end of ``lifeline``.
-
-    A thread that waits for that would wait for the interpreter's lock, too, which a hanging environment may hold.
-    Unlike PR_SET_PDEATHSIG this follows the parent's process, not the thread that started this one.
-    """
-    os.set_inheritable(lifeline, False)
-    if sys.platform == "linux":
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:
-        os.killpg(0, signal.SIGKILL)  # the parent has ended before
 
 
 class _Host:

@@ -6,6 +6,7 @@ A job is a value, so results do not depend on where it runs or on how many worke
 import multiprocessing
 import pickle
 import signal
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from treeagent.config import RunConfig
+from treeagent.envs.lifeline import kill_at_close
 from treeagent.run.metrics import Emit
 from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""Signals that end a run."""
+_SIGNAL_SECONDS = 0.2
+"""Seconds in which a signal that has ended a worker reaches this process, if it is meant for both."""
 
 
 def run_jobs(
@@ -69,6 +75,10 @@ def kept_workers(config: RunConfig) -> Iterator[None]:
     _kept = None if config.engine == "local" and config.workers == 1 else _start(config.workers, config)
     try:
         yield
+    except BaseException:  # such as Ctrl-C: workers that are still importing are not waited for
+        if _kept is not None:
+            _kept.kill()
+        raise
     finally:
         if _kept is not None:
             _kept.close()
@@ -91,21 +101,28 @@ class _Ended:
     error: Exception | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    process: SpawnProcess
+    lifeline: Connection
+    """The writing end of a pipe. The kernel kills the worker when this is closed, as by the end of this process."""
+
+
 class Processes:
     """Worker processes of this machine, each connected by a pipe, which run one job at a time.
 
-    A worker ends when its pipe closes. Where the caller of ``run`` stops early, running jobs are terminated; the next
-    call starts new workers.
+    A worker ends when its pipe closes, and at once when this process ends. Where the caller of ``run`` stops early,
+    running jobs are killed; the next call starts new workers.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._processes = _start_processes(count)
+        self._workers = _start_processes(count)
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
-        self._processes = self._processes or _start_processes(self._count)
+        self._workers = self._workers or _start_processes(self._count)
         waiting, running = deque(jobs), dict[Connection, Job]()
 
         def hand_out(pipe: Connection) -> None:
@@ -115,7 +132,7 @@ class Processes:
                     pipe.send((work, running[pipe]))
 
         try:
-            for pipe in self._processes:
+            for pipe in self._workers:
                 hand_out(pipe)
             while running:
                 for ready in wait(list(running)):
@@ -131,54 +148,73 @@ class Processes:
                     hand_out(ready)  # before the yield, since the caller may take long
                     yield job, message.result
         except BaseException:  # also GeneratorExit: the caller stops early, and running jobs are not waited for
-            for process in self._processes.values():
-                process.terminate()
-            self.close()
+            self.kill()
             raise
 
+    def kill(self) -> None:
+        """End the workers, without waiting for running jobs."""
+        for worker in self._workers.values():
+            worker.process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
+        self.close()
+
     def close(self) -> None:
-        for pipe, process in self._processes.items():
+        """End the workers, which have no job."""
+        for pipe, worker in self._workers.items():
             pipe.close()
-            process.join()
-        self._processes = {}
+            worker.process.join()
+            worker.lifeline.close()
+        self._workers = {}
 
     @contextmanager
     def _loss_reported(self, pipe: Connection) -> Iterator[None]:
         try:
             yield
         except (EOFError, ConnectionError):
-            process = self._processes[pipe]
+            process = self._workers[pipe].process
             process.join()
+            # A signal to the whole process group has reached this process too, whose handler says what happened.
+            time.sleep(_SIGNAL_SECONDS if process.exitcode in (-signal.SIGTERM, -signal.SIGHUP) else 0.0)
             raise WorkerLost(
                 f"worker process {process.pid} ended with exit code {process.exitcode} in the middle of a job, as it "
                 "does when memory is short: continue with --resume, and with fewer workers if it happens again"
             ) from None
 
 
-def _start_processes(count: int) -> dict[Connection, SpawnProcess]:
+def _start_processes(count: int) -> "dict[Connection, _Worker]":
     """Start worker processes; they go on importing while this one continues."""
     # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
     context = multiprocessing.get_context("spawn")
-    processes: dict[Connection, SpawnProcess] = {}
+    workers: dict[Connection, _Worker] = {}
     resource_tracker.ensure_running()  # its first start, which would otherwise come below, unblocks SIGINT
     # A child inherits the blocked signals. Without this, Ctrl-C would interrupt a worker that is still importing torch,
-    # before it can ignore the signal itself, and its traceback would end up in the terminal.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # before it can ignore the signal itself, and its traceback would end up in the terminal. Nor does a signal come
+    # here between the start of a worker and its entry in the list of those to kill.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
-        for _ in range(count):
-            here, there = context.Pipe()
-            processes[here] = context.Process(target=_serve, args=(there,))
-            processes[here].start()
-            there.close()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return processes
+        try:
+            for _ in range(count):
+                here, there = context.Pipe()
+                lifeline, ours = context.Pipe(duplex=False)
+                process = context.Process(target=_serve, args=(there, lifeline))
+                process.start()
+                assert process.pid is not None
+                kill_at_close(lifeline.fileno(), process.pid)
+                workers[here] = _Worker(process, ours)
+                there.close()
+                lifeline.close()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    except BaseException:  # such as a signal, which arrives as it is unblocked
+        for worker in workers.values():
+            worker.process.kill()
+        raise
+    return workers
 
 
-def _serve(pipe: Connection) -> None:
-    """The main function of a worker process: run jobs until the pipe closes."""
+def _serve(pipe: Connection, lifeline: Connection) -> None:
+    """The main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     torch.set_num_threads(1)  # for small models, more threads cost more time than they save
     with suppress(EOFError, ConnectionError):
         while True:

@@ -99,15 +99,17 @@ class RayWorkers:
                     self._workers[worker] = self._actor.remote()
                     prepare(worker)
         except BaseException:  # also GeneratorExit: the caller stops early
-            self.close()
+            self.kill()
             raise
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End the workers, without waiting for running jobs."""
         for worker in self._workers:
             ray.kill(worker)
         self._workers = []
         self._events.shutdown(force=True)
+
+    close = kill
 
     def _start(self) -> None:
         # The queue lives on this process's machine, the only one whose loss ends the run anyway.

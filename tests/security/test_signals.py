@@ -1,0 +1,293 @@
+"""Signals that end a run leave no process and no broken store; environments do not get the keys of the run."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import CONFIG, PROGRAM, treeagent
+from faulty_envs import STAIRS, Stairs, runs, stairs_task
+
+from treeagent.envs.base import StepResult
+from treeagent.envs.worker import WorkerEnv
+from treeagent.run.metrics import Emit
+from treeagent.store import digest, read_records
+from treeagent.types import ToolCall, WorkerLost
+from treeagent.workers.processes import Processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+
+SECONDS = 2.0
+"""Within which every process of a run is gone."""
+MOMENTS = 20
+MARK = "TREEAGENT_TEST_MARK"
+
+
+class Started:
+    """A process whose descendants, also those that lead sessions of their own, are known by a mark."""
+
+    def __init__(self, *command: str | Path) -> None:
+        self.mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), MARK: self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def all(self) -> list[int]:
+        found = list[int]()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if f"{MARK}={self.mark}".encode() in path.read_bytes() and runs(int(path.parent.name)):
+                    found.append(int(path.parent.name))
+            except OSError:  # it has just ended, or is another user's
+                continue
+        return found
+
+    def left(self) -> list[int]:
+        """Processes that are still there after ``SECONDS``."""
+        deadline = time.monotonic() + SECONDS
+        while (found := self.all()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
+
+
+Send = Callable[[int, int], None]
+"""To a process or to its group."""
+
+
+def collection(run: Path, out: Path) -> list[str | Path]:
+    settings = ["workers=2", "environment.worker=true", "collect.tasks=16", "collect.batch=2"]
+    return ["collect", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "--resume", *settings]
+
+
+def trees(run: Path) -> str:
+    return digest(read_records(run / "trees"))
+
+
+@pytest.fixture(scope="module")
+def whole(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The trees of a collection that nothing disturbs."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    done = treeagent(*collection(finished_run, out), "workers=1")
+    assert done.returncode == 0, done.stderr
+    return trees(out)
+
+
+def end(started: Started, send: Send, number: int) -> None:
+    """End a collection that is at work, and see that it ends as it should."""
+    send(started.process.pid, number)
+    left = started.left()
+    _, said = started.process.communicate(timeout=200)
+    assert not left, f"{len(left)} processes are left"
+    assert started.process.returncode == (-number if number == signal.SIGKILL else 128 + number), said
+    assert ("--resume" in said) == (number != signal.SIGKILL)
+    assert "Traceback" not in said and "Error" not in said
+
+
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [
+        (os.kill, signal.SIGTERM),
+        (os.kill, signal.SIGKILL),
+        pytest.param(os.kill, signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param(os.killpg, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(os.killpg, signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
+def test_an_ended_collection_leaves_no_process_and_resumes_to_the_same_trees(
+    finished_run: Path, whole: str, tmp_path: Path, send: Send, number: int
+) -> None:
+    command = collection(finished_run, tmp_path / "run")
+    started = Started(PROGRAM, *command)
+    while not list(tmp_path.glob("run/trees/*.zst")) and started.process.poll() is None:
+        time.sleep(0.01)
+    assert len(started.all()) >= 5  # it, two workers and their environments
+    end(started, send, number)
+    assert treeagent(*command, "workers=1").returncode == 0
+    assert trees(tmp_path / "run") == whole
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_collection_ended_at_random_moments_leaves_no_process_and_the_same_trees(
+    finished_run: Path, whole: str, tmp_path: Path, number: int
+) -> None:
+    out, rng = tmp_path / "run", random.Random(number)
+    command = collection(finished_run, out)
+    began = time.monotonic()
+    subprocess.run([PROGRAM, *command], check=True, capture_output=True)
+    length = time.monotonic() - began
+    assert trees(out) == whole
+    shutil.rmtree(out)
+    ended = 0
+    while ended < MOMENTS:
+        started = Started(PROGRAM, *command)
+        try:
+            assert started.process.wait(rng.uniform(0.1, 1.0) * length) == 0
+            assert trees(out) == whole
+            shutil.rmtree(out)
+        except subprocess.TimeoutExpired:
+            started.process.send_signal(number)
+            left = started.left()
+            _, said = started.process.communicate()
+            assert not left, f"{len(left)} processes are left at moment {ended}"
+            # The command may have come to its end in the same moment.
+            assert started.process.returncode in (0, -number if number == signal.SIGKILL else 128 + number), said
+            assert "Traceback" not in said
+            ended += 1
+    assert treeagent(*command, "workers=1").returncode == 0
+    assert trees(out) == whole
+
+
+@pytest.mark.parametrize(
+    ("before", "sent", "code"),
+    [
+        ("", "SIGTERM", 143),
+        ("", "SIGHUP", 129),
+        ("", "SIGINT", 130),
+        ("", "SIGTERM, SIGTERM, SIGHUP", 129),  # as service managers send them; the lower number comes first
+        ("SIGHUP", "SIGHUP", 0),  # as under nohup
+        ("SIGINT", "SIGTERM", 143),  # as in the background of a script
+    ],
+)
+def test_a_signal_while_the_command_line_is_imported_is_silent(before: str, sent: str, code: int) -> None:
+    program = f"""
+import os, sys
+from signal import *
+for ignored in [{before}]: signal(ignored, SIG_IGN)
+class Send:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'treeagent.cli':
+            pthread_sigmask(SIG_BLOCK, {{SIGTERM, SIGHUP, SIGINT}})
+            for number in [{sent}]: os.kill(os.getpid(), number)
+            pthread_sigmask(SIG_UNBLOCK, {{SIGTERM, SIGHUP, SIGINT}})
+sys.meta_path.insert(0, Send())
+sys.argv = ["treeagent", "recipes"]
+from treeagent.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_a_copy_of_the_process_does_not_take_a_signal_for_an_interrupt() -> None:
+    program = """
+import os, sys, time
+from signal import SIGTERM
+import treeagent.cli
+def fork():
+    ready, there = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(there, b" ")
+        time.sleep(100)
+    os.read(ready, 1)
+    os.kill(child, SIGTERM)
+    sys.exit(os.waitpid(child, 0)[1])
+treeagent.cli.main = fork
+from treeagent.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (signal.SIGTERM, "")
+
+
+def play(job: str, emit: Emit) -> None:
+    """A job that never ends, in its own process or in that of an environment."""
+    if job == "environment":
+        env = WorkerEnv(STAIRS, call_seconds=1000)
+        print(env.reset(options={"task": stairs_task(1, "sleep")})[1]["process"], flush=True)
+        env.step("up")
+        env.step("up")
+    print(os.getpid(), flush=True)
+    re.match(r"(a+)+$", "a" * 100 + "b")  # holds the interpreter's lock for ages
+
+
+def parent(then: str) -> str:
+    return (
+        "from treeagent.workers.processes import Processes\n"
+        "if __name__ == '__main__':\n"
+        "    pool = Processes(2)\n"
+        f"    {then}\n"
+    )
+
+
+def test_workers_that_hang_die_with_a_killed_parent(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from test_signals import play\n" + parent("list(pool.run(play, ['environment', 'lock'], print))")
+    )
+    started = Started(sys.executable, program)
+    assert started.process.stdout is not None
+    for _ in range(2):
+        started.process.stdout.readline()
+    time.sleep(0.5)
+    assert len(started.all()) >= 5  # the parent, two workers, the environment and what it has started
+    started.process.kill()
+    assert not started.left()
+    started.process.communicate()
+
+
+def test_workers_that_are_still_importing_die_with_a_killed_parent(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(parent("print(flush=True); import time; time.sleep(1000)"))
+    started = Started(sys.executable, program)
+    assert started.process.stdout is not None
+    started.process.stdout.readline()
+    assert len(started.all()) >= 3
+    started.process.kill()
+    assert not started.left()
+    started.process.communicate()
+
+
+def end_itself(job: int, emit: Emit) -> None:
+    os.kill(os.getpid(), job)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_worker_that_alone_got_the_signal_is_lost(number: int) -> None:
+    with pytest.raises(WorkerLost, match=f"ended with exit code {-number} "):
+        list(Processes(1).run(end_itself, [number], lambda event: None))
+
+
+class Telling(Stairs):
+    """Its observation is the environment that its process was started with and that it has."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return f"{dict(os.environ)} {Path('/proc/self/environ').read_bytes()!r}", 0.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("OPENAI_API_KEY", False),
+        ("HF_TOKEN", False),
+        ("AWS_SECRET_ACCESS_KEY", False),
+        ("AWS_SESSION_TOKEN", False),
+        ("wandb_api_key", False),
+        ("CLIENT_SECRET", False),
+        ("PGPASSWORD", False),
+        ("TOKENIZERS_PARALLELISM", True),
+        ("KEYBOARD", True),
+        ("SHOP_LANGUAGE", True),
+    ],
+)
+def test_the_process_of_an_environment_gets_no_keys(monkeypatch: pytest.MonkeyPatch, name: str, got: bool) -> None:
+    monkeypatch.setenv(name, "sk-12345")
+    env = WorkerEnv(f"{__name__}:{Telling.__name__}")
+    env.reset(options={"task": stairs_task(1)})
+    assert ("sk-12345" in env.step("up")[0]) == got
+    env.close()
+    assert os.environ[name] == "sk-12345"
