@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+
+from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
     from treeagent.cli.door import Use
@@ -94,7 +95,7 @@ def open_run(
     with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
         yield run, RichProgress()
         if methods:
-            show_alarms(run, Console(stderr=True))
+            show_alarms(run, Terminal(stderr=True))
 
 
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
@@ -139,4 +140,4 @@ def require_trees(folder: Path, kind: str = "") -> None:
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     from treeagent.report.table import print_results
 
-    print_results(rows, Console())
+    print_results(rows, Terminal())

@@ -4,6 +4,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from treeagent.visible import visible
 from treeagent.world_model.fidelity import Fidelity, Figures
 
 _SHARES = ("observation_agreement", "observation_exact", "reward_accuracy", "termination_accuracy", "unreadable")
@@ -25,7 +26,7 @@ def fidelity_table(found: Fidelity) -> Group:
         if figures is not None:
             shares = [f"{100 * getattr(figures, share):.1f} %" for share in _SHARES]
             errors = [f"{getattr(figures, error):.3f}" for error in _ERRORS]
-            table.add_row(Text(name), str(figures.steps), *shares, *errors)
+            table.add_row(Text(visible(name)), str(figures.steps), *shares, *errors)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
     told = (
         f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end "

@@ -20,6 +20,7 @@ import torch
 
 from treeagent.config import RunConfig
 from treeagent.run.metrics import Emit
+from treeagent.run.terminal import guard_streams
 from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
 
@@ -179,6 +180,7 @@ def _serve(pipe: Connection) -> None:
     """The main function of a worker process: run jobs until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    guard_streams()
     torch.set_num_threads(1)  # for small models, more threads cost more time than they save
     with suppress(EOFError, ConnectionError):
         while True:
