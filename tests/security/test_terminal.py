@@ -1,13 +1,17 @@
 """Hostile text in all that a person can print: the terminal is given no order, and no word is hidden."""
 
 import io
+import json
 import logging
+import shlex
 import sys
 import traceback
 import unicodedata
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -16,13 +20,20 @@ import pytest
 from command import Ended, treeagent
 from rich.text import Text
 
-from treeagent.config import RunConfig
+from treeagent.config import RunConfig, load_config
 from treeagent.envs import Env, StepResult
+from treeagent.export.card import card
+from treeagent.report.fidelity import fidelity_json, fidelity_table
+from treeagent.report.html import write_report
 from treeagent.run.folder import Run
+from treeagent.run.progress import RichProgress
+from treeagent.run.terminal import Terminal, guard_streams
+from treeagent.search.graph import write_graph
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_atomic, write_shard
 from treeagent.types import Action, Message, Split, State, Task, ToolCall
+from treeagent.world_model.fidelity import Bound, Fidelity, Figures
 
 ATTACK = (
     "\x1b[2J\x1b]0;owned\x07\x1b]8;;https://evil.example\x1b\\\x9b31m\x9d0;x\x9c\r\b\x7f\u202eevil\u2066\u200b\u3164"
@@ -143,8 +154,6 @@ def test_brackets_are_text(tmp_path: Path) -> None:
 @contextmanager
 def guarded() -> Iterator[io.StringIO]:
     """What a process writes to its standard error when the streams are guarded."""
-    from treeagent.run.terminal import guard_streams
-
     before, stream = (sys.stdout, sys.stderr), io.StringIO()
     sys.stdout, sys.stderr = io.StringIO(), stream
     try:
@@ -180,9 +189,6 @@ def test_bars_of_tqdm_are_still_drawn() -> None:
 
 
 def test_what_others_print_above_bars_is_visible() -> None:
-    from treeagent.run.progress import RichProgress
-    from treeagent.run.terminal import Terminal
-
     stream = io.StringIO()
     with redirect_stderr(stream):
         progress = RichProgress(Terminal(stderr=True, width=400, force_terminal=True))
@@ -212,10 +218,88 @@ def test_what_others_print_above_bars_is_visible() -> None:
 
 
 def test_a_terminal_prints_no_link_of_a_text() -> None:
-    from treeagent.run.terminal import Terminal
-
     stream = cast(io.StringIO, Terminal(file=io.StringIO(), force_terminal=True).file)
     terminal = Terminal(file=stream, force_terminal=True)
     terminal.print(Text(ATTACK), "[link=https://evil.example]here[/link] :skull:")
     assert "[link=https://evil.example]here[/link] :skull:" in stream.getvalue()
     assert orders(stream.getvalue()) == []
+
+
+def test_the_command_that_is_printed_to_copy_is_one_command_that_works(tmp_path: Path) -> None:
+    for place, hostile in enumerate(
+        [attack("task"), "x; touch /tmp/owned #", "$(id) `id` 'quoted' \n two", "--digest"]
+    ):
+        path = tmp_path / str(place)
+        tree = hostile_tree()
+        tree.task = replace(tree.task, id=hostile)
+        with Run.create(path, RunConfig(), resume=False) as made:
+            write_shard(made.trees, "collect", 0, [to_record(tree)])
+        shown = printed("show", path).stdout
+        command = shown[shown.index("treeagent show") :].strip()
+        assert "\n" not in command
+        program, *arguments = shlex.split(command)
+        assert program == "treeagent"
+        assert "3 simulations" in printed(*arguments).stdout
+
+
+def test_the_page_shows_every_word(tmp_path: Path) -> None:
+    row = {"policy": attack("policy"), "mode": "mcts", "success": 0.5, "tasks": 2, "errors": 1, "error": attack("died")}
+    steps = [{"stage": attack("stage"), "step": step, attack("metric"): step} for step in range(3)]
+    facts = {attack("name"): attack("fact")}
+    path = tmp_path / "report.html"
+    write_report(
+        path,
+        rows=[row],
+        metrics=steps,
+        config=attack("config"),
+        provenance=facts,
+        alarms=[attack("alarm")],
+        tree=hostile_tree(),
+    )
+    page = path.read_text()
+    assert orders(page) == []
+    fields = (
+        "policy",
+        "died",
+        "stage",
+        "metric",
+        "name",
+        "fact",
+        "config",
+        "alarm",
+        "task",
+        "system",
+        "call",
+        "thought",
+    )
+    assert [field for field in fields if rf"{field}\x1b[2J" not in page] == []
+
+
+@pytest.mark.parametrize("ending", ["graphml", "dot"])
+def test_graphs_show_every_word(tmp_path: Path, ending: str) -> None:
+    write_graph(hostile_tree(), tmp_path / f"tree.{ending}")
+    assert orders((tmp_path / f"tree.{ending}").read_text()) == []
+
+
+def test_the_table_of_a_datasets_card_is_whole(tmp_path: Path) -> None:
+    name = "a|b`c``d\n# e\u202e<i>"
+    config = load_config(None, [f"environment.options.word={json.dumps(name)}"])
+    with Run.create(tmp_path / name, config, resume=False) as made:
+        text = card(config, made, {}, Counter(), "parquet", "0")
+    assert orders(text) == []
+    lines = text[text.index("| run |") :].splitlines()
+    assert [line.split(" |")[0] for line in lines[:4]] == ["| run", "| seed", "| environment", "| policy"]
+    assert lines[0] == "| run | ``` a\\|b`c``d\\n# e\\u202e<i> ``` |"
+
+
+def test_an_audit_is_printed() -> None:
+    figures = Figures(1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    kinds = {attack("kind"): figures}
+    found = Fidelity(figures, None, None, kinds, {1: figures}, 0.0, 0.0, 1, None, 1.0, Bound(0.0, 0.0))
+    text = fidelity_json(found)
+    assert orders(text) == [] and text.isascii()
+    assert json.loads(text)["by_kind"].keys() == kinds.keys()
+    terminal = Terminal(file=io.StringIO(), width=400)
+    terminal.print(fidelity_table(found))
+    assert isinstance(terminal.file, io.StringIO)
+    assert orders(terminal.file.getvalue()) == [] and r"kind\x1b[2J" in terminal.file.getvalue()

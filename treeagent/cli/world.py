@@ -52,10 +52,8 @@ def evaluate(
 
     Example: treeagent world eval runs/shop --json
     """
-    import orjson
-
     from treeagent.imagination.load import world_of
-    from treeagent.report.fidelity import fidelity_table
+    from treeagent.report.fidelity import fidelity_json, fidelity_table
     from treeagent.run.folder import Run
     from treeagent.stages.audit import audit_world
 
@@ -63,6 +61,6 @@ def evaluate(
     config, world = world_of(run, overrides or ())
     fidelity = audit_world(config, run, world)
     if json:
-        typer.echo(orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2).decode())
+        Terminal(soft_wrap=True).print(fidelity_json(fidelity))
     else:
         Terminal().print("", fidelity_table(fidelity), sep="\n")

@@ -1,5 +1,7 @@
 """An audit of a world model on the terminal."""
 
+import json
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -9,6 +11,11 @@ from treeagent.world_model.fidelity import Fidelity, Figures
 
 _SHARES = ("observation_agreement", "observation_exact", "reward_accuracy", "termination_accuracy", "unreadable")
 _ERRORS = ("reward_error", "transition_error")
+
+
+def fidelity_json(found: Fidelity) -> str:
+    """JSON in visible characters of ASCII only."""
+    return json.dumps(found.to_json(), indent=2).replace("\x7f", r"\u007f")
 
 
 def fidelity_table(found: Fidelity) -> Group:

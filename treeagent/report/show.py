@@ -1,6 +1,7 @@
 """A tree and a run's state on the terminal."""
 
 import difflib
+import shlex
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -72,6 +73,8 @@ def show_task(
 ) -> None:
     """Print every tree of a task, each under the name of its shards; or write the first one as a graph.
 
+    ``task_id`` may also be the id as it is printed, with escapes for characters that cannot be seen.
+
     Raises:
         RunError: the run has no tree of that task.
         ValueError: the name of ``graph`` tells no format.
@@ -81,7 +84,7 @@ def show_task(
     for name in shard_names(run.trees):
         for record in read_as(check_format, run.trees, name):
             known.append(record["task"]["id"])
-            if known[-1] == task_id:
+            if task_id in (known[-1], visible(known[-1])):
                 found = True
                 if graph is not None:
                     from treeagent.search.graph import write_graph  # networkx, for those who want a graph
@@ -92,9 +95,9 @@ def show_task(
                 console.print(Text(visible(name), style="bold underline"))
                 show_tree(from_record(record), console, depth=depth)
     if not found:
-        near = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
+        [near] = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
         raise RunError(
-            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {near[0]}"
+            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {visible(near)}"
         )
 
 
@@ -107,8 +110,9 @@ def show_run(run: Run, console: Terminal) -> None:
     if names := shard_names(run.trees):
         console.print("", _trees_table(run), sep="\n")
         for record in islice(read_as(check_format, run.trees, names[0]), 1):
-            command = f"treeagent show {run.path} {record['task']['id']}"
-            console.print(Text.assemble(("one of them ", "dim"), command), soft_wrap=True)
+            told = visible(record["task"]["id"])
+            words = ["treeagent", "show", visible(str(run.path)), *(["--"] if told.startswith("-") else []), told]
+            console.print(Text.assemble(("one of them ", "dim"), shlex.join(words)), soft_wrap=True)
     if rows := run.result_rows():
         print_results(rows, console)
 
