@@ -2,17 +2,17 @@ import io
 from typing import Any
 
 from report_sample import ROWS, sample_tree
-from rich.console import Console
 
 from treeagent.report.describe import cell, headline, marks, observation
 from treeagent.report.show import show_tree
 from treeagent.report.table import print_results, results_table
+from treeagent.run.terminal import Terminal
 from treeagent.search.node import Node
 from treeagent.types import Message, State, Task
 
 
 def printed(thing: Any) -> str:
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal(file=io.StringIO(), width=200)
     console.print(thing)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -56,7 +56,7 @@ FAILED = [
 def test_errors_are_shown_where_there_are_some() -> None:
     assert "errors" not in printed(results_table([{**row, "errors": 0, "error": ""} for row in ROWS]))
     assert "errors" in printed(results_table(FAILED))
-    console = Console(file=io.StringIO(), width=80)
+    console = Terminal(file=io.StringIO(), width=80)
     print_results(FAILED, console)
     assert isinstance(console.file, io.StringIO)
     told = console.file.getvalue()
@@ -66,14 +66,14 @@ def test_errors_are_shown_where_there_are_some() -> None:
 
 def test_the_table_fits_a_narrow_terminal() -> None:
     rows = [{**row, "mode": "best_of_n"} for row in ROWS]
-    console = Console(file=io.StringIO(), width=80)
+    console = Terminal(file=io.StringIO(), width=80)
     console.print(results_table(rows))
     assert isinstance(console.file, io.StringIO)
     assert "…" not in console.file.getvalue() and "environment" in console.file.getvalue()
 
 
 def test_a_tree_is_printed_with_its_figures_and_marks() -> None:
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal(file=io.StringIO(), width=200)
     show_tree(sample_tree(), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
@@ -98,7 +98,7 @@ def test_withheld_rewards_and_broken_off_trees_are_told() -> None:
     tree = sample_tree()
     tree.root.edges[0].reward = None
     tree.error = "TimeoutError: [too] slow"
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal(file=io.StringIO(), width=200)
     show_tree(tree, console, depth=1)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()

@@ -1,8 +1,7 @@
 import io
 
-from rich.console import Console
-
 from treeagent.run.progress import Course, Progress, QuietProgress, RichProgress, Stage
+from treeagent.run.terminal import Terminal
 
 
 def work(progress: Progress) -> None:
@@ -15,13 +14,13 @@ def work(progress: Progress) -> None:
 
 def test_without_a_terminal_it_writes_plain_lines() -> None:
     stream = io.StringIO()
-    work(RichProgress(Console(file=stream, width=100)))
+    work(RichProgress(Terminal(file=stream, width=100)))
     assert stream.getvalue().splitlines() == ["batch [1] 2/2 0 s", "collect 4/4 0 s simulations/s 12.5"]
 
 
 def test_on_a_terminal_it_draws_bars_that_may_nest() -> None:
     stream = io.StringIO()
-    work(RichProgress(Console(file=stream, width=100, force_terminal=True)))
+    work(RichProgress(Terminal(file=stream, width=100, force_terminal=True)))
     assert "collect" in stream.getvalue() and "4/4" in stream.getvalue() and "12.5" in stream.getvalue()
 
 
@@ -73,7 +72,7 @@ def test_what_an_earlier_run_did_is_counted_but_not_timed() -> None:
 
 def test_plain_lines_name_the_stage_before_its_work() -> None:
     stream = io.StringIO()
-    progress = RichProgress(Console(file=stream, width=100))
+    progress = RichProgress(Terminal(file=stream, width=100))
     progress.plan(STAGES)
     with progress.track("search", 4) as advance:
         advance(2)

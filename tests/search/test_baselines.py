@@ -8,11 +8,11 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 from toy_search import AllPolicy, ConstantValue, Corridor, HashValue, Maze, TablePolicy, Treasure, digest, plain, task
 from written_world import InOrder, Written
 
 from treeagent.report.show import show_tree
+from treeagent.run.terminal import Terminal
 from treeagent.search.config import BeamConfig, ChainsConfig, LookaheadConfig, SearchConfig, SearchMethod
 from treeagent.search.decide import Decision, best_path
 from treeagent.search.limits import Limits
@@ -322,7 +322,7 @@ def test_every_view_reads_the_tree(method: SearchMethod, decision: Decision) -> 
     targets = [target for row in value_rows(tree, ValueTargetConfig()) for target in row.value_targets]
     assert targets and all(0.0 <= target <= 1.0 for target in targets)
     assert plain(from_record(to_record(tree))) == plain(tree)
-    with (console := Console(width=100)).capture() as capture:
+    with (console := Terminal(width=100)).capture() as capture:
         show_tree(tree, console)
     assert f"{tree.budget.simulations} simulations" in capture.get()
 

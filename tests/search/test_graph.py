@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import treeagent.visible
 from treeagent.search.graph import to_dot, to_graphml, to_networkx, write_graph
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
@@ -101,14 +102,8 @@ def test_a_root_without_a_conversation_is_a_graph_of_one_node() -> None:
 
 
 def visible(text: str) -> str:
-    """Written apart from the code under test: printable as it is, the rest as Python spells it."""
-    kept = [
-        each if each in "\t\n" or (0x20 <= ord(each) < 0x7F) or ord(each) >= 0xA0 else ascii(each)[1:-1]
-        for each in text
-    ]
-    return "".join(
-        ascii(each)[1:-1] if each in "\ufffe\uffff" or "\ud800" <= each <= "\udfff" else each for each in kept
-    )
+    """As tests/security/test_visible.py tests it."""
+    return treeagent.visible.visible(text, lines=True)
 
 
 @given(texts, texts, texts)

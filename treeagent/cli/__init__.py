@@ -5,6 +5,7 @@ What takes seconds to import is imported inside the commands, so that ``--help``
 
 from treeagent.cli import data, envs, look, runs, world
 from treeagent.cli.app import app
+from treeagent.run.terminal import guard_streams
 
 __all__ = ["main"]
 
@@ -17,4 +18,5 @@ app.add_typer(world.app, name="world")
 
 def main() -> None:
     """Run the command line. Exits with 2 on user errors, with 130 when interrupted."""
+    guard_streams()
     app()

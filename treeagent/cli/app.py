@@ -3,9 +3,10 @@
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
+
+from treeagent.run.terminal import Terminal
 
 
 class Commands(TyperGroup):
@@ -47,4 +48,4 @@ def _sentence(error: Exception) -> str | None:
 
 
 def _tell(sentence: str) -> None:
-    Console(stderr=True).print(Text(sentence, style="red"), soft_wrap=True)
+    Terminal(stderr=True).print(Text(sentence, style="red"), soft_wrap=True)

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from treeagent.cli.options import Overrides, RunFolder, find_checkpoint
+from treeagent.run.terminal import Terminal
 
 app = typer.Typer()
 
@@ -42,7 +42,7 @@ def export(
     config = load_config(run_folder / "config.toml", overrides or ())
     rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), format, out)
     for name, count in rows.items():
-        Console().print(f"{count:,} rows in {out / name}", highlight=False, markup=False)
+        Terminal().print(f"{count:,} rows in {out / name}")
 
 
 @app.command()
@@ -61,4 +61,4 @@ def merge(
     from treeagent.agent.checkpoint import merge as write
 
     write(find_checkpoint(str(checkpoint)), out)
-    Console().print(f"checkpoint in {out}", highlight=False, markup=False)
+    Terminal().print(f"checkpoint in {out}")

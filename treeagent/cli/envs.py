@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treeagent.cli.options import Trust, require_trusted_worlds
+from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
     from treeagent.envs import Env
@@ -43,7 +44,6 @@ def list_envs() -> None:
     """
     from importlib.util import find_spec
 
-    from rich.console import Console
     from rich.table import Table
 
     from treeagent.envs import BUILT_IN, EXTRAS, env_class
@@ -54,7 +54,7 @@ def list_envs() -> None:
         extra, made = EXTRAS.get(name, ""), env_class(name)
         installed = "yes" if not extra or find_spec(extra) else "no"
         table.add_row(name, extra, installed, made.snapshot_kind, first_sentence(made.__doc__ or ""))
-    Console().print(table)
+    Terminal().print(table)
 
 
 @app.command()
@@ -118,9 +118,11 @@ def new(
     for file, copied in written.items():
         text = copied.read_text(encoding="utf-8").replace("treeagent.envs.example", name)
         (out / file).write_text(text.replace("Example", title).replace("example-", f"{name}-"), encoding="utf-8")
-        typer.echo(f"wrote {out / file}")
-    typer.echo(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
-    typer.echo(f"learn in it, there: treeagent quickstart --config own environment.name={name}:{title}")
+        Terminal(soft_wrap=True).print(f"wrote {out / file}")
+    Terminal(soft_wrap=True).print(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
+    Terminal(soft_wrap=True).print(
+        f"learn in it, there: treeagent quickstart --config own environment.name={name}:{title}"
+    )
 
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
@@ -151,10 +153,9 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
 
 
 def _print(found: Findings) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     console.print(
         f"{found.environment}: {found.equal_branches} of {found.branches} branches equal their replays "
         f"({found.tasks} tasks, snapshots {found.snapshots})"

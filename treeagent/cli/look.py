@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from treeagent.cli.options import RunFolder, require_trees
+from treeagent.run.terminal import Terminal
 
 app = typer.Typer()
 
@@ -20,7 +20,7 @@ def recipes() -> None:
     from treeagent.report.table import recipes_table
     from treeagent.run.recipes import recipes as known
 
-    Console().print(recipes_table(known()))
+    Terminal().print(recipes_table(known()))
 
 
 @app.command()
@@ -53,12 +53,12 @@ def show(
         raise RunError("--digest is of all trees: leave the task out")
     if digest:
         require_trees(run_folder)
-        typer.echo(digest_of(read_as(check_format, run.trees)))
+        Terminal(soft_wrap=True).print(digest_of(read_as(check_format, run.trees)))
     elif task_id is not None:
         require_trees(run_folder)
-        show_task(run, task_id, Console(), depth=depth, graph=graph)
+        show_task(run, task_id, Terminal(), depth=depth, graph=graph)
     else:
-        show_run(run, Console())
+        show_run(run, Terminal())
 
 
 @app.command()
@@ -78,9 +78,9 @@ def settings(
     from treeagent.report.settings import settings_markdown, settings_rows
 
     if markdown:
-        typer.echo(settings_markdown(), nl=False)
+        Terminal(soft_wrap=True).print(settings_markdown(), end="")
         return
     table = Table(Column("key", no_wrap=True), "type", "default", "what it does", box=None, pad_edge=False)
     for row in settings_rows(section):
-        table.add_row(*(word.replace("`", "").replace("[", r"\[") for word in row))
-    Console().print(table)
+        table.add_row(*(word.replace("`", "") for word in row))
+    Terminal().print(table)

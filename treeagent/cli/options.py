@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+
+from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
     from treeagent.cli.door import Use
@@ -114,7 +115,7 @@ def open_run(
     with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
         yield run, RichProgress()
         if methods:
-            show_alarms(run, Console(stderr=True))
+            show_alarms(run, Terminal(stderr=True))
 
 
 def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
@@ -133,7 +134,7 @@ def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
                 f"{str(file)!r} sets {key} to {value!r}, which can run code or reach another machine, and no --config "
                 f"was given: read the file, then pass --config {shlex.quote(str(file))} or --trust"
             )
-    Console(stderr=True).print(f"settings of {str(file)!r}", highlight=False, markup=False, soft_wrap=True)
+    Terminal(stderr=True).print(f"settings of {str(file)!r}", soft_wrap=True)
 
 
 def require_trusted_worlds(config: "RunConfig", trust: bool) -> None:
@@ -188,4 +189,4 @@ def require_trees(folder: Path, kind: str = "") -> None:
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     from treeagent.report.table import print_results
 
-    print_results(rows, Console())
+    print_results(rows, Terminal())

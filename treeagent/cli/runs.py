@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from treeagent.cli.options import (
     CheckpointName,
@@ -22,6 +21,7 @@ from treeagent.cli.options import (
     print_rows,
     require_trees,
 )
+from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
     from treeagent.cli.door import Use
@@ -156,7 +156,7 @@ def update(
 
         source = Run.open(trees) if trees else None
         [written] = update_policy(run.config, run, progress, checkpoint_path, [method], source)
-        Console().print(f"checkpoint in {written}", highlight=False, markup=False)
+        Terminal().print(f"checkpoint in {written}")
 
 
 @app.command("eval")

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from treeagent.cli.options import Overrides, RunFolder, Trust, require_trust, require_trusted_worlds
+from treeagent.run.terminal import Terminal
 
 app = typer.Typer(help="Fit a world model to a run's steps, and audit it on held-out tasks.", no_args_is_help=True)
 
@@ -26,8 +27,6 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
 
     Example: treeagent world fit runs/shop --config world
     """
-    from rich.console import Console
-
     from treeagent.config import load_config
     from treeagent.run.folder import Run
     from treeagent.run.progress import RichProgress
@@ -39,7 +38,7 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     settings = load_config(own, overrides or (), world=None if config is None else find_recipe(config))
     with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
         written = fit_world(settings, run, RichProgress())
-    Console().print(f"world model in {written}", highlight=False, markup=False)
+    Terminal().print(f"world model in {written}")
 
 
 @app.command("eval")
@@ -55,11 +54,8 @@ def evaluate(
 
     Example: treeagent world eval runs/shop --json
     """
-    import orjson
-    from rich.console import Console
-
     from treeagent.imagination.load import world_of
-    from treeagent.report.fidelity import fidelity_table
+    from treeagent.report.fidelity import fidelity_json, fidelity_table
     from treeagent.run.folder import Run
     from treeagent.stages.audit import audit_world
 
@@ -71,6 +67,6 @@ def evaluate(
     require_trusted_worlds(config, trust)
     fidelity = audit_world(config, run, world)
     if json:
-        typer.echo(orjson.dumps(fidelity.to_json(), option=orjson.OPT_INDENT_2).decode())
+        Terminal(soft_wrap=True).print(fidelity_json(fidelity))
     else:
-        Console().print("", fidelity_table(fidelity), sep="\n")
+        Terminal().print("", fidelity_table(fidelity), sep="\n")

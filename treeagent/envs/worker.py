@@ -23,8 +23,6 @@ from typing import Any, cast
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
-from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
-from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
 from treeagent.envs.lifeline import kill_at_close
 from treeagent.envs.make import importable, make_env
 from treeagent.types import Origin, Split, Task, ToolCall, Unanswered

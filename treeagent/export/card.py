@@ -1,5 +1,6 @@
 """The README.md of a dataset: the header by which the datasets library finds files and columns, and the provenance."""
 
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from huggingface_hub import DatasetCardData
 from treeagent.config import RunConfig, dump_config
 from treeagent.export.views import VIEWS
 from treeagent.run.folder import COLLECTED, Run
+from treeagent.visible import visible
 
 
 def card(
@@ -26,10 +28,11 @@ def card(
         counts: number of trees, of what their searches spent, and of steps by origin.
         digest: identifies trees and settings.
     """
+    options = orjson.dumps(config.environment.options).decode()
     facts = {
-        "run": run.path.resolve().name,
+        "run": _code(run.path.resolve().name),
         "seed": config.seed,
-        "environment": f"`{config.environment.name}`, options `{orjson.dumps(config.environment.options).decode()}`",
+        "environment": f"{_code(config.environment.name)}, options {_code(options)}",
         "policy": f"{_checkpoints(run)}, sampled at temperature {config.policy.temperature}",
         "search": f"`{config.search.method}`, settings below",
         "search trees": f"{counts['trees']:,}",
@@ -82,7 +85,14 @@ def _checkpoints(run: Run) -> str:
     """The policies of the finished searches: hub names, or folder names without their paths, which are private."""
     paths = [run.taken(stage) for stage in run.stages() if stage.split("-")[0] == COLLECTED]
     names = [path.name if path.is_absolute() or path.is_relative_to(run.path) else str(path) for path in paths if path]
-    return ", ".join(f"`{name}`" for name in dict.fromkeys(names)) or "not recorded"
+    return ", ".join(map(_code, dict.fromkeys(names))) or "not recorded"
+
+
+def _code(text: str) -> str:
+    """A text as code in a cell of a table, whatever characters it holds."""
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if len(ticks) > 1 else ""
+    return f"{ticks}{space}{visible(text)}{space}{ticks}".replace("|", r"\|")
 
 
 _TOLD = """

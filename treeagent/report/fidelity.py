@@ -1,13 +1,21 @@
 """An audit of a world model on the terminal."""
 
+import json
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from treeagent.visible import visible
 from treeagent.world_model.fidelity import Fidelity, Figures
 
 _SHARES = ("observation_agreement", "observation_exact", "reward_accuracy", "termination_accuracy", "unreadable")
 _ERRORS = ("reward_error", "transition_error")
+
+
+def fidelity_json(found: Fidelity) -> str:
+    """JSON in visible characters of ASCII only."""
+    return json.dumps(found.to_json(), indent=2).replace("\x7f", r"\u007f")
 
 
 def fidelity_table(found: Fidelity) -> Group:
@@ -25,7 +33,7 @@ def fidelity_table(found: Fidelity) -> Group:
         if figures is not None:
             shares = [f"{100 * getattr(figures, share):.1f} %" for share in _SHARES]
             errors = [f"{getattr(figures, error):.3f}" for error in _ERRORS]
-            table.add_row(Text(name), str(figures.steps), *shares, *errors)
+            table.add_row(Text(visible(name)), str(figures.steps), *shares, *errors)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
     told = (
         f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end "

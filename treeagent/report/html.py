@@ -1,4 +1,4 @@
-"""One self-contained page about a run: no script, no network, every text escaped."""
+"""One self-contained page about a run: no script, no network, every text escaped and visible."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -22,6 +22,7 @@ from treeagent.report.style import CSS
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.store import write_atomic
+from treeagent.visible import visible
 
 _SHOWN_FIRST = ("validation", "loss", "success", "reward", "rewards/accuracies", "rewards/margins", "entropy", "kl")
 """Metrics whose curves are open on the page; where a stage has none of them, its first ones."""
@@ -63,14 +64,18 @@ def write_report(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>treeagent</title><style>{CSS}</style></head><body><main>"
-        f'<h1>treeagent</h1><p class="headline">{escape(headline(rows))}</p>{"".join(sections)}'
+        f'<h1>treeagent</h1><p class="headline">{_escaped(headline(rows))}</p>{"".join(sections)}'
         "</main></body></html>\n"
     )
     write_atomic(path, page.encode())
 
 
+def _escaped(text: str) -> str:
+    return escape(visible(text, lines=True))
+
+
 def _warnings(sentences: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(each)}</li>" for each in sentences)
+    items = "".join(f"<li>{_escaped(each)}</li>" for each in sentences)
     return f'<ul class="card alarms">{items}</ul>' if items else ""
 
 
@@ -85,7 +90,7 @@ def _results(rows: Sequence[Row]) -> str:
         cells = []
         for key in columns:
             bar = _interval(row) if key == "success" and "success_low" in row else ""
-            cells.append(f'<td class="{"word" if key in words else ""}">{escape(cell(row, key))}{bar}</td>')
+            cells.append(f'<td class="{"word" if key in words else ""}">{_escaped(cell(row, key))}{bar}</td>')
         body.append(f'<tr class="{"best" if row["success"] == best else ""}">{"".join(cells)}</tr>')
     return (
         '<h2>Results</h2><div class="card"><table><thead>'
@@ -108,9 +113,9 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
         order = sorted(
             drawable, key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST)
         )
-        cards = [f'<div class="card">{curve(name, drawable[name], next(places))}</div>' for name in order]
+        cards = [f'<div class="card">{curve(visible(name), drawable[name], next(places))}</div>' for name in order]
         if cards:
-            parts.append(f'<h3>{escape(stage)}</h3><div class="curves">{"".join(cards[:_OPEN])}</div>')
+            parts.append(f'<h3>{_escaped(stage)}</h3><div class="curves">{"".join(cards[:_OPEN])}</div>')
         if cards[_OPEN:]:
             more = f'<div class="curves">{"".join(cards[_OPEN:])}</div>'
             parts.append(f'<details class="more"><summary>{len(cards) - _OPEN} more</summary>{more}</details>')
@@ -126,11 +131,11 @@ def _tree(tree: Tree) -> str:
         "the most visited path is open."
     )
     prompt = "\n\n".join(message.content for message in tree.root.state.messages) or tree.task.prompt
-    broke = f'<p class="mark">broke off: {escape(tree.error)}</p>' if tree.error else ""
+    broke = f'<p class="mark">broke off: {_escaped(tree.error)}</p>' if tree.error else ""
     return (
-        f'<h2>One search tree</h2><p>{escape(title)}</p>{broke}<div class="card tree">'
+        f'<h2>One search tree</h2><p>{_escaped(title)}</p>{broke}<div class="card tree">'
         f'<details><summary>What the agent reads first <span class="figures">V <b>{tree.root.value:.3f}</b></span>'
-        f"</summary><pre>{escape(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
+        f"</summary><pre>{_escaped(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
     )
 
 
@@ -152,17 +157,17 @@ def _edges(node: Node, chosen: set[int]) -> Iterator[str]:
 def _summary(edge: Edge) -> str:
     figures = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in statistics(edge).items())
     badges = "".join(f'<span class="mark {name}">{name}</span>' for name in marks(edge))
-    return f'<code>{escape(call_text(edge.action))}</code>{badges}<span class="figures">{figures}</span>'
+    return f'<code>{_escaped(call_text(edge.action))}</code>{badges}<span class="figures">{figures}</span>'
 
 
 def _text(label: str, text: str) -> Iterator[str]:
     if text.strip():
-        yield f'<p class="label">{label}</p><pre>{escape(text.strip())}</pre>'
+        yield f'<p class="label">{label}</p><pre>{_escaped(text.strip())}</pre>'
 
 
 def _provenance(provenance: Mapping[str, str], config: str) -> str:
-    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in provenance.items())
+    facts = "".join(f"<dt>{_escaped(name)}</dt><dd>{_escaped(value)}</dd>" for name, value in provenance.items())
     return (
         f'<h2>Provenance</h2><div class="card"><dl>{facts}</dl></div>'
-        f'<details class="more"><summary>Full config</summary><pre>{escape(config)}</pre></details>'
+        f'<details class="more"><summary>Full config</summary><pre>{_escaped(config)}</pre></details>'
     )

@@ -1,11 +1,11 @@
 """A tree and a run's state on the terminal."""
 
 import difflib
+import shlex
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branch
@@ -13,17 +13,23 @@ from rich.tree import Tree as Branch
 from treeagent.report.describe import call_text, marks, observation, statistics
 from treeagent.report.table import narrow_table, print_results
 from treeagent.run.folder import Run, RunError
+from treeagent.run.terminal import Terminal
 from treeagent.search.decide import most_visited_path
 from treeagent.search.node import Edge, Node, Tree, solved
 from treeagent.search.record import check_format, from_record
 from treeagent.store import read_as, shard_names
+from treeagent.visible import visible
 
 
-def show_tree(tree: Tree, console: Console, *, depth: int | None = None) -> None:
+def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> None:
     """Print a tree down to ``depth`` steps, its most visited path in colour."""
     path = {id(edge) for edge in most_visited_path(tree)}
-    title = Text.assemble(("task ", "dim"), (tree.task.id, "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}")
-    branch = Branch(Text.assemble(title, "\n", (tree.task.prompt.strip(), "italic")), guide_style="dim")
+    title = Text.assemble(
+        ("task ", "dim"), (visible(tree.task.id), "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}"
+    )
+    branch = Branch(
+        Text.assemble(title, "\n", (visible(tree.task.prompt.strip(), lines=True), "italic")), guide_style="dim"
+    )
     _grow(branch, tree.root, path, depth)
     console.print(branch)
     spent = tree.budget
@@ -31,10 +37,9 @@ def show_tree(tree: Tree, console: Console, *, depth: int | None = None) -> None
         f"{spent.simulations} simulations, {spent.environment_steps} environment steps, "
         f"{spent.generated_tokens} generated tokens, {spent.seconds:.1f} s",
         style="dim",
-        highlight=False,
     )
     if tree.error:
-        console.print(Text(f"broke off: {tree.error}", style="red"))
+        console.print(Text(f"broke off: {visible(tree.error)}", style="red"))
 
 
 def _grow(branch: Branch, node: Node, path: set[int], depth: int | None) -> None:
@@ -49,22 +54,26 @@ def _grow(branch: Branch, node: Node, path: set[int], depth: int | None) -> None
 
 
 def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
-    text = Text(call_text(edge.action), style="bold green" if on_path else "bold" if edge.visits else "dim")
+    text = Text(visible(call_text(edge.action)), style="bold green" if on_path else "bold" if edge.visits else "dim")
     figures = "  ".join(f"{name} {value}" for name, value in statistics(edge).items())
     text.append(f"   {figures}", style="not bold cyan" if edge.visits else "dim")
     for mark in marks(edge):
         text.append(f"  {mark}", style="not bold magenta" if mark == "imagined" else "not bold yellow")
     if edge.action.thought:
-        text.append(f"\n{edge.action.thought.strip()}", style="not bold italic default")
+        text.append(f"\n{visible(edge.action.thought.strip(), lines=True)}", style="not bold italic default")
     if edge.child is not None:
         said = observation(parent, edge.child).strip()
         if said:
-            text.append(f"\n→ {said.splitlines()[0]}", style="not bold dim default")
+            text.append(f"\n→ {visible(said.splitlines()[0])}", style="not bold dim default")
     return text
 
 
-def show_task(run: Run, task_id: str, console: Console, *, depth: int | None = None, graph: Path | None = None) -> None:
+def show_task(
+    run: Run, task_id: str, console: Terminal, *, depth: int | None = None, graph: Path | None = None
+) -> None:
     """Print every tree of a task, each under the name of its shards; or write the first one as a graph.
+
+    ``task_id`` may also be the id as it is printed, with escapes for characters that cannot be seen.
 
     Raises:
         RunError: the run has no tree of that task.
@@ -75,39 +84,40 @@ def show_task(run: Run, task_id: str, console: Console, *, depth: int | None = N
     for name in shard_names(run.trees):
         for record in read_as(check_format, run.trees, name):
             known.append(record["task"]["id"])
-            if known[-1] == task_id:
+            if task_id in (known[-1], visible(known[-1])):
                 found = True
                 if graph is not None:
                     from treeagent.search.graph import write_graph  # networkx, for those who want a graph
 
                     write_graph(from_record(record), graph)
-                    console.print(f"tree of {name} in {graph}", highlight=False, markup=False)
+                    console.print(f"tree of {visible(name)} in {visible(str(graph))}")
                     return
-                console.print(Text(name, style="bold underline"))
+                console.print(Text(visible(name), style="bold underline"))
                 show_tree(from_record(record), console, depth=depth)
     if not found:
-        near = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
+        [near] = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
         raise RunError(
-            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {near[0]}"
+            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {visible(near)}"
         )
 
 
-def show_run(run: Run, console: Console) -> None:
+def show_run(run: Run, console: Terminal) -> None:
     """Print what was warned of, the stages done, the trees by name and, once there are any, the results."""
     stages = run.stages()
-    console.print(Text.assemble(("run ", "dim"), (str(run.path), "bold"), f"  seed {run.config.seed}"))
+    console.print(Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}"))
     show_alarms(run, console)
-    console.print(Text.assemble(("stages done ", "dim"), ", ".join(stages) or "none"))
+    console.print(Text.assemble(("stages done ", "dim"), visible(", ".join(stages)) or "none"))
     if names := shard_names(run.trees):
         console.print("", _trees_table(run), sep="\n")
         for record in islice(read_as(check_format, run.trees, names[0]), 1):
-            command = f"treeagent show {run.path} {record['task']['id']}"
-            console.print(Text.assemble(("one of them ", "dim"), command), soft_wrap=True)
+            told = visible(record["task"]["id"])
+            words = ["treeagent", "show", visible(str(run.path)), *(["--"] if told.startswith("-") else []), told]
+            console.print(Text.assemble(("one of them ", "dim"), shlex.join(words)), soft_wrap=True)
     if rows := run.result_rows():
         print_results(rows, console)
 
 
-def show_alarms(run: Run, console: Console) -> None:
+def show_alarms(run: Run, console: Terminal) -> None:
     """Print what a run has warned of so far."""
     for sentence in run.alarms():
         console.print(Text(sentence, style="yellow"), soft_wrap=True)
@@ -129,5 +139,5 @@ def _trees_table(run: Run) -> Table:
         share = f"{100 * sums['success'] / sums['count']:.1f} %" if sums["told"] else "withheld"
         figures = (sums["count"], sums["errors"], sums["simulations"], sums["generated_tokens"])
         count, errors, simulations, tokens = (f"{figure:,}" for figure in figures)
-        table.add_row(Text(name), count, share, errors, simulations, tokens)
+        table.add_row(Text(visible(name)), count, share, errors, simulations, tokens)
     return table

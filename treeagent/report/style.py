@@ -51,6 +51,7 @@ tr:last-child td { border-bottom: 0 }
 svg { width: 100%; height: auto; display: block }
 svg text { font-family: inherit!important }
 details > summary { cursor: pointer }
+code, pre, td, dd, li { unicode-bidi: isolate }
 .more > summary { color: var(--soft); font-size: .9rem; margin: .75rem 0 }
 .tree { padding: .75rem 1rem }
 .tree details, .tree .leaf { border-left: 2px solid var(--line); padding-left: .75rem; margin: .35rem 0 }

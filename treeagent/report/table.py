@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from treeagent.report.describe import Row, budget, cell, failures, headline, result_columns
 from treeagent.run.recipes import Recipe
+from treeagent.run.terminal import Terminal
+from treeagent.visible import visible
 
 _WORDS = {"policy", "mode"}
 
@@ -34,18 +35,18 @@ def results_table(rows: Sequence[Row]) -> Table:
     """Policy by mode; the most successful row of all is bold."""
     columns = result_columns(rows)
     table = narrow_table({heading: key in _WORDS for key, heading in columns.items()})
-    table.caption, table.caption_justify = Text("\n".join(["", headline(rows), *budget(rows)])), "left"
+    table.caption, table.caption_justify = Text("\n".join(["", *map(visible, [headline(rows), *budget(rows)])])), "left"
     for column, key in zip(table.columns, columns, strict=True):
         column.no_wrap = key == "success"
     best = max((row["success"] for row in rows), default=None)
     for row in rows:
         style = "bold" if row["success"] == best else ""
-        table.add_row(*(Text(cell(row, key)) for key in columns), style=style)
+        table.add_row(*(Text(visible(cell(row, key))) for key in columns), style=style)
     return table
 
 
-def print_results(rows: Sequence[Row], console: Console) -> None:
+def print_results(rows: Sequence[Row], console: Terminal) -> None:
     """The table, and what episodes failed by."""
     console.print("", results_table(rows), sep="\n")
     for sentence in failures(rows):
-        console.print(Text(sentence, style="yellow"), soft_wrap=True)
+        console.print(Text(visible(sentence), style="yellow"), soft_wrap=True)

@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
+
+from treeagent.run.terminal import Terminal, lines_above_bars
+from treeagent.visible import visible
 
 _PLAIN_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -109,9 +111,9 @@ class Progress(Protocol):
 class RichProgress:
     """Bars with count, time left and live figures; plain lines where the console is no terminal."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Terminal | None = None) -> None:
         """``console`` defaults to standard error, which leaves standard output to results."""
-        self._console = console or Console(stderr=True)
+        self._console = console or Terminal(stderr=True)
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -121,6 +123,8 @@ class RichProgress:
             TextColumn("{task.fields[live]}", style="cyan", markup=False),
             console=self._console,
             expand=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._course = Course(())
 
@@ -133,23 +137,21 @@ class RichProgress:
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
         if line := self._course.start(name):
-            self._console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+            self._console.print(line, style="bold", soft_wrap=True)
         on_terminal, outermost = self._console.is_terminal, not self._bars.tasks
-        task = self._bars.add_task(name, total=total, live="")
-        if on_terminal and outermost:
-            self._bars.start()
+        task = self._bars.add_task(visible(name), total=total, live="")
         started = told = time.monotonic()
         done, live = 0, ""
 
         def tell() -> None:
             seconds = time.monotonic() - started
             line = f"{name} {done}/{total} {seconds:.0f} s {self._with_time_left(live)}".rstrip()
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(line, soft_wrap=True)
 
         def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
             nonlocal done, live, told
             done += count
-            live = live if fields is None else "  ".join(f"{each} {value}" for each, value in fields.items())
+            live = live if fields is None else visible("  ".join(f"{each} {value}" for each, value in fields.items()))
             self._course.advance(name, done / max(total, 1))
             self._bars.update(task, advance=count, live=self._with_time_left(live))
             if not on_terminal and time.monotonic() - told >= _PLAIN_SECONDS:
@@ -157,13 +159,18 @@ class RichProgress:
                 tell()
 
         try:
-            yield advance
+            with self._drawn() if on_terminal and outermost else nullcontext():
+                yield advance
         finally:
             if not on_terminal:
                 tell()
-            elif outermost:
-                self._bars.stop()  # leaves the finished bar on the screen
             self._bars.remove_task(task)
+
+    @contextmanager
+    def _drawn(self) -> Iterator[None]:
+        """The bars; at the end they stay on the screen."""
+        with lines_above_bars(self._console), self._bars:
+            yield
 
     def _with_time_left(self, live: str) -> str:
         left = self._course.left()
@@ -174,4 +181,4 @@ class QuietProgress(RichProgress):
     """Says nothing."""
 
     def __init__(self) -> None:
-        super().__init__(Console(quiet=True))
+        super().__init__(Terminal(quiet=True))

@@ -4,7 +4,6 @@ For drawings and graph algorithms. A graph cannot be turned back into a tree; us
 """
 
 import json
-import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,9 +16,8 @@ import networkx
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import UserError
+from treeagent.visible import visible
 
-_CONTROL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML cannot hold or would change (a carriage return), or that would control a terminal."""
 _WIDTH = 44
 """Characters in a line of a drawn label."""
 _LINES = 8
@@ -33,7 +31,7 @@ def to_networkx(tree: Tree) -> networkx.DiGraph:
     edges N, Q, P, W, r, process, critic, text, call, thought and logprob (in nats). r is absent where withheld, critic
     where none was asked. Candidates never tried lead to no state and are left out, so that the P of siblings may sum
     to less than 1. The graph has task, prompt, seed, discount and error. ``best`` marks the best path. Characters that
-    XML cannot hold are written as Python escapes (``\\x1b``).
+    XML cannot hold, that would control a terminal or that cannot be seen are Python escapes (``\\x1b``).
     """
     task, best = tree.task, {id(edge) for edge in best_path(tree)}
     told = {"task": _visible(task.id), "prompt": _visible(task.prompt), "error": _visible(tree.error)}
@@ -111,6 +109,10 @@ def _node(node: Node) -> dict[str, Any]:
     }
 
 
+def _visible(text: str) -> str:
+    return visible(text, lines=True)
+
+
 def _edge(edge: Edge) -> dict[str, Any]:
     call, known = edge.action.call, {"r": edge.reward, "critic": edge.critic}
     return {
@@ -136,10 +138,6 @@ def _label(figures: str, text: str) -> str:
     lines = [piece for line in text.splitlines() for piece in textwrap.wrap(line, _WIDTH)]
     shown = [*lines[:_LINES], "…"] if len(lines) > _LINES else lines
     return "".join(f"{_escaped(line)}\\l" for line in [figures, *shown])
-
-
-def _visible(text: str) -> str:
-    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def _escaped(text: str) -> str:

@@ -22,6 +22,7 @@ import torch
 from treeagent.config import RunConfig
 from treeagent.envs.lifeline import kill_at_close
 from treeagent.run.metrics import Emit
+from treeagent.run.terminal import guard_streams
 from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
 
@@ -215,6 +216,7 @@ def _serve(pipe: Connection, lifeline: Connection) -> None:
     """The main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    guard_streams()
     torch.set_num_threads(1)  # for small models, more threads cost more time than they save
     with suppress(EOFError, ConnectionError):
         while True:

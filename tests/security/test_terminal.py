@@ -1,0 +1,305 @@
+"""Hostile text in all that a person can print: the terminal is given no order, and no word is hidden."""
+
+import io
+import json
+import logging
+import shlex
+import sys
+import traceback
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import orjson
+import pytest
+from command import Ended, treeagent
+from rich.text import Text
+
+from treeagent.config import RunConfig, load_config
+from treeagent.envs import Env, StepResult
+from treeagent.export.card import card
+from treeagent.report.fidelity import fidelity_json, fidelity_table
+from treeagent.report.html import write_report
+from treeagent.run.folder import Run
+from treeagent.run.progress import RichProgress
+from treeagent.run.terminal import Terminal, guard_streams
+from treeagent.search.graph import write_graph
+from treeagent.search.node import Budget, Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.store import write_atomic, write_shard
+from treeagent.types import Action, Message, Split, State, Task, ToolCall
+from treeagent.world_model.fidelity import Bound, Fidelity, Figures
+
+ATTACK = (
+    "\x1b[2J\x1b]0;owned\x07\x1b]8;;https://evil.example\x1b\\\x9b31m\x9d0;x\x9c\r\b\x7f\u202eevil\u2066\u200b\u3164"
+)
+"""Clears the screen, sets the window's title, makes a link, colours, goes back over what was written, turns words
+round, and hides characters."""
+
+
+def orders(text: str) -> list[str]:
+    """The characters of a text that a terminal would obey, or that cannot be seen."""
+    unseen = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+    return [ascii(each) for each in text if each != "\n" and (unicodedata.category(each) in unseen or each == "\u3164")]
+
+
+def attack(field: str) -> str:
+    return f"{field}{ATTACK}{field}"
+
+
+def hostile_tree() -> Tree:
+    task = Task(attack("task"), attack("prompt"))
+    messages = (Message("system", attack("system")), Message("user", task.prompt))
+    root = Node(State(task, messages), value=0.5)
+
+    def step(call: str | ToolCall, error: str = "") -> None:
+        action = Action(attack("text"), call, attack("thought"), error=error)
+        said = (*messages, Message("assistant", action.text), Message("user", attack("observation")))
+        root.edges.append(Edge(action, 0.5, visits=2, child=Node(State(task, said))))
+
+    step(attack("call"))
+    step(ToolCall(attack("tool"), {attack("argument"): attack("value")}))
+    step("", error=attack("malformed"))
+    return Tree(task, 0, root, Budget(simulations=3), error=attack("error"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile") / "run"
+    row = {"policy": attack("policy"), "mode": "mcts", "success": 0.5, "tasks": 2, "errors": 1, "error": attack("died")}
+    with Run.create(path, RunConfig(), resume=False) as made:
+        write_shard(made.trees, "collect", 0, [to_record(hostile_tree())])
+        made.finish(attack("stage"), {"alarms": [attack("alarm")]})
+        write_atomic(made.results, orjson.dumps([row]))
+    return path
+
+
+def printed(*arguments: str | Path) -> Ended:
+    ended = treeagent(*arguments)
+    assert orders(ended.stdout) == orders(ended.stderr) == []
+    return ended
+
+
+def test_a_run_is_shown(run: Path) -> None:
+    shown = printed("show", run).stdout
+    assert all(word in shown.replace("\n", "") for word in ("policy", "died", "stage", "alarm", "task", r"\u202eevil"))
+
+
+def test_a_tree_is_shown(run: Path) -> None:
+    shown = printed("show", run, attack("task")).stdout
+    fields = ("task", "prompt", "call", "tool", "argument", "malformed", "thought", "observation", "error")
+    assert [field for field in fields if rf"{field}\x1b[2J" not in shown] == []
+    assert r"value\u001b[2J" in shown  # as JSON spells it
+
+
+def test_a_task_that_is_not_there_is_refused(run: Path) -> None:
+    ended = printed("show", run, attack("other"))
+    assert ended.returncode == 2 and r"other\x1b[2J" in ended.stderr and r"task\x1b[2J" in ended.stderr
+
+
+class Hostile(Env):
+    """An environment whose every word is an attack."""
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> list[Task]:
+        return [Task(attack(f"{split}-{start + each}"), attack("prompt"), split, each) for each in range(count)]
+
+    def reset(self, **options: object) -> tuple[str, dict[str, object]]:
+        return attack("reset"), {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        raise RuntimeError(attack("step"))
+
+    def snapshot(self) -> object:
+        raise RuntimeError(attack("snapshot"))
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        raise RuntimeError(attack("restore"))
+
+
+def test_an_environment_is_checked() -> None:
+    ended = printed("envs", "check", "test_terminal:Hostile")
+    assert ended.returncode == 1 and r"\x1b[2J" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", attack("nowhere")),
+        ("settings", attack("section")),
+        ("eval", attack("checkpoint"), "--out", "nowhere"),
+        ("collect", "org/model", "--out", "nowhere", "--config", attack("config")),
+        ("envs", "check", attack("environment")),
+        ("envs", "new", attack("name")),
+        ("merge", attack("checkpoint"), "nowhere"),
+    ],
+)
+def test_a_refusal_repeats_its_value_visibly(arguments: tuple[str, ...]) -> None:
+    ended = printed(*arguments)
+    assert ended.returncode == 2 and r"\x1b[2J" in ended.stderr
+
+
+def test_brackets_are_text(tmp_path: Path) -> None:
+    assert "[link=https:/evil.example]" in printed("show", tmp_path / "[link=https://evil.example]").stderr
+    assert (
+        "[link=https:/evil.example]"
+        in printed("envs", "new", "lights", "--out", tmp_path / "[link=https://evil.example]").stdout
+    )
+
+
+@contextmanager
+def guarded() -> Iterator[io.StringIO]:
+    """What a process writes to its standard error when the streams are guarded."""
+    before, stream = (sys.stdout, sys.stderr), io.StringIO()
+    sys.stdout, sys.stderr = io.StringIO(), stream
+    try:
+        guard_streams()
+        yield stream
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def test_what_others_print_is_visible() -> None:
+    with guarded() as stream:
+        print_by_other_ways()
+    assert orders(stream.getvalue()) == []
+    for field in ("traceback", "warning", "log"):
+        assert rf"{field}\x1b[2J" in stream.getvalue()
+
+
+def print_by_other_ways() -> None:
+    try:
+        raise ValueError(attack("traceback"))
+    except ValueError:
+        traceback.print_exc()
+    sys.stderr.write(warnings.formatwarning(attack("warning"), UserWarning, "file.py", 1))
+    handler = logging.StreamHandler()
+    handler.emit(logging.LogRecord("library", logging.ERROR, "file.py", 1, attack("log"), None, None))
+
+
+def test_bars_of_tqdm_are_still_drawn() -> None:
+    with guarded() as stream:
+        for text in ("\r 50%|#####     |", "\n\n", "\x1b[A\x1b[A", "\r100%|##########|", "\rlog \x1b[A \r"):
+            assert sys.stderr.write(text) == len(text)
+    assert stream.getvalue() == "\r 50%|#####     |\n\n\x1b[A\x1b[A\r100%|##########|\rlog \\x1b[A \\r"
+
+
+def test_what_others_print_above_bars_is_visible() -> None:
+    stream = io.StringIO()
+    with redirect_stderr(stream):
+        progress = RichProgress(Terminal(stderr=True, width=400, force_terminal=True))
+        with progress.track(attack("work"), 1) as advance:
+            print(attack("printed"))
+            print(attack("begun"), end="", file=sys.stderr, flush=True)
+            progress.warn(attack("warned"))
+            advance(1, {attack("figure"): attack("live")})
+        assert sys.stderr is stream
+    shown = stream.getvalue()
+    for field in ("work", "printed", "begun", "warned", "figure", "live"):
+        assert rf"{field}\x1b[2J" in shown
+    for order in (
+        "\x1b[2J\x1b]",
+        "\x1b]",
+        "\x07",
+        "\x9b",
+        "\x9d",
+        "\x08",
+        "\x7f",
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\u3164",
+    ):
+        assert order not in shown
+
+
+def test_a_terminal_prints_no_link_of_a_text() -> None:
+    stream = cast(io.StringIO, Terminal(file=io.StringIO(), force_terminal=True).file)
+    terminal = Terminal(file=stream, force_terminal=True)
+    terminal.print(Text(ATTACK), "[link=https://evil.example]here[/link] :skull:")
+    assert "[link=https://evil.example]here[/link] :skull:" in stream.getvalue()
+    assert orders(stream.getvalue()) == []
+
+
+def test_the_command_that_is_printed_to_copy_is_one_command_that_works(tmp_path: Path) -> None:
+    for place, hostile in enumerate(
+        [attack("task"), "x; touch /tmp/owned #", "$(id) `id` 'quoted' \n two", "--digest"]
+    ):
+        path = tmp_path / str(place)
+        tree = hostile_tree()
+        tree.task = replace(tree.task, id=hostile)
+        with Run.create(path, RunConfig(), resume=False) as made:
+            write_shard(made.trees, "collect", 0, [to_record(tree)])
+        shown = printed("show", path).stdout
+        command = shown[shown.index("treeagent show") :].strip()
+        assert "\n" not in command
+        program, *arguments = shlex.split(command)
+        assert program == "treeagent"
+        assert "3 simulations" in printed(*arguments).stdout
+
+
+def test_the_page_shows_every_word(tmp_path: Path) -> None:
+    row = {"policy": attack("policy"), "mode": "mcts", "success": 0.5, "tasks": 2, "errors": 1, "error": attack("died")}
+    steps = [{"stage": attack("stage"), "step": step, attack("metric"): step} for step in range(3)]
+    facts = {attack("name"): attack("fact")}
+    path = tmp_path / "report.html"
+    write_report(
+        path,
+        rows=[row],
+        metrics=steps,
+        config=attack("config"),
+        provenance=facts,
+        alarms=[attack("alarm")],
+        tree=hostile_tree(),
+    )
+    page = path.read_text()
+    assert orders(page) == []
+    fields = (
+        "policy",
+        "died",
+        "stage",
+        "metric",
+        "name",
+        "fact",
+        "config",
+        "alarm",
+        "task",
+        "system",
+        "call",
+        "thought",
+    )
+    assert [field for field in fields if rf"{field}\x1b[2J" not in page] == []
+
+
+@pytest.mark.parametrize("ending", ["graphml", "dot"])
+def test_graphs_show_every_word(tmp_path: Path, ending: str) -> None:
+    write_graph(hostile_tree(), tmp_path / f"tree.{ending}")
+    assert orders((tmp_path / f"tree.{ending}").read_text()) == []
+
+
+def test_the_table_of_a_datasets_card_is_whole(tmp_path: Path) -> None:
+    name = "a|b`c``d\n# e\u202e<i>"
+    config = load_config(None, [f"environment.options.word={json.dumps(name)}"])
+    with Run.create(tmp_path / name, config, resume=False) as made:
+        text = card(config, made, {}, Counter(), "parquet", "0")
+    assert orders(text) == []
+    lines = text[text.index("| run |") :].splitlines()
+    assert [line.split(" |")[0] for line in lines[:4]] == ["| run", "| seed", "| environment", "| policy"]
+    assert lines[0] == "| run | ``` a\\|b`c``d\\n# e\\u202e<i> ``` |"
+
+
+def test_an_audit_is_printed() -> None:
+    figures = Figures(1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    kinds = {attack("kind"): figures}
+    found = Fidelity(figures, None, None, kinds, {1: figures}, 0.0, 0.0, 1, None, 1.0, Bound(0.0, 0.0))
+    text = fidelity_json(found)
+    assert orders(text) == [] and text.isascii()
+    assert json.loads(text)["by_kind"].keys() == kinds.keys()
+    terminal = Terminal(file=io.StringIO(), width=400)
+    terminal.print(fidelity_table(found))
+    assert isinstance(terminal.file, io.StringIO)
+    assert orders(terminal.file.getvalue()) == [] and r"kind\x1b[2J" in terminal.file.getvalue()

@@ -1,0 +1,122 @@
+"""The terminal: all that the program prints goes through this class, so that no text can control the terminal."""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, TextIO, cast
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from treeagent.visible import visible
+
+
+class Terminal(Console):
+    """A console that takes text as text: it reads no markup in it, and shows escape sequences instead of obeying them.
+
+    Writers make foreign words visible themselves where a line break would forge a line or where widths count.
+    """
+
+    def __init__(
+        self,
+        *,
+        file: IO[str] | None = None,
+        stderr: bool = False,
+        quiet: bool = False,
+        soft_wrap: bool = False,
+        width: int | None = None,
+        force_terminal: bool | None = None,
+    ) -> None:
+        super().__init__(
+            file=file,
+            stderr=stderr,
+            quiet=quiet,
+            soft_wrap=soft_wrap,
+            width=width,
+            force_terminal=force_terminal,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text, lines=True), style, control)
+
+
+class _Guarded:
+    """A standard stream in which what others write, such as tracebacks, warnings and logs, is made visible."""
+
+    _BAR = re.compile(r"\r?(?:(?:\n|\x1b\[A)+\Z)?")
+    """A carriage return at the beginning, or moves between lines alone: tqdm draws its bars by these."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream  # the name by which a console of Rich finds the stream itself
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        bar = self._BAR.match(text)
+        assert bar is not None  # it matches nothing, too
+        self._stream.write(bar[0] + visible(text[bar.end() :], lines=True))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+def guard_streams() -> None:
+    """Make visible what is written to the standard streams by other ways than a ``Terminal``."""
+    sys.stdout, sys.stderr = (cast(TextIO, _Guarded(stream)) for stream in (sys.stdout, sys.stderr))
+
+
+class _AboveBars:
+    """A standard stream whose whole lines are printed above the bars of a terminal.
+
+    Rich has such a stream, but it obeys the colours and links in what it is given.
+    """
+
+    def __init__(self, terminal: Terminal, stream: TextIO) -> None:
+        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
+        self._terminal, self._stream, self._begun = terminal, stream, ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        begun = "" if text.startswith("\r") else self._begun  # a bar of tqdm is drawn anew
+        *lines, self._begun = (begun + text.removeprefix("\r")).split("\n")
+        for line in lines:
+            self._terminal.print(Text(visible(line, lines=True)), soft_wrap=True)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Nothing: the beginning of a line waits for its end."""
+
+    def end(self) -> None:
+        """Print what is left, the beginning of a line."""
+        if self._begun:
+            self.write("\n")
+
+
+@contextmanager
+def lines_above_bars(terminal: Terminal) -> Iterator[None]:
+    """While bars are drawn on the terminal, print what others write to the standard streams above them."""
+    streams = sys.stdout, sys.stderr
+    above = [_AboveBars(terminal, stream) for stream in streams]
+    sys.stdout, sys.stderr = (cast(TextIO, each) for each in above)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+        for each in above:
+            each.end()
