@@ -32,9 +32,9 @@ _LIMITS = {
 }
 _MAX_CHARACTERS = 1_000_000
 """Most characters that a query's rows may have together."""
-_MAX_EXPANSION = 100_000
-"""Most mentions of a name once subqueries are copied to where they are used (``_expansion``). SQLite copies them before
-the first instruction, which no limit of its own bounds."""
+_MAX_EXPANSION = 2_000_000
+"""Most characters of a query once subqueries are copied to where they are used (``_expansion``). SQLite copies them
+before the first instruction, which no limit of its own bounds."""
 _TOKEN = re.compile(
     r"""(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))
     |(?P<number>[0-9][\w$]*)
@@ -248,10 +248,10 @@ class Database:
 
 
 def _expansion(sql: str) -> int:
-    """The most mentions of names that a query can have once SQLite has copied each subquery to where it is used.
+    """The most characters that a query can have once SQLite has copied each subquery to where it is used.
 
-    A mention of a subquery or of its column may bring a copy of all of it, so this is the product of the mentions in
-    each.
+    A mention of a subquery or of its column may bring a copy of all of it, so this is the length times the product of
+    the mentions in each.
     """
     tokens = [
         (match.lastgroup, match[0].lower())
@@ -270,7 +270,7 @@ def _expansion(sql: str) -> int:
             around.pop()
         elif kind == "name" and token not in _RESERVED and following not in ("(", "."):
             mentions[around[-1]] += 1
-    return math.prod(max(1, each) for each in mentions)
+    return len(sql) * math.prod(max(1, each) for each in mentions)
 
 
 def same_result(found: Rows, wanted: Rows, *, ordered: bool) -> bool:
