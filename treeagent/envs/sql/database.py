@@ -32,7 +32,7 @@ _LIMITS = {
 }
 _MAX_CHARACTERS = 1_000_000
 """Most characters that a query's rows may have together."""
-_MAX_EXPANSION = 2_000_000
+_MAX_EXPANSION = 3_000_000
 """Most characters of a query once subqueries are copied to where they are used (``_expansion``). SQLite copies them
 before the first instruction, which no limit of its own bounds."""
 _TOKEN = re.compile(
@@ -223,7 +223,7 @@ class Database:
                 raise CallRefused("error: the query takes too long") from None
             if "prohibited" in str(error) or "not authorized" in str(error):
                 raise CallRefused(f"error: only reading is allowed ({error})") from None
-            raise CallRefused(f"error: {error}") from None
+            raise CallRefused(f"error: {str(error) or 'the query is too large'}") from None
         if len(rows) > MAX_ROWS:
             raise CallRefused(f"error: the query gives more than {MAX_ROWS} rows")
         if characters > _MAX_CHARACTERS:
@@ -253,11 +253,8 @@ def _expansion(sql: str) -> int:
     A mention of a subquery or of its column may bring a copy of all of it, so this is the length times the product of
     the mentions in each.
     """
-    tokens = [
-        (match.lastgroup, match[0].lower())
-        for match in _TOKEN.finditer(sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]])
-        if match.lastgroup != "comment"
-    ]
+    sql = sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]]  # SQLite refuses a longer one.
+    tokens = [(match.lastgroup, match[0].lower()) for match in _TOKEN.finditer(sql) if match.lastgroup != "comment"]
     mentions = [0]
     around = [0]
     """The subquery of each open bracket, innermost last."""
