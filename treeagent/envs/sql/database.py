@@ -254,6 +254,8 @@ def _expansion(sql: str) -> int:
     the mentions in each.
     """
     sql = sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]]  # SQLite refuses a longer one.
+    if len(re.findall("select|values", sql, re.IGNORECASE)) < 2:
+        return len(sql)
     tokens = [(match.lastgroup, match[0].lower()) for match in _TOKEN.finditer(sql) if match.lastgroup != "comment"]
     mentions = [0]
     around = [0]
