@@ -100,6 +100,12 @@ HEAVY = {
     "columns used twice": chain(22, "SELECT coalesce(x,x) FROM {0}", "SELECT x FROM c{0}"),
     "columns used many times": nested(4, f"SELECT coalesce({','.join('x' * 50)}) x FROM ({{0}})"),
     "columns by their text": nested(4, f'SELECT coalesce({",".join(["`x`"] * 50)}) "x" FROM ({{0}})'),
+    "a long subquery used many times": chain(4, f"SELECT 1 FROM {','.join(['{0}'] * 40)}").replace(
+        "SELECT age FROM staff", f"SELECT 1 WHERE 1 IN ({','.join('1' * 1500)})"
+    ),
+    "a long column used many times": nested(3, f"SELECT coalesce({','.join('x' * 16)}) x FROM ({{0}})").replace(
+        "SELECT age x", f"SELECT age IN ({','.join('1' * 1800)}) x"
+    ),
     "unions joined": "SELECT count(*) FROM " + ",".join(["(SELECT name FROM trips UNION ALL SELECT 1)"] * 18),
     "a long list": f"SELECT count(*) {CROSS} WHERE a.cost IN ({','.join(map(str, range(1000)))})",
     "many conditions": f"SELECT count(*) {CROSS} WHERE " + " OR ".join(f"a.cost={i}" for i in range(90)),

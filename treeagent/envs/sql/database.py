@@ -32,9 +32,9 @@ _LIMITS = {
 }
 _MAX_CHARACTERS = 1_000_000
 """Most characters that a query's rows may have together."""
-_MAX_EXPANSION = 100_000
-"""Most mentions of a name once subqueries are copied to where they are used (``_expansion``). SQLite copies them before
-the first instruction, which no limit of its own bounds."""
+_MAX_EXPANSION = 3_000_000
+"""Most characters of a query once subqueries are copied to where they are used (``_expansion``). SQLite copies them
+before the first instruction, which no limit of its own bounds."""
 _TOKEN = re.compile(
     r"""(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))
     |(?P<number>[0-9][\w$]*)
@@ -223,7 +223,7 @@ class Database:
                 raise CallRefused("error: the query takes too long") from None
             if "prohibited" in str(error) or "not authorized" in str(error):
                 raise CallRefused(f"error: only reading is allowed ({error})") from None
-            raise CallRefused(f"error: {error}") from None
+            raise CallRefused(f"error: {str(error) or 'the query is too large'}") from None
         if len(rows) > MAX_ROWS:
             raise CallRefused(f"error: the query gives more than {MAX_ROWS} rows")
         if characters > _MAX_CHARACTERS:
@@ -248,16 +248,15 @@ class Database:
 
 
 def _expansion(sql: str) -> int:
-    """The most mentions of names that a query can have once SQLite has copied each subquery to where it is used.
+    """The most characters that a query can have once SQLite has copied each subquery to where it is used.
 
-    A mention of a subquery or of its column may bring a copy of all of it, so this is the product of the mentions in
-    each.
+    A mention of a subquery or of its column may bring a copy of all of it, so this is the length times the product of
+    the mentions in each.
     """
-    tokens = [
-        (match.lastgroup, match[0].lower())
-        for match in _TOKEN.finditer(sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]])
-        if match.lastgroup != "comment"
-    ]
+    sql = sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]]  # SQLite refuses a longer one.
+    if len(re.findall("select|values", sql, re.IGNORECASE)) < 2:
+        return len(sql)
+    tokens = [(match.lastgroup, match[0].lower()) for match in _TOKEN.finditer(sql) if match.lastgroup != "comment"]
     mentions = [0]
     around = [0]
     """The subquery of each open bracket, innermost last."""
@@ -270,7 +269,7 @@ def _expansion(sql: str) -> int:
             around.pop()
         elif kind == "name" and token not in _RESERVED and following not in ("(", "."):
             mentions[around[-1]] += 1
-    return math.prod(max(1, each) for each in mentions)
+    return len(sql) * math.prod(max(1, each) for each in mentions)
 
 
 def same_result(found: Rows, wanted: Rows, *, ordered: bool) -> bool:
