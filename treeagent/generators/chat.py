@@ -10,8 +10,8 @@ stand-ins, and only the text between two of them is tokenised, once, when it is 
 words of a turn, such as trimming them or leaving thoughts out, then does not matter. A template that rewrites the text
 before a turn is refused.
 
-Only the template's own marks become special tokens. An observation or a tool's description that spells such a mark stays
-plain text, so that no web page and no tool server can end its turn and speak for the agent.
+Only the template's own marks become special tokens. An observation or a tool's description that spells such a mark
+stays plain text, so that no web page and no tool server can end its turn and speak for the agent.
 """
 
 import re

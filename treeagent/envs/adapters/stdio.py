@@ -48,8 +48,9 @@ class Pipes:
         Raises:
             OSError: the server cannot be started.
         """
-        # A server may print any number of lines that are no messages. The package logs a traceback of each.
-        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
+        # A server may print any number of lines that are no messages. The package logs a traceback of each to the
+        # terminal, which costs more time than a call may take. What matters of them becomes our error.
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)
         parameters = StdioServerParameters(
             command=command[0], args=list(command[1:]), encoding=_ENCODING, encoding_error_handler="replace"
         )
