@@ -63,9 +63,9 @@ def tool(name: str = "echo", schema: object = OBJECT, **more: object) -> dict[st
         ([tool("\u0435cho")], "\u0435cho"),
         ([tool("a" * 10_000)], "aaa"),
         ([tool("echo", {"type": "string"})], "inputSchema"),
-        ([tool("echo", {"type": "object", "properties": {str(n): {"type": "string"} for n in range(50_000)}})], "echo"),
-        ([tool("echo", description="x" * 2_000_000)], "echo"),
-        ([tool(f"t{n}", description="x" * 90_000) for n in range(100)], "t"),
+        ([tool("echo", {"type": "object", "properties": {str(n): {"type": "string"} for n in range(20_000)}})], "echo"),
+        ([tool("echo", description="x" * 600_000)], "echo"),
+        ([tool(f"t{n}", description="x" * 90_000) for n in range(6)], "t"),
         ([tool("echo", 7)], "inputSchema"),
         ([tool("echo", {"$ref": "http://127.0.0.1:1/schema"})], "inputSchema"),
         ([{"inputSchema": OBJECT}], "name"),
@@ -107,7 +107,7 @@ def test_a_schema_that_nobody_resolves_does_no_harm(served: Serve, offered: dict
     [
         ("dies", None, 60.0, "cause of death"),
         ("hangs at start", None, 0.5, "timed out"),
-        pytest.param("line at start", LINE + 10**6, 5.0, str(LINE), marks=pytest.mark.slow),
+        pytest.param("line at start", LINE + 10**6, 60.0, str(LINE), marks=pytest.mark.slow),
     ],
 )
 def test_a_server_that_does_not_start_is_named_with_its_first_cause(
@@ -133,7 +133,7 @@ def test_an_answer_beyond_every_limit_costs_the_episode_alone(
     served: Serve, fault: str, given: object, error: type[Exception], named: str
 ) -> None:
     env = served(fault, given)
-    if fault in ("line", "deep", "surrogate"):  # nothing answers the call, which ends by its limit
+    if error is EnvTimeout:  # nothing answers the call, which ends by its limit
         env._seconds = 2
     with pytest.raises(error) as failed:
         env.step("echo {}")
@@ -163,7 +163,6 @@ def test_the_answer_among_noise_is_read_and_nothing_reaches_the_terminal(
 @pytest.mark.slow
 def test_an_endless_line_fills_no_memory(served: Serve) -> None:
     env = served("endless line")
-    env._seconds = 10
     before = _resident()
     with pytest.raises(EnvCrashed, match=str(LINE)):
         env.step("echo {}")

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
 from encodings import utf_8
 from typing import Any
 
@@ -30,7 +31,15 @@ class Pipes:
         self.fault = ""
         """The limit that the server has broken; empty where it kept all."""
         self.requests_left = _REQUESTS
+        self.reading: anyio.CancelScope | None = None
+        """Ends the wait for the next message; none before the first."""
         self._said = bytearray()
+
+    def end(self, fault: str) -> None:
+        """Read no further: the server has broken a limit."""
+        self.fault = fault
+        if self.reading is not None:
+            self.reading.cancel()
 
     def allow_requests(self) -> None:
         """Another call begins: the server may make its requests anew."""
@@ -48,11 +57,13 @@ class Pipes:
         Raises:
             OSError: the server cannot be started.
         """
-        # A server may print any number of lines that are no messages. The package logs a traceback of each.
-        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
+        # A server may print any number of lines that are no messages. The package logs a traceback of each to the
+        # terminal, which costs more time than a call may take. What matters of them becomes our error.
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)
         parameters = StdioServerParameters(
             command=command[0], args=list(command[1:]), encoding=_ENCODING, encoding_error_handler="replace"
         )
+        _OPENED.set(self)
         ours, theirs = os.pipe()
         try:
             async with anyio.create_task_group() as group:
@@ -62,10 +73,6 @@ class Pipes:
                         read, write = await stack.enter_async_context(stdio_client(parameters, errlog=standard_error))
                     yield _Messages(self, read), write
                 group.cancel_scope.cancel()
-        except BaseExceptionGroup as errors:
-            if errors.subgroup(_LineTooLong) is not None:
-                self.fault = f"it wrote a line of more than {_LINE} characters"
-            raise
         finally:
             os.close(ours)
 
@@ -79,6 +86,10 @@ class Pipes:
             self._said[:] = (self._said + heard)[-_SAID:]
 
 
+_OPENED: ContextVar[Pipes] = ContextVar("opened")
+"""The pipes that a decoder reads for. The package makes it, in the context in which they are opened."""
+
+
 class _Messages(ObjectReceiveStream[Any]):
     """What the session reads of a server: answers and a few requests. It needs no notifications."""
 
@@ -86,16 +97,19 @@ class _Messages(ObjectReceiveStream[Any]):
         self._pipes, self._stream = pipes, stream
 
     async def receive(self) -> Any:
-        while True:
-            item = await self._stream.receive()
-            message = getattr(item, "message", None)
+        pipes, item = self._pipes, None
+        while not pipes.fault:
+            with anyio.CancelScope() as pipes.reading:
+                item = await self._stream.receive()
+            message = None if pipes.fault else getattr(item, "message", None)
             if isinstance(message, JSONRPCRequest):
-                self._pipes.requests_left -= 1
-                if self._pipes.requests_left < 0:
-                    self._pipes.fault = f"it made more than {_REQUESTS} requests during one call"
-                    raise anyio.ClosedResourceError
+                pipes.requests_left -= 1
+                if pipes.requests_left < 0:
+                    pipes.end(f"it made more than {_REQUESTS} requests during one call")
+                    continue
             if message is not None and not isinstance(message, JSONRPCNotification):
                 return item
+        raise anyio.ClosedResourceError
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -111,13 +125,16 @@ class _Decoder(utf_8.IncrementalDecoder):
     The package reads a line into memory until it ends. It has no limit, but it takes an encoding.
     """
 
-    _length = 0
+    def __init__(self, errors: str = "strict") -> None:
+        super().__init__(errors)
+        self._pipes, self._length = _OPENED.get(), 0
 
     def decode(self, input: Any, final: bool = False) -> str:
         text = super().decode(input, final)
         end = text.rfind("\n")
         self._length = self._length + len(text) if end < 0 else len(text) - end - 1
         if self._length > _LINE:
+            self._pipes.end(f"it wrote a line of more than {_LINE} characters")
             raise _LineTooLong
         return text
 
