@@ -19,7 +19,8 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.outcomes import Outcome, keep_batch, kept_batch
-from treeagent.search.config import Limits, SearchConfig
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import Record, from_record, to_records
