@@ -13,21 +13,23 @@ from hostile_env import ANSWERS, HALF, HOSTILE, TASKS, Hostile
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.envs import Env, EnvDynamics, WorkerEnv, check_env
-from treeagent.envs.base import StepResult, ToolSpec
+from treeagent.envs.base import EnvBroken, StepResult, ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.outcomes import Outcome, keep_batch, kept_batch
-from treeagent.search.config import Limits, SearchConfig
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import Record, from_record, to_records
+from treeagent.stages.build import tasks_at
 from treeagent.stages.demonstrate import demonstrate
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob, search_batch
 from treeagent.store import read_as, read_records, write_shard
-from treeagent.types import Action, Message, Proposal, State, Task, ToolCall, Unanswered
+from treeagent.types import Action, Message, Proposal, Split, State, Task, ToolCall, Unanswered
 
 
 class BothWords:
@@ -199,6 +201,15 @@ def test_a_model_s_call_with_values_that_no_file_can_hold_reaches_no_tool(argume
     assert asked == [f"say {arguments}"]  # as written, not read
     turn = f'<action>{{"when": true, "which": "say", "how": {arguments}}}</action>'
     assert JsonAction().read(turn).error
+
+
+def test_tasks_that_exit_are_an_error_and_no_quiet_end() -> None:
+    class Leaving(Hostile):
+        def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+            raise SystemExit(0)
+
+    with pytest.raises(EnvBroken, match="SystemExit"):
+        tasks_at(Leaving(), "train", [0])
 
 
 def test_an_outcome_of_a_bad_task_is_kept(tmp_path: Path) -> None:

@@ -57,9 +57,15 @@ def socket_at(path: Path) -> None:
         bound.bind(str(path))
 
 
+def link_to_pipe(path: Path) -> None:
+    os.mkfifo("pipe")
+    path.symlink_to(Path("pipe").absolute())
+
+
+CPU = torch.device("cpu")
 KINDS: dict[str, Callable[[Path], None]] = {
     "named pipe": os.mkfifo,
-    "link to a named pipe": lambda path: (os.mkfifo("pipe"), path.symlink_to(Path("pipe").absolute()))[-1],
+    "link to a named pipe": link_to_pipe,
     "socket": socket_at,
     "folder": Path.mkdir,
     "endless device": lambda path: path.symlink_to("/dev/zero"),
@@ -92,7 +98,6 @@ READERS: list[tuple[str, Callable[[Path], Any]]] = [
     ("checkpoints/checkpoint-1/progress.json", lambda run: checkpoints.newest(run / "checkpoints", "")),
     ("checkpoints/checkpoint-1/progress.json", lambda run: checkpoints.read(run / "checkpoints/checkpoint-1", CPU)),
 ]
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(

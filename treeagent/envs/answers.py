@@ -7,7 +7,6 @@ such a value becomes an exception, which is the error of the episode that met it
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from numbers import Real
 from typing import Final
 
@@ -47,7 +46,7 @@ def is_unicode(text: str) -> bool:
 def checked_task(task: Task) -> Task:
     """The task, or ``EnvBroken`` where a stored tree could not hold it."""
     try:
-        orjson.dumps(asdict(task))
+        orjson.dumps(task)
     except Exception as error:  # whatever a stranger's object raises
         raise EnvBroken(
             f"task {task.id!r:.80} cannot be stored ({error}): give it valid Unicode text and plain JSON values"

@@ -21,6 +21,7 @@ from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
 from treeagent.envs import EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
+from treeagent.envs.answers import contained
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
@@ -44,7 +45,8 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
     tasks: list[Task] = []
     for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
         wanted = [place for _, place in run]
-        found = env.tasks(split, len(wanted), wanted[0])
+        with contained():
+            found = env.tasks(split, len(wanted), wanted[0])
         if len(found) != len(wanted):
             raise UserError(
                 f"the environment gave {len(found)} where tasks {wanted[0]} to {wanted[-1]} of split {split!r} were "
@@ -56,7 +58,8 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
 
 def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
     """The harder variations of a task. They depend on the task and on the run's seed only."""
-    return env.variations(task, random.Random(derive_seed(config.seed, "variations", task.id)))
+    with contained():
+        return env.variations(task, random.Random(derive_seed(config.seed, "variations", task.id)))
 
 
 def environment(config: RunConfig) -> Env:
