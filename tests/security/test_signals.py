@@ -269,25 +269,16 @@ class Telling(Stairs):
         return f"{dict(os.environ)} {Path('/proc/self/environ').read_bytes()!r}", 0.0, True, False, {}
 
 
-@pytest.mark.parametrize(
-    ("name", "got"),
-    [
-        ("OPENAI_API_KEY", False),
-        ("HF_TOKEN", False),
-        ("AWS_SECRET_ACCESS_KEY", False),
-        ("AWS_SESSION_TOKEN", False),
-        ("wandb_api_key", False),
-        ("CLIENT_SECRET", False),
-        ("PGPASSWORD", False),
-        ("TOKENIZERS_PARALLELISM", True),
-        ("KEYBOARD", True),
-        ("SHOP_LANGUAGE", True),
-    ],
-)
-def test_the_process_of_an_environment_gets_no_keys(monkeypatch: pytest.MonkeyPatch, name: str, got: bool) -> None:
-    monkeypatch.setenv(name, "sk-12345")
+SECRET = ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "wandb_api_key", "CLIENT_SECRET", "PGPASSWORD")
+OPEN = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "SHOP_LANGUAGE", "SECRETARY")
+
+
+def test_the_process_of_an_environment_gets_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*SECRET, *OPEN):
+        monkeypatch.setenv(name, f"value of {name}")
     env = WorkerEnv(f"{__name__}:{Telling.__name__}")
     env.reset(options={"task": stairs_task(1)})
-    assert ("sk-12345" in env.step("up")[0]) == got
+    told = env.step("up")[0]
     env.close()
-    assert os.environ[name] == "sk-12345"
+    assert [name for name in (*SECRET, *OPEN) if f"value of {name}" in told] == list(OPEN)
+    assert all(os.environ[name] == f"value of {name}" for name in SECRET)
