@@ -1,5 +1,7 @@
 """The terminal: all that the program prints goes through this class, so that no text can control the terminal."""
 
+import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -71,8 +73,33 @@ class _Guarded:
 
 
 def guard_streams() -> None:
-    """Make visible what is written to the standard streams by other ways than a ``Terminal``."""
-    sys.stdout, sys.stderr = (cast(TextIO, _Guarded(stream)) for stream in (sys.stdout, sys.stderr))
+    """Make visible what is written to the standard streams by other ways than a ``Terminal``.
+
+    Characters that the streams' encoding lacks, as ASCII lacks most, are written as escapes, too.
+    """
+    for name in ("stdout", "stderr"):
+        stream: TextIO | None = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        if stream is not None:  # it is None where the process began without it
+            setattr(sys, name, _Guarded(stream))
+
+
+def close_unwritable() -> OSError | None:
+    """Redirect a standard stream that cannot be written to nowhere, and return why it cannot; None if both can.
+
+    Otherwise Python would try to write the rest of it when the process ends, and exit with 120.
+    """
+    reason = None
+    for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
+        try:
+            stream.flush()
+        except OSError as error:
+            reason = error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    return reason
 
 
 class _AboveBars:
