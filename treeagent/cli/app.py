@@ -7,6 +7,10 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from treeagent.run.terminal import Terminal
+from treeagent.visible import visible
+
+_UsageError: Any = typer.BadParameter.__base__
+"""The class has no public name that all versions of Typer share."""
 
 
 class Commands(TyperGroup):
@@ -20,6 +24,9 @@ class Commands(TyperGroup):
             resumes = command is not None and any(each.name == "resume" for each in command.params)
             tell(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
             raise typer.Exit(130) from None
+        except _UsageError as error:
+            error.message = visible(error.message)  # it repeats what was typed, or pasted
+            raise
         except Exception as error:
             sentence = _sentence(error)
             if sentence is None:

@@ -48,6 +48,11 @@ class Terminal(Console):
             yield Segment(text if control else visible(text, lines=True), style, control)
 
 
+def _uncoloured(text: str) -> str:
+    """The text made visible, without the colours that loggers put in for a terminal."""
+    return visible(re.sub(r"\x1b\[[0-9;]*m", "", text), lines=True)
+
+
 class _Guarded:
     """A standard stream in which what others write, such as tracebacks, warnings and logs, is made visible."""
 
@@ -64,7 +69,7 @@ class _Guarded:
     def write(self, text: str) -> int:
         bar = self._BAR.match(text)
         assert bar is not None  # it matches nothing, too
-        self._stream.write(bar[0] + visible(text[bar.end() :], lines=True))
+        self._stream.write(bar[0] + _uncoloured(text[bar.end() :]))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -119,7 +124,7 @@ class _AboveBars:
         begun = "" if text.startswith("\r") else self._begun  # a bar of tqdm is drawn anew
         *lines, self._begun = (begun + text.removeprefix("\r")).split("\n")
         for line in lines:
-            self._terminal.print(Text(visible(line, lines=True)), soft_wrap=True)
+            self._terminal.print(Text(_uncoloured(line)), soft_wrap=True)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
