@@ -137,7 +137,6 @@ def test_an_environment_is_checked() -> None:
         ("collect", "org/model", "--out", "nowhere", "--config", attack("config")),
         ("envs", "check", attack("environment")),
         ("show", "nowhere", f"--{ATTACK}"),
-        ("show", "nowhere", "--depth", ATTACK),
         ("update", ATTACK, "nowhere", "--out", "nowhere"),
         ("envs", ATTACK),
         (ATTACK,),
@@ -190,7 +189,7 @@ def print_by_other_ways() -> None:
 def test_bars_of_tqdm_are_still_drawn() -> None:
     with guarded() as stream:
         for text in (
-            "\r 50%|#####     |",
+            "\r 50%|###   |",
             "\n\n",
             "\x1b[A\x1b[A",
             "\r100%|##########|",
