@@ -354,7 +354,7 @@ def test_the_card_tells_where_the_rows_come_from(run: Run, tmp_path: Path) -> No
     for line in (
         "| pairs | train | 8 |",
         "| sft | validation | 1 |",
-        "| run | run |",
+        "| run | `run` |",
         "| seed | 0 |",
         '| environment | `shop`, options `{"difficulty":2}` |',
         "| policy | `org/warm`, `round-1-dpo`, sampled at temperature 0.5 |",

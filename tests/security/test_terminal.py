@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import os
 import shlex
+import subprocess
 import sys
 import traceback
 import unicodedata
@@ -134,13 +136,16 @@ def test_an_environment_is_checked() -> None:
         ("eval", attack("checkpoint"), "--out", "nowhere"),
         ("collect", "org/model", "--out", "nowhere", "--config", attack("config")),
         ("envs", "check", attack("environment")),
+        ("show", "nowhere", f"--{ATTACK}"),
+        ("update", ATTACK, "nowhere", "--out", "nowhere"),
+        ("envs", ATTACK),
+        (ATTACK,),
         ("envs", "new", attack("name")),
-        ("merge", attack("checkpoint"), "nowhere"),
     ],
 )
 def test_a_refusal_repeats_its_value_visibly(arguments: tuple[str, ...]) -> None:
     ended = printed(*arguments)
-    assert ended.returncode == 2 and r"\x1b[2J" in ended.stderr
+    assert ended.returncode == 2 and r"\x1b" in ended.stderr
 
 
 def test_brackets_are_text(tmp_path: Path) -> None:
@@ -183,9 +188,15 @@ def print_by_other_ways() -> None:
 
 def test_bars_of_tqdm_are_still_drawn() -> None:
     with guarded() as stream:
-        for text in ("\r 50%|#####     |", "\n\n", "\x1b[A\x1b[A", "\r100%|##########|", "\rlog \x1b[A \r"):
+        for text in (
+            "\r 50%|###   |",
+            "\n\n",
+            "\x1b[A\x1b[A",
+            "\r100%|##########|",
+            "\rlog \x1b[31m\x1b[A\x1b[0m \r",
+        ):
             assert sys.stderr.write(text) == len(text)
-    assert stream.getvalue() == "\r 50%|#####     |\n\n\x1b[A\x1b[A\r100%|##########|\rlog \\x1b[A \\r"
+    assert stream.getvalue() == "\r 50%|###   |\n\n\x1b[A\x1b[A\r100%|##########|\rlog \\x1b[A \\r"
 
 
 def test_what_others_print_above_bars_is_visible() -> None:
@@ -226,9 +237,7 @@ def test_a_terminal_prints_no_link_of_a_text() -> None:
 
 
 def test_the_command_that_is_printed_to_copy_is_one_command_that_works(tmp_path: Path) -> None:
-    for place, hostile in enumerate(
-        [attack("task"), "x; touch /tmp/owned #", "$(id) `id` 'quoted' \n two", "--digest"]
-    ):
+    for place, hostile in enumerate([attack("x; touch owned # $(id) `id` 'quoted' \n"), "--digest"]):
         path = tmp_path / str(place)
         tree = hostile_tree()
         tree.task = replace(tree.task, id=hostile)
@@ -303,3 +312,43 @@ def test_an_audit_is_printed() -> None:
     terminal.print(fidelity_table(found))
     assert isinstance(terminal.file, io.StringIO)
     assert orders(terminal.file.getvalue()) == [] and r"kind\x1b[2J" in terminal.file.getvalue()
+
+
+MAIN = "from treeagent.__main__ import main; main()"
+
+
+def process(words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell's command in which ``treeagent`` is the command line; its last line is the exit code."""
+    script = f'treeagent() {{ {shlex.quote(sys.executable)} -c {shlex.quote(MAIN)} "$@"; }}\n{words}'
+    return subprocess.run(["bash", "-c", script], capture_output=True, encoding="latin-1", env=os.environ | environment)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["--help", "settings --markdown"])
+def test_output_that_cannot_be_written_is_one_sentence(command: str, unbuffered: str) -> None:
+    ended = process(f"treeagent {command} > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "No space left on device" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("treeagent show nowhere 2> /dev/full", 2),
+        ("treeagent recipes > /dev/full 2> /dev/full", 2),
+        ("set -o pipefail; treeagent settings --markdown | true", 1),
+        ("set -o pipefail; treeagent show nowhere 2>&1 | true", 1),
+        ("treeagent recipes >&-", 0),
+        ("treeagent show nowhere 2>&-", 2),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_where_nobody_reads_nothing_is_said(words: str, code: int, unbuffered: str) -> None:
+    ended = process(words, PYTHONUNBUFFERED=unbuffered)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_shows_escapes(encoding: str, run: Path) -> None:
+    ended = process(f"treeagent show {run}; treeagent show {run} Größe→", PYTHONIOENCODING=f"{encoding}:strict")
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr and r"\u2192" in ended.stderr
+    assert "stages done" in ended.stdout

@@ -3,9 +3,13 @@
 What takes seconds to import is imported inside the commands, so that ``--help`` answers at once.
 """
 
+import errno
+import sys
+from contextlib import suppress
+
 from treeagent.cli import data, envs, look, runs, world
-from treeagent.cli.app import app
-from treeagent.run.terminal import guard_streams
+from treeagent.cli.app import app, tell
+from treeagent.run.terminal import close_unwritable, guard_streams
 
 __all__ = ["main"]
 
@@ -17,6 +21,19 @@ app.add_typer(world.app, name="world")
 
 
 def main() -> None:
-    """Run the command line. Exits with 2 on user errors, with 130 when interrupted."""
+    """Run the command line. Exits with 2 on user errors, with 1 where its reader is gone, with 130 when interrupted."""
     guard_streams()
-    app()
+    try:
+        app()
+    except (OSError, SystemExit) as error:
+        reason = close_unwritable()
+        if reason is None and isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            reason = error  # of an unbuffered stream, or of a file that the error does not name
+        if reason is None:
+            raise
+        if reason.errno == errno.EPIPE:
+            sys.exit(1)
+        with suppress(OSError):
+            tell(f"cannot write the output: {reason.strerror}: free some space, or send it elsewhere")
+        close_unwritable()
+        sys.exit(2)

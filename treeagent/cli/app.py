@@ -7,6 +7,10 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from treeagent.run.terminal import Terminal
+from treeagent.visible import visible
+
+_UsageError: Any = typer.BadParameter.__base__
+"""The class has no public name that all versions of Typer share."""
 
 
 class Commands(TyperGroup):
@@ -18,13 +22,16 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             command = self.get_command(context, context.invoked_subcommand or "")
             resumes = command is not None and any(each.name == "resume" for each in command.params)
-            _tell(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
+            tell(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
             raise typer.Exit(130) from None
+        except _UsageError as error:
+            error.message = visible(error.message)  # it repeats what was typed, or pasted
+            raise
         except Exception as error:
             sentence = _sentence(error)
             if sentence is None:
                 raise
-            _tell(sentence)
+            tell(sentence)
             raise typer.Exit(2) from None
 
 
@@ -47,5 +54,6 @@ def _sentence(error: Exception) -> str | None:
     return str(error) if type(error).__module__.startswith("treeagent.") else None
 
 
-def _tell(sentence: str) -> None:
+def tell(sentence: str) -> None:
+    """Print an error."""
     Terminal(stderr=True).print(Text(sentence, style="red"), soft_wrap=True)

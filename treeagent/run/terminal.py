@@ -1,5 +1,7 @@
 """The terminal: all that the program prints goes through this class, so that no text can control the terminal."""
 
+import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -46,6 +48,11 @@ class Terminal(Console):
             yield Segment(text if control else visible(text, lines=True), style, control)
 
 
+def _uncoloured(text: str) -> str:
+    """The text made visible, without the colours that loggers put in for a terminal."""
+    return visible(re.sub(r"\x1b\[[0-9;]*m", "", text), lines=True)
+
+
 class _Guarded:
     """A standard stream in which what others write, such as tracebacks, warnings and logs, is made visible."""
 
@@ -62,7 +69,7 @@ class _Guarded:
     def write(self, text: str) -> int:
         bar = self._BAR.match(text)
         assert bar is not None  # it matches nothing, too
-        self._stream.write(bar[0] + visible(text[bar.end() :], lines=True))
+        self._stream.write(bar[0] + _uncoloured(text[bar.end() :]))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -71,8 +78,33 @@ class _Guarded:
 
 
 def guard_streams() -> None:
-    """Make visible what is written to the standard streams by other ways than a ``Terminal``."""
-    sys.stdout, sys.stderr = (cast(TextIO, _Guarded(stream)) for stream in (sys.stdout, sys.stderr))
+    """Make visible what is written to the standard streams by other ways than a ``Terminal``.
+
+    Characters that the streams' encoding lacks, as ASCII lacks most, are written as escapes, too.
+    """
+    for name in ("stdout", "stderr"):
+        stream: TextIO | None = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        if stream is not None:  # it is None where the process began without it
+            setattr(sys, name, _Guarded(stream))
+
+
+def close_unwritable() -> OSError | None:
+    """Redirect a standard stream that cannot be written to nowhere, and return why it cannot; None if both can.
+
+    Otherwise Python would try to write the rest of it when the process ends, and exit with 120.
+    """
+    reason = None
+    for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
+        try:
+            stream.flush()
+        except OSError as error:
+            reason = error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    return reason
 
 
 class _AboveBars:
@@ -92,7 +124,7 @@ class _AboveBars:
         begun = "" if text.startswith("\r") else self._begun  # a bar of tqdm is drawn anew
         *lines, self._begun = (begun + text.removeprefix("\r")).split("\n")
         for line in lines:
-            self._terminal.print(Text(visible(line, lines=True)), soft_wrap=True)
+            self._terminal.print(Text(_uncoloured(line)), soft_wrap=True)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
