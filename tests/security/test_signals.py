@@ -144,7 +144,8 @@ def test_a_collection_ended_at_random_moments_leaves_no_process_and_the_same_tre
     while ended < MOMENTS:
         started = Started(PROGRAM, *command)
         try:
-            assert started.process.wait(rng.uniform(0.1, 1.0) * length) == 0
+            started.process.communicate(timeout=rng.uniform(0.1, 1.0) * length)
+            assert started.process.returncode == 0
             assert trees(out) == whole
             shutil.rmtree(out)
         except subprocess.TimeoutExpired:
