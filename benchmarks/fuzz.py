@@ -14,7 +14,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ import zstandard
 
 from treeagent.config import ConfigError, load_config
 from treeagent.envs import Env, ToolSpec, make_env, text_tool
-from treeagent.envs.calls import read_call
+from treeagent.envs.calls import arguments_of, read_call
 from treeagent.generators.grammar import ToolCalls, make_grammar
 from treeagent.search.record import from_record
 from treeagent.store import CorruptShard, read_as
@@ -73,7 +73,6 @@ FRAGMENTS = (
     *("Action: ", "Thought: ", "Forbidden call: ", "SELECT", " UNION ", " WHERE 1 ", "' OR '1'='1"),
 )
 """What attacks are made of: controls, marks of formats, quotes and brackets, deep nesting, long runs, odd numbers."""
-Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -151,11 +150,6 @@ def _storable(value: object) -> None:
     orjson.dumps(value)
 
 
-def _turns(read: Callable[[str], object], call: str) -> Place:
-    honest = ("look[around]", "<think>a</think>\n", f"I look.\n{call}", call)
-    return Place(honest, read)
-
-
 def _grammar(name: str) -> Place:
     syntaxes = {"react": "Thought: why\nAction: search[red lamp]", "json": '{"when": "", "which": "", "how": ""}'}
     grammar = make_grammar(name) if name in syntaxes else ToolCalls(name)  # type: ignore[arg-type]
@@ -166,7 +160,8 @@ def _grammar(name: str) -> Place:
         _storable([action.thought, action.error, getattr(action.call, "arguments", action.call)])
         grammar.begins_action(text)
 
-    return _turns(read, grammar.write("why", "search[red lamp]" if grammar.calls == "text" else call))
+    turn = grammar.write("why", "search[red lamp]" if grammar.calls == "text" else call)
+    return Place(("look[around]", "<think>a</think>\n", f"I look.\n{turn}", turn), read)
 
 
 def _calls() -> Place:
@@ -177,19 +172,19 @@ def _calls() -> Place:
     )
 
 
-def _env(name: str, options: Settings, corpus: Sequence[str]) -> Place:
-    env: Env = make_env(name, options)
+def _env(name: str, corpus: Sequence[str]) -> Place:
+    env: Env = make_env(name)
     (task,) = env.tasks("train", 1)
     env.reset(options={"task": task})
     start = env.snapshot()
 
     def read(text: str) -> None:
-        env.restore(start)
-        for action in (text, ToolCall(env.tools()[0].name, {"text": text}) if env.tools() else text):
+        # As a text, and as each argument of every tool, where no bracket or comma of it is in the way.
+        calls = [ToolCall(tool.name, dict.fromkeys(arguments_of(tool)[0], text)) for tool in env.tools()]
+        for action in (text, *calls):
+            env.restore(start)
             observation, reward, terminated, truncated, _ = env.step(action)
             _storable([observation, reward, terminated, truncated, env.state_key(), env.verify()])
-            if terminated or truncated:
-                return
 
     return Place(corpus, read)
 
@@ -207,9 +202,10 @@ def _settings() -> Place:
 
 
 def _settings_file() -> Place:
-    file = Path(tempfile.mkdtemp()) / "config.toml"
+    folder = tempfile.TemporaryDirectory()  # it is removed with the last function that knows it
 
     def read(text: str) -> None:
+        file = Path(folder.name) / "config.toml"
         file.write_bytes(text.encode(errors="surrogatepass"))
         try:
             load_config(file)
@@ -220,14 +216,14 @@ def _settings_file() -> Place:
 
 
 def _shard(packed: bool) -> Place:
-    folder = Path(tempfile.mkdtemp())
+    folder = tempfile.TemporaryDirectory()
     line = orjson.dumps(orjson.loads(TREE.read_bytes())).decode() + "\n"
 
     def read(text: str) -> None:
         raw = text.encode("latin-1", errors="replace") if packed else text.encode(errors="surrogatepass")
-        (folder / "train-00000.jsonl.zst").write_bytes(raw if packed else zstandard.compress(raw))
+        (Path(folder.name) / "train-00000.jsonl.zst").write_bytes(raw if packed else zstandard.compress(raw))
         try:
-            for _ in read_as(from_record, folder):
+            for _ in read_as(from_record, Path(folder.name)):
                 pass
         except CorruptShard as refused:
             assert str(refused)
@@ -236,14 +232,15 @@ def _shard(packed: bool) -> Place:
 
 
 _SQL = (
-    "sql[SELECT name FROM sqlite_master]",
-    "sql[WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT count(*) FROM c]",
-    "sql[SELECT a.*, b.* FROM sqlite_master a, sqlite_master b, sqlite_master c ORDER BY random()]",
-    "sql[SELECT replace(hex(zeroblob(999)), '0', 'ab') || printf('%.*c', 9999, 'x')]",
-    "sql[SELECT group_concat(value) FROM json_each('[1, 2]')]",
-    "sql[PRAGMA writable_schema = 1]",
-    "sql[ATTACH 'x' AS y]",
-    "answer[1]",
+    "query[SELECT 1]",
+    "schema[]",
+    "SELECT name FROM sqlite_master WHERE name LIKE '%a' GROUP BY name HAVING count(*) > 0 ORDER BY 1 LIMIT 3",
+    "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x < 9) SELECT count(*) FROM c",
+    "SELECT a.*, b.* FROM sqlite_master a, sqlite_master b, sqlite_master c ORDER BY a.name",
+    "SELECT replace(upper('abc'), 'A', 'ab') || group_concat(trim(name, 'x')) FROM (SELECT name FROM sqlite_master)",
+    "SELECT sum(rootpage) OVER (ORDER BY name), CASE WHEN 1 THEN round(2.5) END FROM sqlite_master UNION SELECT 1, 2",
+    "PRAGMA writable_schema = 1",
+    "ATTACH 'x' AS y",
 )
 
 PLACES: dict[str, Callable[[], Place]] = {
@@ -253,17 +250,15 @@ PLACES: dict[str, Callable[[], Place]] = {
     "settings file": cache(_settings_file),
     "shard": cache(lambda: _shard(packed=True)),
     "record": cache(lambda: _shard(packed=False)),
-    "shop": cache(lambda: _env("shop", {}, ("search[red lamp]", "open[3]", "buy[]", "back[]", "option[red]"))),
-    "qa": cache(lambda: _env("qa", {}, ("search[who founded it]", "open[1]", "finish[42]", "answer[Rome]"))),
-    "sql": cache(lambda: _env("sql", {}, _SQL)),
-    "frozenlake": cache(lambda: _env("frozenlake", {}, ("left", "right", "up", "down"))),
-    "sokoban": cache(lambda: _env("sokoban", {}, ("left", "right", "push up", "down"))),
+    "shop": cache(lambda: _env("shop", ("search[red lamp]", "open[3]", "choose[red]", "buy[]", "back[]"))),
+    "qa": cache(lambda: _env("qa", ("search[who founded it]", "answer[Rome]"))),
+    "sql": cache(lambda: _env("sql", _SQL)),
+    "frozenlake": cache(lambda: _env("frozenlake", ("left", "right", "up", "down"))),
+    "sokoban": cache(lambda: _env("sokoban", ("left", "right", "push up", "down"))),
 }
 """The places by name. Each is made once, when it is first read."""
 if sys.platform == "linux" and platform.machine() == "x86_64":  # elsewhere there is no sandbox
-    PLACES["python"] = cache(
-        lambda: _env("python", {}, ("run[print(1)]", "test[def f(xs): return xs]", "submit[f = sum]"))
-    )
+    PLACES["python"] = cache(lambda: _env("python", ("run[print(1)]", "test[def f(xs): return xs]", "submit[f = sum]")))
 
 
 if __name__ == "__main__":
