@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from command import treeagent
 from hostile_env import ANSWERS, HALF, HOSTILE, TASKS, Hostile
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
@@ -216,3 +217,16 @@ def test_an_outcome_of_a_bad_task_is_kept(tmp_path: Path) -> None:
     keep_batch(tmp_path / "kept.json", ([Outcome(HALF, 0.0, 0, error=HALF)], 1.0))
     kept = kept_batch(tmp_path / "kept.json")
     assert kept is not None and (kept[0][0].task_id, kept[0][0].error) == ("?", "?")
+
+
+@pytest.mark.parametrize(
+    "place", ["", "    def __init__(self): raise SystemExit(0)\n", "    def tasks(self, *_): raise SystemExit(0)\n"]
+)
+def test_an_exit_outside_of_an_episode_is_told_and_is_no_success(place: str, tmp_path: Path) -> None:
+    name = f"leaver{len(place)}"
+    head = "from treeagent.envs import Env\n" if place else "raise SystemExit(0)\n"
+    body = "    def reset(self, **_): ...\n    def step(self, action): ...\n    def tasks(self, *_): ...\n"
+    (tmp_path / f"{name}.py").write_text(f"{head}class Leaver(Env if {bool(place)} else object):\n{body}{place}")
+    done = treeagent("envs", "check", f"{name}:Leaver", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "SystemExit(0)" in done.stdout + done.stderr

@@ -194,6 +194,7 @@ def test_a_query_reads_the_two_tables_and_writes_nothing(
         ("SELECT name FROM sqlite_master ORDER BY name", [("staff",), ("trips",)]),
         ("SELECT count(*) FROM staff a, staff b, staff c", [(1728,)]),
         ("SELECT trim('xaxbx', 'x'), ltrim('xa', 'x'), rtrim('ax', 'x'), trim(' a ')", [("axb", "a", "a", "a")]),
+        ("SELECT trim(112, 1), trim(NULL, 'x'), trim('a', NULL), trim('a', '')", [("2", None, None, "a")]),
         (
             "WITH spent AS (SELECT name, sum(cost) AS total FROM trips GROUP BY name), "
             "teams AS (SELECT s.team, avg(p.total) AS mean FROM staff s JOIN spent p ON s.name = p.name "

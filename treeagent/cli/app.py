@@ -14,7 +14,7 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 class Commands(TyperGroup):
-    """Print user errors as one sentence; other errors keep their traceback."""
+    """Print user errors and exits of foreign code as one sentence; other errors keep their traceback."""
 
     def invoke(self, context: Any) -> Any:
         try:
@@ -27,6 +27,10 @@ class Commands(TyperGroup):
         except _UsageError as error:
             error.message = visible(error.message)  # it repeats what was typed, or pasted
             raise
+        except SystemExit as error:
+            # No command raises one, so the user's environment did: quietly, perhaps with code 0.
+            tell(f"code that the command loaded ended the program ({error!r}): let it raise an Exception instead")
+            raise typer.Exit(1) from None
         except Exception as error:
             sentence = _sentence(error)
             if sentence is None:

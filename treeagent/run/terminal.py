@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -21,31 +21,16 @@ class Terminal(Console):
     Writers make foreign words visible themselves where a line break would forge a line or where widths count.
     """
 
-    def __init__(
-        self,
-        *,
-        file: IO[str] | None = None,
-        stderr: bool = False,
-        quiet: bool = False,
-        soft_wrap: bool = False,
-        width: int | None = None,
-        force_terminal: bool | None = None,
-    ) -> None:
-        super().__init__(
-            file=file,
-            stderr=stderr,
-            quiet=quiet,
-            soft_wrap=soft_wrap,
-            width=width,
-            force_terminal=force_terminal,
-            markup=False,
-            emoji=False,
-            highlight=False,
-        )
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible(text, lines=True), style, control)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that Rich is handling. Rich would exit, as foreign code may, which is told as a fault."""
+        raise
 
 
 def _uncoloured(text: str) -> str:
@@ -53,28 +38,36 @@ def _uncoloured(text: str) -> str:
     return visible(re.sub(r"\x1b\[[0-9;]*m", "", text), lines=True)
 
 
-class _Guarded:
-    """A standard stream in which what others write, such as tracebacks, warnings and logs, is made visible."""
-
-    _BAR = re.compile(r"\r?(?:(?:\n|\x1b\[A)+\Z)?")
-    """A carriage return at the beginning, or moves between lines alone: tqdm draws its bars by these."""
+class _Stream:
+    """A standard stream that changes what is written to it."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream  # the name by which a console of Rich finds the stream itself
+        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
+        """The stream itself. A console of Rich finds it by this name."""
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        bar = self._BAR.match(text)
-        assert bar is not None  # it matches nothing, too
-        self._stream.write(bar[0] + _uncoloured(text[bar.end() :]))
-        return len(text)
+        raise NotImplementedError
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
+
+
+class _Guarded(_Stream):
+    """A standard stream in which what others write, such as tracebacks, warnings and logs, is made visible."""
+
+    _BAR = re.compile(r"\r?(?:(?:\n|\x1b\[A)+\Z)?")
+    """A carriage return at the beginning, or moves between lines alone: tqdm draws its bars by these."""
+
+    def write(self, text: str) -> int:
+        bar = self._BAR.match(text)
+        assert bar is not None  # it matches nothing, too
+        self._stream.write(bar[0] + _uncoloured(text[bar.end() :]))
+        return len(text)
 
 
 def guard_streams() -> None:
@@ -107,18 +100,15 @@ def close_unwritable() -> OSError | None:
     return reason
 
 
-class _AboveBars:
+class _AboveBars(_Stream):
     """A standard stream whose whole lines are printed above the bars of a terminal.
 
     Rich has such a stream, but it obeys the colours and links in what it is given.
     """
 
     def __init__(self, terminal: Terminal, stream: TextIO) -> None:
-        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
-        self._terminal, self._stream, self._begun = terminal, stream, ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        super().__init__(stream)
+        self._terminal, self._begun = terminal, ""
 
     def write(self, text: str) -> int:
         begun = "" if text.startswith("\r") else self._begun  # a bar of tqdm is drawn anew
@@ -126,10 +116,6 @@ class _AboveBars:
         for line in lines:
             self._terminal.print(Text(_uncoloured(line)), soft_wrap=True)
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
 
     def flush(self) -> None:
         """Nothing: the beginning of a line waits for its end."""

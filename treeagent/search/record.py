@@ -56,8 +56,11 @@ def to_record(tree: Tree) -> Record:
 
 
 def to_records(trees: Iterable[Tree]) -> Iterator[Record]:
-    """The trees as JSON values, to be stored together. A tree that is none is told by its task and why, so that it
-    costs the others nothing."""
+    """The trees as JSON values, to be stored in one shard.
+
+    A tree that JSON cannot hold becomes a tree of its task alone, whose ``error`` is the reason. So the other trees are
+    not lost with it.
+    """
     for tree in trees:
         try:
             record = to_record(tree)

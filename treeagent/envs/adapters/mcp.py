@@ -13,6 +13,7 @@ from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.visible import visible
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Names of tools that every format of a policy can write, and that the protocol recommends."""
@@ -243,8 +244,8 @@ def _sentence(error: BaseException) -> str:
 
 
 def _plain_line(text: str) -> str:
-    """The beginning of a stranger's text in one line of characters that can be printed."""
-    return "".join(each if each.isprintable() else " " for each in " ".join(text[:2000].split()))[:500]
+    """The beginning of a stranger's text as one line."""
+    return visible(" ".join(text[:2000].split()))[:500]
 
 
 def _plain(text: str) -> str:

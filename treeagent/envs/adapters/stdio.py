@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol over stdio that nobody trusts: what it writes has limits."""
+"""The stdio transport to a server of the Model Context Protocol, with limits on what the server writes."""
 
 import codecs
 import contextlib

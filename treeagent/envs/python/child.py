@@ -112,7 +112,8 @@ def main() -> None:
     Before foreign code runs, that file gets ``LOCKED``; where it gets anything else, no code was run.
     """
     results, parent = map(int, sys.argv[1:])
-    # A run ends with the process that waits for it, also where that is killed.
+    # A run ends with the process that waits for it, also where that is killed. Code cannot undo this, as it could by
+    # closing a pipe.
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

@@ -4,9 +4,10 @@ import math
 import random
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from treeagent.envs.visit import CallRefused
@@ -180,7 +181,7 @@ class Database:
         self._connection.execute("PRAGMA temp_store = MEMORY")
         # SQLite's own take the product of both lengths.
         for name, strip in (("trim", str.strip), ("ltrim", str.lstrip), ("rtrim", str.rstrip)):
-            self._connection.create_function(name, 2, strip, deterministic=True)
+            self._connection.create_function(name, 2, partial(_stripped, strip), deterministic=True)
         for statement in schema.statements():
             self._connection.execute(f"CREATE TABLE {statement}")
         for place, name in enumerate(names):
@@ -245,6 +246,11 @@ class Database:
         if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS:
             return sqlite3.SQLITE_OK
         return sqlite3.SQLITE_DENY
+
+
+def _stripped(strip: Callable[[str, str], str], text: Value, characters: Value) -> str | None:
+    """As SQLite strips: numbers as text, and NULL where either is NULL."""
+    return None if text is None or characters is None else strip(str(text), str(characters))
 
 
 def _expansion(sql: str) -> int:
