@@ -180,8 +180,9 @@ def _env(name: str, corpus: Sequence[str]) -> Place:
 
     def read(text: str) -> None:
         # As a text, and as each argument of every tool, where no bracket or comma of it is in the way.
-        calls = [ToolCall(tool.name, dict.fromkeys(arguments_of(tool)[0], text)) for tool in env.tools()]
-        for action in (text, *calls):
+        actions: list[str | ToolCall] = [text]
+        actions += [ToolCall(tool.name, dict.fromkeys(arguments_of(tool)[0], text)) for tool in env.tools()]
+        for action in actions:
             env.restore(start)
             observation, reward, terminated, truncated, _ = env.step(action)
             _storable([observation, reward, terminated, truncated, env.state_key(), env.verify()])
