@@ -75,7 +75,7 @@ def regular(path: Path) -> Path:
     Raises:
         StoreError: a named pipe, socket, device or folder has its name. Opening or reading one may wait for ever.
     """
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):  # unlike Path's, these take any name, such as one too long
         raise StoreError(f"{path} is no regular file, such as a named pipe or a folder: move it away")
     return path
 
