@@ -46,7 +46,7 @@ def measure(count: int, simulations: int, selection: Literal["puct", "uct", "gum
     alone: NDArray[np.bool_] | None = None
     for leaves in (1, 2, 4, 8):
         limits = Limits(simulations=simulations)
-        config = SearchConfig(limits=limits, selection=selection, leaves=leaves, skip_exhausted=False)
+        config = SearchConfig(limits=limits, selection=selection, widening=None, leaves=leaves, skip_exhausted=False)
         found, batches = successes(trees, config)
         alone = found if alone is None else alone
         lost = alone.astype(float) - found

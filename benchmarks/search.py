@@ -84,7 +84,9 @@ def _number(state: State) -> int:
 
 def grow_stub(trees: int, leaves: int) -> Grown:
     limits, world = Limits(simulations=STUB_SIMULATIONS), StubWorld()
-    search = Search(world, world, SearchConfig(limits=limits, candidates=BRANCHING, leaves=leaves), world)
+    search = Search(
+        world, world, SearchConfig(limits=limits, candidates=BRANCHING, widening=None, leaves=leaves), world
+    )
     grown = asyncio.run(search.run([Task(str(number), "") for number in range(trees)], range(trees)))
     nodes = sum(1 for tree in grown for _ in tree.nodes())
     return Grown(nodes, nodes, grown)
@@ -371,7 +373,9 @@ def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measur
     dynamics = EnvDynamics(shopping.env if way.together is None else shopping.replayed, max_steps=MAX_STEPS)
     timed = Timed(policy, value, dynamics, spent)
     limits = Limits(simulations=simulations)
-    search = Search(timed, timed, SearchConfig(limits=limits, candidates=CANDIDATES, leaves=way.leaves), timed)
+    search = Search(
+        timed, timed, SearchConfig(limits=limits, candidates=CANDIDATES, widening=None, leaves=way.leaves), timed
+    )
     tasks = shopping.env.tasks("train", way.trees)
     trees: list[Tree] = []
     hooks = _time_model(shopping.model, spent)

@@ -109,7 +109,7 @@ def grow(folder: Path, nodes: int, batch: int) -> list[Path]:
     shown = demonstrate(dynamics, demonstrator, env.tasks("train", 300), seed=0, grammar=ReAct())
     texts = [message.content for tree in shown for node in tree.nodes() for message in node.state.messages[-2:]]
     model = ScriptedModel(dynamics, env, ChatFormat(train_tokenizer(texts, ScratchConfig())))
-    search = Search(model, dynamics, SearchConfig(limits=Limits(simulations=32), candidates=6, c_init=2.5), model)
+    search = Search(model, dynamics, SearchConfig(limits=Limits(simulations=32)), model)
     paths: list[Path] = []
     grown = edges = tokens = 0
     while grown < nodes:

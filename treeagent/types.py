@@ -137,7 +137,7 @@ class Transition:
     terminated: bool = False
     """The environment ended the episode: the task is over."""
     truncated: bool = False
-    """A limit was hit; the state keeps its value estimate."""
+    """A limit was hit: of steps, of the environment's own, or of what the agent can read."""
     origin: Origin = "real"
     invalid: bool = False
     """The call was malformed or refused by the environment."""

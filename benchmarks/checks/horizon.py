@@ -83,8 +83,9 @@ class Value:
 
 METHODS = {
     "best_of_n": dict(method="best_of_n"),
-    "puct K=6 c=2.5": dict(candidates=6, c_init=2.5),
-    "puct K=1 widening c=0.5": dict(candidates=1, widening=(1.0, 0.5), c_init=0.5),
+    "puct, the default": {},
+    "puct K=4 c=0.1": dict(widening=None, candidates=4, c_init=0.1),
+    "puct K=6 c=2.5": dict(widening=None, candidates=6, c_init=2.5),
     "beam 4": dict(method="beam", candidates=4, beam=BeamConfig(4)),
     "best_first": dict(method="best_first", candidates=4),
 }
@@ -96,7 +97,7 @@ print("H     p=q^H   " + "".join(f"{m:>28s}" for m in METHODS))
 for h in a.horizons:
     row = ""
     for kw in METHODS.values():
-        limits = Limits(generated_tokens=a.tokens, simulations=100_000 if kw.get("widening") else None)
+        limits = Limits(generated_tokens=a.tokens)
         trees = asyncio.run(
             make_search(Policy(), Ladder(h), SearchConfig(limits=limits, **kw), Value(h)).run(
                 [task(f"t{i}") for i in range(a.tasks)], list(range(a.tasks))

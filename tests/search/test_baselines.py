@@ -59,7 +59,8 @@ def searched(
 
 
 def limited(method: SearchMethod, simulations: int = 12, candidates: int = 4) -> SearchConfig:
-    return SearchConfig(method=method, limits=Limits(simulations=simulations), candidates=candidates)
+    limits = Limits(simulations=simulations)
+    return SearchConfig(method=method, limits=limits, candidates=candidates, widening=None)
 
 
 def visited(node: Node) -> list[Edge]:

@@ -87,11 +87,11 @@ def test_where_rewards_are_withheld_the_value_tells_chains_apart() -> None:
     assert path_return(best_path(tree)) == max(values)
 
 
-def test_a_truncated_chain_is_worth_its_last_estimate() -> None:
+def test_a_truncated_chain_is_worth_what_it_was_paid() -> None:
     tree = best_of(1, Maze(end_share=0.0, limit_share=1.0), value=ConstantValue(0.25), policy=InOrder("a"))
     [edge] = tree.root.edges
     assert edge.child is not None and edge.child.truncated
-    assert (edge.value, edge.reward) == (0.25, 0.0)
+    assert (edge.value, edge.reward) == (0.0, 0.0)
 
 
 class Slippery(Treasure):
@@ -134,7 +134,7 @@ def test_a_state_that_cannot_be_read_ends_its_chain() -> None:
     tree = best_of(2, Written({"aa": 0.75}), value=Written({"aa": 0.75}), policy=Short("a"))
     assert not tree.error
     assert [(said(path), node.truncated) for path, node in tree.walk() if len(path) == 2] == [("aa", True)] * 2
-    assert [edge.value for edge in tree.root.edges] == [0.75, 0.75]
+    assert [edge.value for edge in tree.root.edges] == [0.0, 0.0]
     assert (tree.budget.environment_steps, tree.budget.proposals, tree.budget.generated_tokens) == (4, 6, 4)
 
 

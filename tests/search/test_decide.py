@@ -18,6 +18,7 @@ def ends(name: str, visits: int, q: float, *, truncated: bool = False, value: fl
     made = edge(name, visits, q, reward=q - value if truncated else q)
     assert made.child is not None
     made.child.terminated, made.child.truncated, made.child.value = not truncated, truncated, value
+    made.child.bootstrap = truncated
     return made
 
 
@@ -47,8 +48,8 @@ def test_the_best_leaf_need_not_lie_where_the_mean_is_best() -> None:
     assert names(best_path(grown, "value")) == "ab"
 
 
-def test_a_truncated_leaf_counts_by_its_estimate_where_no_path_has_an_end() -> None:
-    """What it is estimated to be worth lies beyond the limit."""
+def test_a_truncated_leaf_counts_where_no_path_has_an_end() -> None:
+    """By its estimate, where the limit is not the task's own."""
     cut_off = [ends("b", 1, 0.7, truncated=True, value=0.6), ends("c", 1, 0.2, truncated=True, value=0.1)]
     assert names(best_path(tree(ends("a", 1, 0.5), *cut_off), "leaf")) == "a"
     assert names(best_path(tree(*cut_off), "leaf")) == "b"

@@ -134,7 +134,9 @@ def test_looks_side_by_side_lead_to_the_same_actions() -> None:
 )
 def test_the_most_visited_path_is_the_one_that_was_taken(depth: int, candidates: int, maze: Maze, seed: int) -> None:
     """Checked against a plain loop over the finished tree, which looks as far ahead and takes the best."""
-    config = SearchConfig(limits=Limits(simulations=2000), candidates=candidates, lookahead=LookaheadConfig(depth))
+    config = SearchConfig(
+        limits=Limits(simulations=2000), candidates=candidates, bootstrap=True, lookahead=LookaheadConfig(depth)
+    )  # without ties
     tree = grown(Lookahead(TablePolicy({"a": 0.4, "b": 0.3, "c": 0.3}), maze, config, HashValue()), seed)
     taken: list[Edge] = []
     node = tree.root

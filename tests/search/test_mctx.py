@@ -33,8 +33,9 @@ class World:
         return [Proposal((), tuple(self._actions(self.case["prior"][place(state)]))) for state in states]
 
     def _actions(self, priors: Sequence[float]) -> Iterable[Action]:
+        total = sum(priors)
         for number, prior in enumerate(priors):
-            yield Action(str(number), str(number), "", (number,), (math.log(prior),))
+            yield Action(str(number), str(number), "", (number,), (math.log(prior / total),))
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         return [Estimate(self.case["value"][place(state)]) for state in states]
@@ -81,7 +82,9 @@ def _searched(case: Case) -> Result:
         settings["gumbel"] = GumbelConfig(settings.pop("gumbel_considered"))
     noise = bool(settings.pop("gumbel_scale", 1.0))  # the cases have all of it or none
     limits = Limits(simulations=case["simulations"])
-    config = SearchConfig(limits=limits, selection=case["method"], candidates=1, skip_exhausted=False, **settings)
+    config = SearchConfig(
+        limits=limits, selection=case["method"], widening=None, skip_exhausted=False, bootstrap=True, **settings
+    )
     world = World(case)
     [tree] = asyncio.run(Search(world, world, config, world, noise=noise).run([task()], [case["seed"]]))
     result: Result = {

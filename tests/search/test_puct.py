@@ -18,7 +18,9 @@ from treeagent.search.puct import (
     edges_from,
     exploration_rate,
     first_play_value,
+    new_action_value,
     puct_score,
+    sampled_edges,
     uct_score,
 )
 from treeagent.types import Action, ToolCall
@@ -58,7 +60,7 @@ def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> 
 
 
 def test_selection_follows_the_formula() -> None:
-    """N(s) = 1 + 5 + 3 = 9, range [0, 2], so Q̂ is half of Q: 0.5, 0.25, and untried 6.5 / 8 / 2 - 0.1 = 0.30625.
+    """N(s) = 1 + 5 + 3 = 9, range [0, 2], so Q̂ is half of Q: 0.5, 0.25, and and untried 6.5 / 8 / 2 - 0.1 = 0.30625.
 
     PUCT with c = 1.25 (+ 0.0005): 0.5 + 0.2 * 3 * c / 6 = 0.6251; 0.25 + 0.6 * 3 * c / 4 = 0.8127;
     0.30625 + 0.2 * 3 * c = 1.0566. Without exploration the first wins, and by a small c the second.
@@ -120,11 +122,15 @@ def test_priors_decide_before_the_first_visit() -> None:
     assert selected(SearchConfig(), edges, math.inf, -math.inf) is edges[1]
 
 
-def test_first_play_value_is_the_siblings_mean_less_a_reduction() -> None:
+def test_values_before_the_first_visit_by_hand() -> None:
+    """W = 3 and N = 4, of a range of 1.5, less 0.1. A candidate without visits takes the mean of its siblings, 3/4. An
+    action not sampled yet takes V(s) in as one visit more: 3/5 where V(s) = 0, and 3.6/5 where it is 0.6."""
     tried = [Edge(act("a"), 0.5, visits=3, value_sum=3.0), Edge(act("b"), 0.3, visits=1, value_sum=0.0)]
-    untried = Edge(act("c"), 0.2)
-    assert first_play_value(node(*tried, untried), ValueRange(0.0, 1.5)) == pytest.approx(0.4)  # 3/4/1.5 - 0.1
-    assert first_play_value(node(untried, value=0.6), ValueRange(0.0, 1.5)) == pytest.approx(0.3)
+    untried, values = Edge(act("c"), 0.2), ValueRange(0.0, 1.5)
+    assert first_play_value(node(*tried, untried), values) == pytest.approx(0.4)
+    assert first_play_value(node(untried, value=0.6), values) == pytest.approx(0.3)
+    assert new_action_value(node(*tried, untried), values) == pytest.approx(0.3)
+    assert new_action_value(node(*tried, untried, value=0.6), values) == pytest.approx(0.38)
 
 
 def test_min_max_normalisation() -> None:
@@ -222,26 +228,46 @@ def test_nothing_follows_a_known_end_only(reward: float | None, terminated: bool
     assert path[0].value == expected
 
 
-def merged(*actions: Action, temperature: float = 1.0) -> list[Edge]:
-    return edges_from(actions, temperature)
+def merged(*actions: Action) -> list[Edge]:
+    return edges_from(actions)
 
 
-def test_duplicates_are_merged_and_their_mass_summed() -> None:
-    """Call a has two texts of 0.1 and 0.3, b has one of 0.2, drawn twice: 0.4 and 0.2 of 0.6."""
+def test_priors_by_hand() -> None:
+    """Call a has two texts of 0.1 and 0.3, b has one of 0.2, drawn twice. S = 0.6, so 0.4 is left, of T = 3 texts and
+    C = 2 calls. P(new) = 0.4 * 2/3 = 0.8/3; the other 0.4/3 goes to a and b by 2 to 1. Without P(new), all of 0.4 does.
+    """
     unlikely = act("a", math.log(0.1), text="Thought: hm\nAction: a")
     likely = act("a", math.log(0.3), text="Action: a")
     other = act("b", math.log(0.2), text="Action: b")
-    edges = merged(unlikely, other, likely, other)
+    edges, new = sampled_edges([unlikely, other, likely, other])
     assert [edge.action for edge in edges] == [likely, other]  # the place of the first drawn, the likeliest kept
-    assert [edge.prior for edge in edges] == pytest.approx([2 / 3, 1 / 3])
+    assert new == pytest.approx(0.8 / 3)
+    assert [edge.prior for edge in edges] == pytest.approx([0.4 + 0.8 / 9, 0.2 + 0.4 / 9])
+    assert [edge.prior for edge in merged(unlikely, other, likely, other)] == pytest.approx([2 / 3, 1 / 3])
 
 
-def test_temperature_and_length_shape_the_priors() -> None:
-    short, long = act("a", math.log(0.5), tokens=1), act("b", math.log(0.25), tokens=2)
-    assert [edge.prior for edge in merged(short, long)] == pytest.approx([0.5, 0.5])  # log 0.5 a token, both
-    likely, unlikely = act("a", math.log(0.5)), act("b", math.log(0.25))
-    assert [edge.prior for edge in merged(likely, unlikely)] == pytest.approx([2 / 3, 1 / 3])
-    assert [edge.prior for edge in merged(likely, unlikely, temperature=0.5)] == pytest.approx([4 / 5, 1 / 5])
+def test_thoughts_that_are_never_repeated() -> None:
+    """Texts of a probability near 0: three of four make the call a. P(new) = 2/4, and a and b share the rest by 3 to
+    1. Without P(new) they share all."""
+    drawn = [act("a", -99.0, text=f"Thought: {word}\nAction: a") for word in ("one", "two", "three")]
+    drawn.append(act("b", -99.0, text="Thought: four\nAction: b"))
+    edges, new = sampled_edges(drawn)
+    assert new == pytest.approx(0.5)
+    assert [edge.prior for edge in edges] == pytest.approx([0.375, 0.125])
+    assert [edge.prior for edge in merged(*drawn)] == pytest.approx([0.75, 0.25])
+
+
+def test_repeated_samples_show_that_little_is_left() -> None:
+    """The server reports 0.2 and 0.2, but nine samples brought nothing else: at most (0 + 1) / (9 + 1) is left."""
+    edges, new = sampled_edges([act("a", math.log(0.2))] * 5 + [act("b", math.log(0.2))] * 4)
+    assert new == pytest.approx(0.1)
+    assert [edge.prior for edge in edges] == pytest.approx([0.45, 0.45])
+
+
+def test_probabilities_that_sum_to_more_than_one() -> None:
+    edges, new = sampled_edges([act("a", math.log(0.9)), act("b", math.log(0.9))])
+    assert new == pytest.approx(0.0)
+    assert [edge.prior for edge in edges] == pytest.approx([0.5, 0.5])
 
 
 def test_malformed_candidates_are_merged_by_text() -> None:
@@ -293,14 +319,14 @@ def test_no_candidates_are_refused() -> None:
         merged()
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz"), st.floats(-800, 0)), min_size=1),
-    st.floats(0.1, 10),
-)
-def test_priors_are_a_distribution(drawn: list[tuple[str, str, float]], temperature: float) -> None:
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz"), st.floats(-800, 0)), min_size=1))
+def test_priors_are_a_distribution(drawn: list[tuple[str, str, float]]) -> None:
     actions = [act(call, logprob, text=call + thought) for call, thought, logprob in drawn]
-    edges = merged(*actions, temperature=temperature)
-    assert sum(edge.prior for edge in edges) == pytest.approx(1.0)
+    edges, new = sampled_edges(actions)
+    assert 0 <= new <= 1
+    assert all(edge.prior >= 0 for edge in edges)
+    assert sum(edge.prior for edge in edges) + new == pytest.approx(1.0)
+    assert sum(edge.prior for edge in merged(*actions)) == pytest.approx(1.0)
     assert {edge.action.call for edge in edges} == {call for call, _, _ in drawn}
     for edge in edges:
         same = [action.logprob for action in actions if action.call == edge.action.call]

@@ -64,7 +64,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
     """A field added to one of these classes and not to the record would be lost at the first write."""
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget"}),
-        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "edges"}),
+        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges"}),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),

@@ -80,8 +80,9 @@ class Dear:
 
 @pytest.mark.parametrize(("limit", "max_steps", "steps"), [(3, 9, 3), (9, 2, 2)])
 def test_a_rollout_that_stops_short_is_closed_by_the_value(limit: int, max_steps: int, steps: int) -> None:
-    """Σ_t γ^t 0.25 + γ^T 0.5, at the environment's limit as at the rollout's own; process rewards stay out."""
-    toll = RolloutValue(AllPolicy("pay"), Toll(limit), max_steps=max_steps, discount=0.5)
+    """Σ_t γ^t 0.25 + γ^T 0.5, at the rollout's own limit, and at the environment's where that is not the task's.
+    Process rewards stay out."""
+    toll = RolloutValue(AllPolicy("pay"), Toll(limit), max_steps=max_steps, discount=0.5, bootstrap=True)
     paid = {2: 0.375, 3: 0.4375}[steps]
     assert estimate(toll, CELL) == [Estimate(paid, (1,), 3 * steps, steps)]
     [closed] = estimate(replace(toll, value=Dear()), CELL)
@@ -251,7 +252,7 @@ class Ledger:
 
 def test_a_tree_pays_for_its_rollouts() -> None:
     ledger = Ledger(RolloutValue(TablePolicy(WORDS), Maze(), max_steps=6))
-    [tree] = grow(TablePolicy(WORDS), Maze(), SearchConfig(limits=Limits(simulations=12)), ledger)
+    [tree] = grow(TablePolicy(WORDS), Maze(), SearchConfig(limits=Limits(simulations=12), widening=None), ledger)
     own = sum(1 for _ in tree.nodes()) - 1
     played = sum(each.environment_steps for each in ledger.told)
     assert tree.budget.environment_steps == own + played
@@ -292,7 +293,12 @@ class Knowing:
 
 EVENLY = dict.fromkeys("abcd", 0.25)
 SEARCH = SearchConfig(
-    limits=Limits(simulations=400), candidates=32, critic_weight=0.25, value_range=(0.0, 1.0), stop_at_return=1.0
+    widening=None,
+    limits=Limits(simulations=400),
+    candidates=32,
+    critic_weight=0.25,
+    value_range=(0.0, 1.0),
+    stop_at_return=1.0,
 )
 
 

@@ -1,4 +1,4 @@
-"""Progressive widening: a state visited N times holds C N^α drawn candidates, and what they have found is kept."""
+"""PUCT draws candidates as it wants them: a new one competes with the actions that a state has."""
 
 import asyncio
 import math
@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from toy_search import AllPolicy, HashValue, Maze, TablePolicy, act, calls, digest, grow, task
+from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, digest, grow, task
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import expand, plant
+from treeagent.search.growth import NOTHING_NEW, Growth, expand, plant
 from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Proposal, State, derive_seed
 
 ENDLESS = Maze(end_share=0.0, limit_share=0.0)
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
+MANY = {f"w{number}": 0.01 for number in range(100)}
 
 
 @dataclass
@@ -50,100 +52,132 @@ class Scripted:
         return act(word, math.log(WORDS[word]))
 
 
-def widening(simulations: int, candidates: int, factor: float, power: float, **others: object) -> SearchConfig:
-    return SearchConfig(
-        limits=Limits(simulations=simulations),
-        candidates=candidates,
-        widening=(factor, power),
-        **others,  # type: ignore[arg-type]
-    )
+def limited(simulations: int, **others: object) -> SearchConfig:
+    return SearchConfig(limits=Limits(simulations=simulations), **others)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("simulations", "expected"),
-    [(1, 2), (2, 2), (3, 3), (4, 3), (5, 3), (6, 4), (9, 5), (10, 5), (17, 6), (18, 7)],
+    ("prior", "unseen", "value_sum", "drawn", "c", "wanted"),
+    [
+        # V(s) = 0.5, W = 1.6 and N = 2, so the new action's Q is 2.1 / 3 - 0.1 = 0.6, and sqrt(1 + N) = 1.7321. The
+        # action drawn has Q = 0.8.
+        (0.7, 0.3, 1.6, 1, 0.5, False),  # 0.8 + 0.5 * 0.7 * 1.7321 / 3 = 1.0021 before 0.6 + 0.5 * 0.3 * 1.7321 / 2
+        (0.1, 0.9, 1.6, 1, 0.5, True),  # 0.8 + 0.5 * 0.1 * 1.7321 / 3 = 0.8289, 0.6 + 0.5 * 0.9 * 1.7321 / 2 = 0.9897
+        (0.1, 0.9, 1.6, 4, 0.5, False),  # after four draws, 0.6 + 0.5 * 0.9 * 1.7321 / 5 = 0.7559
+        (0.1, 0.9, 1.6, 1, 0.0, False),  # without exploration the better Q decides
+        # W = 0.2: the action drawn has Q = 0.1, and the new one 0.7 / 3 - 0.1 = 0.1333.
+        (0.7, 0.3, 0.2, 1, 0.0, True),
+        (1.0, NOTHING_NEW / 2, 0.2, 1, 0.0, False),  # there is nothing new
+    ],
 )
-def test_candidates_by_hand(simulations: int, expected: int) -> None:
-    """C = 1.5, α = 0.5, two at first. The last of n simulations finds n - 1 visits: of 1 it wants 1.5, of 2 2.12, of 4
-    3, of 5 3.35, of 8 4.24, of 9 4.5, of 16 6, of 17 6.18, rounded up."""
-    policy = CountingPolicy({f"w{number}": 0.01 for number in range(100)})
-    grow(policy, ENDLESS, widening(simulations, 2, 1.5, 0.5))
-    assert policy.drawn[("toy",)] == expected
-
-
-@example(1, 3.0, 0.3, 5, 60, 0.1, 24)  # two simulations are led from a widened state on to the same new one
-@example(1, 1.75, 0.5, 5, 13, 0.0, 1)  # one draws for a widened state, and then finds all below it being tried
-@given(
-    st.integers(1, 5),
-    st.floats(0.3, 4),
-    st.floats(0.1, 0.9),
-    st.integers(1, 6),
-    st.integers(1, 60),
-    st.floats(0, 0.4),
-    st.integers(0, 2**32),
-)
-def test_no_state_holds_more_candidates_than_its_visits_allow(
-    candidates: int, factor: float, power: float, leaves: int, simulations: int, end_share: float, seed: int
+def test_the_new_action_competes(
+    prior: float, unseen: float, value_sum: float, drawn: int, c: float, wanted: bool
 ) -> None:
-    """Also where several simulations in flight come to one state, though one that draws for it and then finds nothing
-    left to try is no visit in the end; and never fewer than its last visit called for."""
+    edge = Edge(act("a"), prior, visits=2, value_sum=value_sum, child=Node(begin(task(), "next")))
+    here = Node(begin(task(), "here"), value=0.5, edges=[edge])
+    growth = Growth(Tree(task(), 0, here))
+    growth.value_range.low, growth.value_range.high = 0.0, 1.0
+    growth.unseen[id(here)], growth.drawn[id(here)] = unseen, [edge.action] * drawn
+    assert Search(CountingPolicy(WORDS), ENDLESS, SearchConfig(c_init=c))._prefers_new(growth, here) is wanted
+
+
+def test_a_likely_candidate_that_does_well_is_the_only_one() -> None:
+    policy = CountingPolicy({"a": 0.99, "b": 0.01})
+    [tree] = grow(policy, ENDLESS, limited(20), ConstantValue(0.5), seeds=[1])
+    assert all(len(node.edges) <= 1 for node in tree.nodes())
+    assert max(policy.drawn.values()) == 1
+
+
+def test_unlikely_candidates_are_drawn_one_after_another() -> None:
+    policy = CountingPolicy(MANY)
+    [tree] = grow(policy, ENDLESS, limited(40), HashValue())
+    assert policy.drawn[("toy",)] > 4
+    assert len(tree.root.edges) > 4
+    assert tree.budget.generated_tokens == 2 * sum(policy.drawn.values())
+
+
+@given(
+    widening=st.integers(1, 3),
+    leaves=st.integers(1, 6),
+    simulations=st.integers(1, 60),
+    end_share=st.floats(0, 0.6),
+    seed=st.integers(0, 2**32),
+)
+def test_every_draw_is_tried(widening: int, leaves: int, simulations: int, end_share: float, seed: int) -> None:
+    """A simulation that has drawn a candidate goes on through it: one at a time, no candidate is left untried. Several
+    simulations in flight may give up where they draw what another one is trying."""
     policy = CountingPolicy(WORDS)
-    config = widening(simulations, candidates, factor, power, leaves=leaves)
+    config = limited(simulations, widening=widening, leaves=leaves)
     [tree] = grow(policy, Maze(end_share, 0.1), config, HashValue(), seeds=[seed])
-    assert tree.root.visits == simulations
+    assert tree.budget.simulations == simulations or tree.root.exhausted
+    if widening == 1:
+        assert all(edge.visits for node in tree.nodes() for edge in node.edges)
     for node in tree.nodes():
-        drawn = policy.drawn[("toy", *calls(node.state))]
-        if node.edges:
-            assert drawn <= max(candidates, math.ceil(factor * (node.visits + leaves - 1) ** power))
-            assert drawn >= max(candidates, math.ceil(factor * max(node.visits - leaves, 0) ** power))
-        else:
-            assert drawn == 0
+        assert policy.drawn[("toy", *calls(node.state))] % widening == 0
+        assert bool(node.edges) == bool(policy.drawn[("toy", *calls(node.state))])
 
 
 def test_what_was_found_is_kept() -> None:
-    """Of a, b, a, c drawn one after another: a and b keep their place, visits and child; priors are those of three."""
+    """Of b, a, then b, c: b and a keep their place, visits and child. The words' own probabilities are their priors,
+    and a tenth is left for d."""
     [growth] = asyncio.run(plant(ENDLESS, [task()], [0]))
-    policy, config, root = Scripted(["b", "a", "b", "c"]), widening(9, 2, 1.0, 0.5), growth.tree.root
-    asyncio.run(expand(policy, [(growth, root)], 2, config))
+    policy, root = Scripted(["b", "a", "b", "c"]), growth.tree.root
+    asyncio.run(expand(policy, [(growth, root)], 2, SearchConfig(), more_later=True))
     first, second = root.edges
-    assert [edge.prior for edge in root.edges] == pytest.approx([3 / 7, 4 / 7])
+    assert [edge.prior for edge in root.edges] == pytest.approx([0.3, 0.4])
+    assert growth.unseen[id(root)] == pytest.approx(0.3)
     first.visits, first.value_sum = 3, 1.5
-    asyncio.run(expand(policy, [(growth, root)], 2, config))
+    asyncio.run(expand(policy, [(growth, root)], 2, SearchConfig(), more_later=True))
     assert root.edges[:2] == [first, second]
     assert [edge.action.text for edge in root.edges] == ["b", "a", "c"]
-    assert [edge.prior for edge in root.edges] == pytest.approx([3 / 9, 4 / 9, 2 / 9])
+    assert [edge.prior for edge in root.edges] == pytest.approx([0.3, 0.4, 0.2])
+    assert growth.unseen[id(root)] == pytest.approx(0.1)
     assert (first.visits, first.value_sum) == (3, 1.5)
     assert growth.tree.budget.generated_tokens == 4
 
 
-def test_sequential_halving_goes_on_with_the_roots_first_candidates() -> None:
-    """Below the root there are more with every visit."""
+@pytest.mark.parametrize("selection", ["uct", "gumbel"])
+def test_uct_and_gumbel_draw_a_fixed_set(selection: str) -> None:
     policy = CountingPolicy(WORDS)
-    [tree] = grow(policy, ENDLESS, widening(60, 3, 2.0, 0.6, selection="gumbel"))
-    assert tree.root.visits == 60
-    assert policy.drawn.pop(("toy",)) == 3
-    assert max(policy.drawn.values()) > 3
+    grow(policy, ENDLESS, limited(60, candidates=3, selection=selection))
+    assert set(policy.drawn.values()) == {3}
 
 
-def test_an_ended_candidate_does_not_stop_the_widening() -> None:
-    """The only candidate at first ends at once; nothing is left but to draw others, which visits to it earn."""
-    policy = CountingPolicy({f"w{number}": 0.01 for number in range(100)})
-    [tree] = grow(policy, Maze(1.0, 0.0), widening(16, 1, 1.0, 0.5))
-    assert tree.budget.simulations == 16
-    assert policy.drawn[("toy",)] == 4  # at 15 visits
-    assert len(tree.root.edges) > 1
+def test_without_widening_each_state_is_expanded_once() -> None:
+    policy = CountingPolicy(WORDS)
+    [tree] = grow(policy, ENDLESS, limited(30, candidates=3, widening=None))
+    assert set(policy.drawn.values()) == {3}
+    assert len(policy.drawn) == tree.budget.proposals
+
+
+def test_an_end_does_not_stop_the_draws() -> None:
+    """Every action ends the episode at once, so that nothing is left but to draw others."""
+    policy = CountingPolicy(MANY)
+    [tree] = grow(policy, Maze(1.0, 0.0), limited(16))
+    assert tree.budget.simulations == policy.drawn[("toy",)] == 16
     assert not tree.root.exhausted
 
 
-def test_a_widening_search_needs_an_end() -> None:
-    with pytest.raises(ValidationError, match=r"limits\.simulations is not set, and with widening"):
-        SearchConfig(limits=Limits(environment_steps=10), widening=(1.0, 0.5))
+def test_a_search_ends_where_the_policy_has_nothing_else_to_say() -> None:
+    """Both words end the episode. Their probabilities sum to 1, so the root is exhausted once both are drawn."""
+    policy = CountingPolicy({"a": 0.5, "b": 0.5})
+    [tree] = grow(policy, Maze(1.0, 0.0), SearchConfig(limits=Limits(generated_tokens=10_000)))
+    assert tree.root.exhausted
+    assert len(tree.root.edges) == 2
+    assert policy.drawn[("toy",)] < 20
 
 
-@pytest.mark.parametrize("bad", [(0.0, 0.5), (1.0, 0.0), (1.0, 1.0), (-1.0, 0.5)])
-def test_a_widening_that_is_none_is_refused(bad: tuple[float, float]) -> None:
-    with pytest.raises(ValidationError, match="widening"):
-        SearchConfig(widening=bad)
+def test_a_policy_that_repeats_itself_ends_the_search() -> None:
+    """It reports a probability of 0.2 for the one word that it ever says."""
+
+    class Parrot:
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            return [Proposal((1,), (act("a", math.log(0.2)),) * count) for _ in states]
+
+    [tree] = grow(Parrot(), Maze(1.0, 0.0), SearchConfig(limits=Limits(environment_steps=1000)))
+    assert tree.root.exhausted
+    assert tree.budget.environment_steps == 1
+    assert tree.budget.simulations < 200
 
 
 def test_the_roots_noise_stays_where_candidates_join() -> None:
@@ -152,32 +186,19 @@ def test_the_roots_noise_stays_where_candidates_join() -> None:
     noise = np.random.default_rng(derive_seed(5, "root noise")).dirichlet([0.3] * 3)
     two = np.random.default_rng(derive_seed(5, "root noise")).dirichlet([0.3] * 2)
     assert noise[0] / noise[1] == pytest.approx(two[0] / two[1])
-    config = widening(3, 2, 1.5, 0.5, root_noise=0.25)
+    config = limited(8, root_noise=0.25, c_init=4.0)
     [tree] = grow(Scripted(["a", "b", "c"]), ENDLESS, config, seeds=[5])
     assert [edge.action.text for edge in tree.root.edges] == ["a", "b", "c"]
-    expected = [0.75 * share + 0.25 * float(part) for share, part in zip((4 / 9, 3 / 9, 2 / 9), noise, strict=True)]
+    expected = [0.75 * share + 0.25 * float(part) for share, part in zip((0.4, 0.3, 0.2), noise, strict=True)]
     assert [edge.prior for edge in tree.root.edges] == pytest.approx(expected)
 
 
 def test_neighbours_do_not_change_the_draws() -> None:
-    """In one batch some states want one candidate more and others all of theirs, in whatever order the trees come."""
-    config = widening(40, 3, 2.0, 0.7, leaves=4)
+    """In one batch some states want one candidate more and others their first, in whatever order the trees come."""
     tasks = [task(f"task {number}") for number in range(6)]
     random.Random(0).shuffle(tasks)
+    config = limited(40, leaves=4)
     together = grow(TablePolicy(WORDS), ENDLESS, config, HashValue(), tasks)
     for place, each in enumerate(tasks):
         [alone] = grow(TablePolicy(WORDS), ENDLESS, config, HashValue(), [each])
         assert digest(alone) == digest(together[place])
-
-
-def test_a_search_that_does_not_widen_draws_once_a_state() -> None:
-    policy = CountingPolicy(WORDS)
-    [tree] = grow(policy, ENDLESS, SearchConfig(limits=Limits(simulations=30), candidates=3))
-    assert set(policy.drawn.values()) == {3}
-    assert len(policy.drawn) == tree.budget.proposals
-
-
-def test_the_same_candidates_again_are_no_new_edges() -> None:
-    [tree] = grow(AllPolicy("a", "b"), ENDLESS, widening(30, 2, 1.0, 0.9))
-    assert all(len(node.edges) in (0, 2) for node in tree.nodes())
-    assert tree.budget.simulations == 30

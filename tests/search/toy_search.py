@@ -138,7 +138,8 @@ class AllPolicy:
         self.words = words
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        return [Proposal((1,), tuple(act(word, -1.0) for word in self.words)) for _ in states]
+        each = -math.log(max(len(self.words), 1))
+        return [Proposal((1,), tuple(act(word, each) for word in self.words)) for _ in states]
 
 
 @dataclass

@@ -12,8 +12,8 @@ from treeagent.types import Action, Message, State, Task, Transition, Unanswered
 class EnvDynamics:
     """Plays ``types.Dynamics`` on one environment.
 
-    Rewards: where the environment has a verifier, its word at the end of the task and 0 before; else the environment's
-    own reward. A state that ran into the step limit gets 0.
+    Rewards: where the environment has a verifier, its verdict at the end of the task and 0 before, so that an episode
+    that runs into the step limit is paid 0; else the environment's own rewards.
 
     Keys count the steps used beside the environment's own key: of two states in the same place, the one with fewer
     steps left cannot reach all that the other can, so their futures are equal only if both agree.
@@ -90,10 +90,11 @@ class EnvDynamics:
                 error=reason,
             )
         truncated = not terminated and (truncated or limit_hit)
-        reward = 0.0 if truncated or self._has_verifier else env_reward
+        paid = 0.0 if self._has_verifier else env_reward
+        reward = paid if verdict is None else verdict
         return Transition(
             self._after(state, action, observation, key, place),
-            reward=(reward if verdict is None else verdict) if self._reveal_reward else None,
+            reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
             truncated=truncated,

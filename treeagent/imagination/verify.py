@@ -71,7 +71,8 @@ def _best_promise(tree: Tree) -> Sequence[Edge]:
     def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
         return path_return(path, tree.discount), path_logprob(path), -len(path)
 
-    return max((path for path in finished_paths(tree) if _end(path).origin == "imagined"), key=rank, default=())
+    promises = (path for path in finished_paths(tree) if _end(path).terminated and _end(path).origin == "imagined")
+    return max(promises, key=rank, default=())
 
 
 async def _replay(

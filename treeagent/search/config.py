@@ -59,26 +59,29 @@ class SearchConfig:
     limits: Limits = Field(default_factory=lambda: Limits(simulations=16))
     """The search of a task stops at the first of these limits."""
     candidates: Annotated[int, Field(gt=0, le=10**4)] = 4
-    """The policy samples this many actions (K) at each expanded state; equal calls among them become one edge."""
+    """The policy samples this many actions (K) at each expanded state, unless ``widening`` samples them one after
+    another; equal calls among them become one edge."""
     method: SearchMethod = "mcts"
     """Trees are grown by Monte Carlo tree search or by one of the baselines."""
     granularity: Literal["step", "split"] = "step"
     """An edge is a whole think/action step ("step"), or thought and action are an edge each ("split")."""
     selection: Selection = "puct"
     """MCTS descends by PUCT (AlphaZero, with priors), by UCT (without priors) or by Gumbel selection."""
-    c_init: Annotated[float, Field(ge=0)] = 1.25
+    c_init: Annotated[float, Field(ge=0)] = 0.5
     """PUCT and UCT multiply their exploration term by this constant."""
-    prior_temperature: Annotated[float, Field(gt=0)] = 1.0
-    """The softmax that turns log-probabilities a token into the priors of siblings has this temperature."""
     value_range: tuple[float, float] | None = None
     """PUCT and UCT normalise Q by this least and greatest return; unset, by those seen in the tree so far (MuZero)."""
-    widening: tuple[float, float] | None = None
-    """With (C, α), a state visited N times holds C N^α sampled candidates (progressive widening, Couëtoux et al. 2011);
-    unset, it holds ``candidates``."""
+    widening: Annotated[int, Field(gt=0, le=10**4)] | None = 1
+    """PUCT samples so many candidates at a time, and samples further ones where it prefers that to the actions that a
+    state has. Unset, a state gets ``candidates`` at its first visit and no more, as under UCT, Gumbel selection and
+    the other methods."""
     root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The priors at the root are mixed with this share of Dirichlet noise; evaluation adds none."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """A reward one step later is worth this factor (γ)."""
+    bootstrap: bool = False
+    """A path that a limit of the environment cuts off is worth V(s) of its end beside what it was paid, because the
+    task would go on. Unset, the limit is the task's own, and such a path is worth what it was paid."""
     process_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Process rewards make up this share (η) of a return, and the outcome's reward the rest."""
     critic_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -110,10 +113,10 @@ class SearchConfig:
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.limits.simulations is None and (self.widening is not None or not self.skip_exhausted):
+        if self.limits.simulations is None and not self.skip_exhausted:
             raise ValueError(
-                "limits.simulations is not set, and with widening or without skip_exhausted the search might never "
-                "end: set limits.simulations"
+                "limits.simulations is not set, and without skip_exhausted the search might never end: set "
+                "limits.simulations"
             )
         if self.limits.simulations is None and (self.selection == "gumbel" or self.stop_when_decided):
             raise ValueError(
@@ -122,6 +125,4 @@ class SearchConfig:
             )
         if self.value_range is not None and not -math.inf < self.value_range[0] < self.value_range[1] < math.inf:
             raise ValueError(f"value_range {self.value_range} is no range: give its least value, then its greatest")
-        if self.widening is not None and not (self.widening[0] > 0 and 0 < self.widening[1] < 1):
-            raise ValueError(f"widening {self.widening} must be (C > 0, α between 0 and 1)")
         return self

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.puct import ValueRange, edges_from, merge_key
+from treeagent.search.puct import ValueRange, edges_from, merge_key, sampled_edges
 from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed, storable
+
+NOTHING_NEW = 0.05
+"""Where the prior of all calls not sampled yet is below this, a state is taken to have no others."""
 
 
 @dataclass(slots=True)
@@ -26,14 +29,23 @@ class Growth:
     draws: int = 0
     """How many seeds ``next_seed`` has given."""
     drawn: dict[int, list[Action]] = field(default_factory=dict[int, list[Action]])
-    """All candidates sampled at each node, by the node's ``id``; filled under progressive widening only, which samples
-    more later and then computes the priors anew."""
+    """All candidates sampled at each node, by the node's ``id``; filled where candidates are drawn as selection wants
+    them, since each draw changes the priors of all."""
+    unseen: dict[int, float] = field(default_factory=dict[int, float])
+    """P(new) of each node in ``drawn``: the prior of all calls that were not sampled there yet."""
+    known: dict[int, float] = field(default_factory=dict[int, float])
+    """The highest return beyond each exhausted edge, by the edge's ``id``; filled by ``note_known``."""
+    sampled: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
+    """The edges of the candidates sampled just now at each node, by the node's ``id``: a simulation that waited for
+    them goes on through one of them."""
     noise: list[float] = field(default_factory=list[float])
     """The Gumbel noise of each edge of the root."""
     schedule: list[int] = field(default_factory=list[int])
     """Sequential halving's schedule (``gumbel.considered_visits``)."""
     succeeded: bool = False
     """Whether a finished path has reached ``stop_at_return``."""
+    bootstrap: bool = False
+    """As ``SearchConfig.bootstrap``."""
 
     def next_seed(self) -> int:
         """The seed of the next sample: it depends on the tree's seed and on how many were given before."""
@@ -61,7 +73,7 @@ async def plant(
         except Exception as failure:  # the episode boundary: a failed rollout is data
             root, error = Node(State(task, ()), truncated=True), describe(failure)
         values = ValueRange() if config.value_range is None else ValueRange(*config.value_range, fixed=True)
-        return Growth(Tree(task, seed, root, error=error, discount=config.discount), values)
+        return Growth(Tree(task, seed, root, error=error, discount=config.discount), values, bootstrap=config.bootstrap)
 
     seeded = list(zip(tasks, seeds, strict=True))
     return list(await asyncio.gather(*(one(task, seed) for task, seed in seeded)))
@@ -82,9 +94,15 @@ async def expand(
     count: int,
     config: SearchConfig,
     critic: Critic | None = None,
+    *,
+    more_later: bool = False,
 ) -> None:
     """Sample ``count`` candidates at each node and add them as edges. A node that the policy cannot read, such as one
     beyond the model's context, becomes a truncated end.
+
+    Args:
+        more_later: whether further candidates may be sampled at the same nodes. The priors of the edges then leave
+            P(new) for calls that were not sampled yet (``puct.sampled_edges``); otherwise they sum to 1.
 
     Raises:
         ValueError: the policy proposed nothing and says not why, an action has not one log-probability a token, or a
@@ -95,11 +113,13 @@ async def expand(
     for (growth, node), proposal in zip(wanted, proposals, strict=True):
         if not receive(growth, node, proposal):
             continue
-        actions = list(proposal.actions)
-        if config.widening is not None:
-            actions = [*growth.drawn.get(id(node), ()), *actions]
-            growth.drawn[id(node)] = actions
-        node.edges = _kept(node.edges, edges_from(actions, config.prior_temperature))
+        if not more_later:
+            node.edges = edges_from(proposal.actions)
+            continue
+        actions = growth.drawn.setdefault(id(node), [])
+        actions += proposal.actions
+        edges, growth.unseen[id(node)] = sampled_edges(actions)
+        node.edges = _kept(node.edges, edges)
     if critic is not None and config.critic_weight:
         await _rank(critic, wanted)
 
@@ -172,6 +192,7 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
         replace(transition.state, ended=ended),
         terminated=transition.terminated and not unknown,
         truncated=transition.truncated or unknown,
+        bootstrap=transition.truncated and not unknown and growth.bootstrap,
         origin=parent.origin if edge.thought else transition.origin,
         invalid=transition.invalid,
         unknown=unknown,
@@ -206,34 +227,84 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
     W holds sums, and Q = W/N is computed when it is read, so that nothing drifts by rounding. Process rewards of weight
     η change the return of every visit to (1 - η) G + η Σ_k γ^(k-t) r_process. A simulation that ends where the dynamics
     could not tell what follows counts against the budget, but is no visit, because any return would be made up.
+
+    Where an exhausted edge of a state on the path is known to lead to more than G, the simulation would have revisited
+    it. That revisit would have found what is known already, so search looked elsewhere in its place. The revisit is
+    counted all the same, and its return goes on up the path (as a proven child's value does in MCTS-Solver, Winands et
+    al. 2008). Otherwise every further failure beside a success would lower the value of the way to that success.
     """
     leaf = path[-1].child
     assert leaf is not None
     growth.tree.budget.simulations += 1
     if leaf.unknown:
         return
-    outcome, process = leaf.leaf_value(path[-1].reward), 0.0
-    for edge in reversed(path):
-        discount = 1.0 if edge.thought else growth.tree.discount
-        # A withheld reward (None) adds nothing here: the leaf's value already estimates it.
-        outcome = (edge.reward or 0.0) + discount * outcome
-        process = edge.process + discount * process
-        edge.visits += 1
-        edge.value_sum += (1 - process_weight) * outcome + process_weight * process if process_weight else outcome
-        growth.value_range.include(edge.value)
+    value = leaf.leaf_value(path[-1].reward)
+    if process_weight:
+        value *= 1 - process_weight
+    for place in range(len(path) - 1, -1, -1):
+        edge = path[place]
+        value = _earned(edge, process_weight) + _discount(edge, growth) * value
+        _count(edge, value, growth)
+        if growth.known:
+            state = end(growth, path[:place])
+            rivals = [rival for rival in state.edges if growth.known.get(id(rival), value) > value]
+            if rivals:
+                best = max(rivals, key=lambda rival: growth.known[id(rival)])
+                value = growth.known[id(best)]
+                _count(best, value, growth)
 
 
-def mark_exhausted(root: Node, path: Sequence[Edge]) -> None:
+def _count(edge: Edge, value: float, growth: Growth) -> None:
+    edge.visits += 1
+    edge.value_sum += value
+    growth.value_range.include(edge.value)
+
+
+def _earned(edge: Edge, process_weight: float) -> float:
+    """The reward of a step, its process reward mixed in. A withheld reward (None) adds nothing: the leaf's value
+    estimates it."""
+    reward = edge.reward or 0.0
+    return (1 - process_weight) * reward + process_weight * edge.process if process_weight else reward
+
+
+def _discount(edge: Edge, growth: Growth) -> float:
+    """γ of a step; a thought is half a turn and is not discounted."""
+    return 1.0 if edge.thought else growth.tree.discount
+
+
+def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
     """Mark the nodes of ``path`` as exhausted from the leaf up, as far as that is so.
 
-    A node is exhausted when the episode ended there, or when all its edges lead to exhausted nodes. In a deterministic
-    environment a further visit would find what is known already, so that search spends its simulations elsewhere.
+    A node is exhausted when the episode ended there, or when all its edges lead to exhausted nodes and no call is left
+    to be sampled. In a deterministic environment a further visit would find what is known already, so that search
+    spends its simulations elsewhere.
     """
-    nodes = [root, *(edge.child for edge in path[:-1] if edge.child is not None)]
+    nodes = [growth.tree.root, *(edge.child for edge in path[:-1] if edge.child is not None)]
     for node in reversed(nodes):
-        if not all(edge.exhausted for edge in node.edges):
+        if may_draw(growth, node) or not all(edge.exhausted for edge in node.edges):
             return
         node.exhausted = True
+
+
+def may_draw(growth: Growth, node: Node) -> bool:
+    """Whether a further draw at a node might bring a call that was not sampled there yet."""
+    return growth.unseen.get(id(node), 0.0) >= NOTHING_NEW
+
+
+def note_known(growth: Growth, path: Sequence[Edge], process_weight: float) -> None:
+    """Remember the highest return beyond each exhausted edge of ``path``. Nothing is known beyond a refused call, where
+    search did not look."""
+    for edge in reversed(path):
+        node = edge.child
+        if node is None or not node.exhausted or node.unknown or (node.invalid and not node.ended):
+            return
+        if node.ended:
+            value = (1 - process_weight) * node.leaf_value(edge.reward)
+        elif below := [growth.known[id(each)] for each in node.edges if id(each) in growth.known]:
+            value = max(below)
+        else:
+            return
+        growth.known[id(edge)] = _earned(edge, process_weight) + _discount(edge, growth) * value
 
 
 def share_time(growths: Sequence[Growth], started: float) -> None:

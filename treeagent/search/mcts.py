@@ -4,27 +4,28 @@ One simulation of a tree has four phases:
 
 1. Select: from the root, follow the edge of the best score (PUCT, UCT or Gumbel) down to an edge without a child, to a
    node without candidates, or to an end.
-2. Expand: a node without candidates gets K actions sampled from the policy, and selection goes on through one of them.
-   Candidates are sampled only now, at the node's second visit. Most leaves are never visited again, and sampling is
-   what costs.
+2. Expand: sample an action from the policy at a node without candidates, and go on through it. Candidates are sampled
+   only now, at the node's second visit. Most leaves are never visited again, and sampling is what costs.
 3. Evaluate: step the dynamics through the edge, and estimate V(s) of the state it leads to.
 4. Back up: add the return to N and W of every edge on the path.
+
+PUCT samples further candidates where that looks better than the actions it has (``Search._prefers_new``). A good state
+so keeps one candidate, and a state whose candidates disappoint gets others. UCT and Gumbel selection compare a fixed
+set of K candidates.
 
 ``Search.grow`` reads as if it searched one tree alone, ``leaves`` simulations side by side. Candidates, steps and
 estimates of all trees are asked for together (``batches.py``), so that the language model works on large batches.
 """
 
-import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
-from treeagent.search.growth import Growth, end, expand, mark_exhausted
+from treeagent.search.growth import Growth, end, expand, mark_exhausted, may_draw, note_known
 from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.puct import exploration_rate, first_play_value, puct_score, uct_score
+from treeagent.search.puct import exploration_rate, first_play_value, merge_key, new_action_value, puct_score, uct_score
 from treeagent.types import derive_seed
 
 ROOT_NOISE_ALPHA = 0.3
@@ -34,13 +35,18 @@ ROOT_NOISE_ALPHA = 0.3
 class Search(Searcher):
     """Monte Carlo tree search with PUCT, UCT or Gumbel selection, as ``SearchConfig.selection`` says."""
 
+    @property
+    def widening(self) -> int | None:
+        """How many candidates are sampled at a time; None where each state gets a fixed set of them."""
+        return self.config.widening if self.config.selection == "puct" else None
+
     def grow(self, growth: Growth) -> Iterator[Request]:
         """Each iteration is up to ``leaves`` simulations, by the four phases above."""
         if not growth.tree.error:
             yield Request("estimate", [[]])  # every other node is estimated when a simulation reaches it first
         while paths := self._select(growth):
             # A freshly expanded node is descended through at once, and what is below may want candidates in its turn
-            # (where widening adds some): hence the loop.
+            # (where a sampled action was tried before): hence the loop.
             while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
                 yield Request("expand", waiting)
                 stuck = {id(path) for path in waiting if not self._descend(growth, path)}
@@ -77,8 +83,11 @@ class Search(Searcher):
         simulation up, where every way on is in flight already.
         """
         node: Node | None = end(growth, path)
-        while node is not None and not self.is_end(node) and not self._missing(growth, node):
-            edge = self._best_edge(growth, node)
+        while node is not None and not self.is_end(node) and node.edges:
+            sampled = growth.sampled.pop(id(node), None)
+            if sampled is None and self._prefers_new(growth, node):
+                break
+            edge = self._best_edge(growth, node, sampled)
             if edge is None:
                 _release(path)
                 return False
@@ -87,34 +96,37 @@ class Search(Searcher):
             node = edge.child
         return True
 
-    def _missing(self, growth: Growth, node: Node) -> int:
-        """How many candidates must be sampled before selection can go through ``node``."""
-        if not node.edges:
-            return self.config.candidates
-        # Sequential halving compares a fixed set of candidates, so that the root gets no more under it.
-        halving = self.config.selection == "gumbel" and node is growth.tree.root
-        if self.config.widening is None or halving:
-            return 0
-        factor, power = self.config.widening
-        wanted: float = factor * node.visits_in_flight**power  # k(s) = C N(s)^α
-        return max(math.ceil(wanted) - len(growth.drawn[id(node)]), 0)
+    def _prefers_new(self, growth: Growth, node: Node) -> bool:
+        """Whether a further candidate should be sampled at ``node``.
+
+        An action not sampled yet competes with those of the node by its own PUCT score. Its prior is P(new), the
+        probability that the next sample is one. Its Q is ``new_action_value``, and its visit count the number of
+        samples so far. So one candidate is enough where it is likely and does well; others follow where it is
+        unlikely, where it disappoints, or once visits abound.
+        """
+        if not may_draw(growth, node):
+            return False
+        open_edges = [edge for edge in node.edges if self._is_open(edge)]
+        if not open_edges:
+            return True
+        visits, value = node.visits_in_flight, new_action_value(node, growth.value_range)
+        c = exploration_rate(1 + visits, self.config.c_init)
+        new = puct_score(value, growth.unseen[id(node)], 1 + visits, len(growth.drawn[id(node)]), c)
+        return new > max(self._scores(growth, node, open_edges))
 
     def _wants_candidates(self, growth: Growth, path: Path) -> bool:
-        if _untried(path):
-            return False
-        node = end(growth, path)
-        return not self.is_end(node) and self._missing(growth, node) > 0
+        """Whether a path ends at a state at which candidates are to be sampled."""
+        return not _untried(path) and not self.is_end(end(growth, path))
 
     async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
         """Sample candidates at each node once, however many simulations wait there."""
         nodes = {id(node): (growth, node) for growth, path in wanted for node in [end(growth, path)]}.values()
-        by_count: dict[int, list[tuple[Growth, Node]]] = defaultdict(list)
+        count, more_later = self.widening or self.config.candidates, self.widening is not None
+        await expand(self.policy, list(nodes), count, self.config, self.critic, more_later=more_later)
         for growth, node in nodes:
-            by_count[self._missing(growth, node)].append((growth, node))
-        # In the order of counts, so that the seeds of a tree do not depend on the trees beside it.
-        for count, group in sorted(by_count.items()):
-            await expand(self.policy, group, count, self.config, self.critic)
-        for growth, node in nodes:
+            if more_later and node.edges:
+                latest = {merge_key(action) for action in growth.drawn[id(node)][-count:]}
+                growth.sampled[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in latest]
             if node is growth.tree.root and node.edges:
                 self._prepare_root(growth)
 
@@ -122,7 +134,7 @@ class Search(Searcher):
         """Mix noise into the priors of the root, and make the schedule of sequential halving."""
         edges, config = growth.tree.root.edges, self.config
         if config.root_noise and self.noise:
-            # Drawn anew from the tree's seed: where widening adds candidates, the old ones keep their noise.
+            # Drawn anew from the tree's seed: where candidates are added, the old ones keep their noise.
             rng = np.random.default_rng(derive_seed(growth.tree.seed, "root noise"))
             for edge, share in zip(edges, rng.dirichlet([ROOT_NOISE_ALPHA] * len(edges)), strict=True):
                 edge.prior = (1 - config.root_noise) * edge.prior + config.root_noise * float(share)
@@ -131,10 +143,12 @@ class Search(Searcher):
             growth.noise = gumbel_noise(len(edges), growth.tree.seed) if self.noise else [0.0] * len(edges)
             growth.schedule = considered_visits(min(config.gumbel.considered, len(edges)), config.limits.simulations)
 
-    def _best_edge(self, growth: Growth, node: Node) -> Edge | None:
-        """The edge to follow; None where other simulations of the batch already step through all candidates."""
+    def _best_edge(self, growth: Growth, node: Node, sampled: Sequence[Edge] | None = None) -> Edge | None:
+        """The edge to follow, one of the ``sampled`` ones where candidates were sampled just now; None where other
+        simulations of the batch already step through all of them."""
+        edges = node.edges if sampled is None else sampled
         # Where all edges are closed (exhausted or pruned), a visit teaches nothing new but still sharpens N and Q.
-        choices = [edge for edge in node.edges if self._is_open(edge)] or node.edges
+        choices = [edge for edge in edges if self._is_open(edge)] or edges
         choices = [edge for edge in choices if edge.child is not None or not edge.in_flight]
         if len(choices) <= 1:
             return choices[0] if choices else None
@@ -181,7 +195,8 @@ class Search(Searcher):
         if node is not growth.tree.root:
             deficits = visit_deficits(node, improved_policy(node, self.config))
             return {id(edge): deficit for edge, deficit in zip(node.edges, deficits, strict=True)}
-        due = growth.schedule[node.visits_in_flight]
+        started = growth.tree.budget.simulations + sum(edge.in_flight for edge in node.edges)
+        due = growth.schedule[started]
         scores = root_scores(node, growth.noise, self.config)
         # The schedule says how many visits the chosen action must have had. Where all such actions are exhausted, those
         # whose visits are nearest to that number take over: the penalty outweighs any score.
@@ -197,9 +212,9 @@ class Search(Searcher):
             return
         child.exhausted |= self.is_end(child)
         super().back_up(growth, path)
-        # Under widening, a node whose candidates are all exhausted will get others, and is not exhausted itself.
-        if self.config.skip_exhausted and self.config.widening is None:
-            mark_exhausted(growth.tree.root, path)
+        if self.config.skip_exhausted:
+            mark_exhausted(growth, path)
+            note_known(growth, path, self.config.process_weight)
 
 
 def _untried(path: Path) -> bool:

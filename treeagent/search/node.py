@@ -102,6 +102,8 @@ class Node:
     starts anew here, and ``context_ids`` hold all of it."""
     terminated: bool = False
     truncated: bool = False
+    bootstrap: bool = False
+    """The limit that cut the episode off is not the task's own: V(s) stands for what would follow."""
     origin: Origin = "real"
     invalid: bool = False
     """The action that led here was malformed or refused."""
@@ -121,16 +123,21 @@ class Node:
         return self.terminated or self.truncated
 
     @property
+    def final(self) -> bool:
+        """Whether the episode is over and nothing is paid any more: the task ended, or its own limit was reached."""
+        return self.terminated or (self.truncated and not self.bootstrap and not self.unknown)
+
+    @property
     def visits_in_flight(self) -> int:
         """N(s) + O(s)."""
         return sum([edge.visits + edge.in_flight for edge in self.edges])
 
     def leaf_value(self, reward: float | None) -> float:
-        """What a leaf adds to a return beside the ``reward`` that led to it: V(s), but 0 after an end of known reward.
+        """What a leaf adds to a return beside the ``reward`` that led to it: V(s), but 0 where the episode is over.
 
-        A truncated leaf adds V(s), because the task would have gone on; so does an end whose reward is withheld.
+        An end whose reward is withheld (None) adds V(s), which judges the outcome.
         """
-        return 0.0 if self.terminated and reward is not None else self.value
+        return 0.0 if self.final and reward is not None else self.value
 
 
 @dataclass(slots=True, eq=False)
@@ -190,7 +197,7 @@ class Tree:
 
 
 def succeeds(path: Sequence[Edge]) -> bool:
-    """Whether the undiscounted rewards of a path to an end of the task sum to at least 1, which is full success."""
+    """Whether the undiscounted rewards of a finished path sum to at least 1, which is full success."""
     return reaches(path_return(path), 1.0)
 
 
@@ -219,12 +226,12 @@ def path_logprob(path: Sequence[Edge]) -> float:
 
 
 def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
-    """All paths to an end of the task; those cut off by a limit are not among them."""
-    return (path for path, node in tree.walk() if path and node.terminated)
+    """All paths on which the episode is over: the task ended, or its own limit was reached (``Node.final``)."""
+    return (path for path, node in tree.walk() if path and node.final)
 
 
 def solved(tree: Tree) -> bool:
-    """Whether a finished path succeeds."""
+    """Whether a path to an end of the task succeeds."""
     return any(map(succeeds, finished_paths(tree)))
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from treeagent.search.node import Edge, Node
@@ -65,7 +65,21 @@ def first_play_value(node: Node, value_range: ValueRange) -> float:
     return value_range.normalise(parent) - FIRST_PLAY_REDUCTION
 
 
-def merge_key(action: Action) -> tuple[bool, str]:
+def new_action_value(node: Node, value_range: ValueRange) -> float:
+    """Q̂ of an action that is not sampled yet: (V(s) + Σ_b W(s,b)) / (1 + N(s)), less ``FIRST_PLAY_REDUCTION``.
+
+    V(s) is the value of the policy's next sample, and W the returns of those sampled so far. Where these disappoint,
+    V(s) keeps the estimate above them: the policy must have better actions.
+    """
+    mean = (node.value + sum([edge.value_sum for edge in node.edges])) / (1 + node.visits)
+    return value_range.normalise(mean) - FIRST_PLAY_REDUCTION
+
+
+Key = tuple[bool, str]
+"""What two candidates must share to become one edge."""
+
+
+def merge_key(action: Action) -> Key:
     """Two candidates with equal keys become one edge: those that make the same call.
 
     A thought or a malformed text makes no call. Its key is its text, and differs from the key of every call, even of
@@ -78,36 +92,83 @@ def merge_key(action: Action) -> tuple[bool, str]:
     return True, json.dumps([action.call.name, dict(action.call.arguments)], sort_keys=True)
 
 
-def edges_from(actions: Sequence[Action], temperature: float = 1.0) -> list[Edge]:
-    """Sampled candidates as edges with priors, in the order in which they were first sampled.
+def edges_from(actions: Sequence[Action]) -> list[Edge]:
+    """Sampled candidates as edges whose priors sum to 1. See ``sampled_edges``: here P(new) is 0."""
+    return _Pool.of(actions).edges(0.0)
 
-    P(s,a) ∝ Σ_{distinct texts of a} exp(log π(text|s) / |text| / temperature), |text| in tokens. The division by length
-    keeps long thoughts from being improbable merely because they are long. Candidates of equal ``merge_key`` become one
-    edge, which holds the likeliest of them. A text sampled twice counts once, because its probability already says how
-    often it is sampled. Where a server returns neither tokens nor probabilities, the prior is the share of samples.
+
+def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
+    """Sampled candidates as edges, in the order in which they were first sampled, and P(new), the prior of all calls
+    that were not sampled yet. Together the priors sum to 1.
+
+    The prior P(s,a) estimates π(a|s), the probability that the policy makes the call a, whatever its thought. The
+    sampled texts have known probabilities, which sum to S; texts not sampled yet hold R = 1 - S. Of T distinct texts, C
+    made distinct calls. So the share C/T of R is taken to make calls not sampled yet, and the sampled calls get the
+    rest of it by their numbers t(a) of texts:
+
+        P(new) = R C/T        P(s,a) = Σ_{texts of a} π(text|s) + (1 - S - P(new)) t(a)/T
+
+    Samples that repeat show that less is left. Of D samples, n texts were sampled once, and R is taken to be at most
+    (n + 1) / (D + 1), after the estimate n/D of Good (1953). It matters where a server samples from the likeliest
+    tokens alone and yet reports the probabilities of all. Where a server reports none, S is 0, and T and t(a) count
+    samples.
+
+    Candidates of equal ``merge_key`` become one edge, which holds the likeliest of them.
 
     Raises:
         ValueError: an action's log-probability is NaN or infinite, or not one a token, or there are no actions.
     """
-    if not actions:
-        raise ValueError("the policy proposed no action: ask it for at least one candidate")
-    best: dict[tuple[bool, str], Action] = {}
-    scores: dict[tuple[bool, str], dict[str, float]] = {}
-    for action in actions:
-        if len(action.logprobs) != len(action.token_ids):
-            tokens, logprobs = len(action.token_ids), len(action.logprobs)
-            raise ValueError(f"action {action.text!r} has {tokens} tokens and {logprobs} log-probabilities")
-        if not math.isfinite(action.logprob):
-            raise ValueError(f"log-probability {action.logprob} of action {action.text!r} is not finite")
-        key = merge_key(action)
-        if key not in best or action.logprob > best[key].logprob:
-            best[key] = action
-        length = max(len(action.token_ids), 1)
-        scores.setdefault(key, {})[action.text] = action.logprob / length / temperature
-    # Subtracting the greatest score before exp() keeps long, improbable actions from underflowing to 0 all together.
-    top = max(score for texts in scores.values() for score in texts.values())
-    mass = {key: sum(math.exp(score - top) for score in texts.values()) for key, texts in scores.items()}
-    if not any(action.token_ids for action in actions):
-        mass = {key: float(count) for key, count in Counter(merge_key(action) for action in actions).items()}
-    total = sum(mass.values())
-    return [Edge(action=best[key], prior=mass[key] / total) for key in best]
+    pool = _Pool.of(actions)
+    new = pool.unseen * len(pool.action) / pool.texts.total()
+    return pool.edges(new), new
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The samples of one state, by the key of their call."""
+
+    action: Mapping[Key, Action]
+    """The likeliest sample of each call."""
+    known: Mapping[Key, float]
+    """Σ π(text|s) over its distinct texts; together S."""
+    texts: Counter[Key]
+    """t(a)."""
+    unseen: float
+    """R."""
+
+    @classmethod
+    def of(cls, actions: Sequence[Action]) -> "_Pool":
+        if not actions:
+            raise ValueError("the policy proposed no action: ask it for at least one candidate")
+        best: dict[Key, Action] = {}
+        for action in actions:
+            _check(action)
+            key = merge_key(action)
+            if key not in best or action.logprob > best[key].logprob:
+                best[key] = action
+        samples = Counter((merge_key(action), action.text) for action in actions)
+        if not any(action.token_ids for action in actions):
+            texts, known = Counter(map(merge_key, actions)), dict.fromkeys(best, 0.0)
+        else:
+            texts = Counter(key for key, _ in samples)
+            each = {(merge_key(action), action.text): math.exp(action.logprob) for action in actions}
+            total = max(math.fsum(each.values()), 1.0)  # rounding, or a server's own sampling, may lift S above 1
+            known = dict.fromkeys(best, 0.0)
+            for (key, _), probability in each.items():
+                known[key] += probability / total
+        once = sum(count == 1 for count in samples.values())
+        unseen = min(max(1.0 - math.fsum(known.values()), 0.0), (once + 1) / (len(actions) + 1))
+        return cls(best, known, texts, unseen)
+
+    def edges(self, new: float) -> list[Edge]:
+        """The calls as edges, whose priors sum to 1 - ``new``."""
+        rest = max(1.0 - math.fsum(self.known.values()) - new, 0.0) / self.texts.total()
+        return [Edge(action, self.known[key] + rest * self.texts[key]) for key, action in self.action.items()]
+
+
+def _check(action: Action) -> None:
+    if len(action.logprobs) != len(action.token_ids):
+        tokens, logprobs = len(action.token_ids), len(action.logprobs)
+        raise ValueError(f"action {action.text!r} has {tokens} tokens and {logprobs} log-probabilities")
+    if not math.isfinite(action.logprob):
+        raise ValueError(f"log-probability {action.logprob} of action {action.text!r} is not finite")

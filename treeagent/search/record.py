@@ -42,6 +42,7 @@ def to_record(tree: Tree) -> Record:
                 "key": node.state.key,
                 "context_ids": node.context_ids,
                 **({"left_out": node.left_out} if node.left_out else {}),
+                **({"bootstrap": True} if node.bootstrap else {}),
                 **_plain(node, NODE_FIELDS),
                 "edges": [_edge_record(edge) for edge in node.edges],
             }
@@ -171,6 +172,7 @@ def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
         State(task, (*told, *added), row["key"], ended=row["terminated"] or row["truncated"]),
         context_ids=tuple(row["context_ids"]),
         left_out=tuple(row.get("left_out", ())),
+        bootstrap=row.get("bootstrap", False),
         edges=[_edge(edge) for edge in row["edges"]],
         **_picked(row, NODE_FIELDS),
     )

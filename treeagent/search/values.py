@@ -33,6 +33,8 @@ class RolloutValue:
     """A rollout takes at most this many steps."""
     discount: float = 1.0
     """γ, per step; give the search's."""
+    bootstrap: bool = False
+    """As ``SearchConfig.bootstrap``; give the search's."""
     value: Value | None = None
     """Estimates what follows a rollout that stopped early; without it, 0."""
     seed: int = 0
@@ -66,7 +68,7 @@ class RolloutValue:
     def _begin(self, state: State) -> _Rollout:
         texts = (message.content for message in state.messages)
         seed = derive_seed(self.seed, "rollout", 0, state.task.id, state.task.seed, *texts)
-        return Growth(Tree(state.task, seed, Node(state, truncated=state.ended))), []
+        return Growth(Tree(state.task, seed, Node(state, truncated=state.ended)), bootstrap=self.bootstrap), []
 
     async def _read(self, growths: Sequence[Growth]) -> None:
         """The contexts of states at which the episode is over, where nothing can be played."""
@@ -110,7 +112,7 @@ class RolloutValue:
 def _open(path: Sequence[Edge]) -> bool:
     """Whether something is still to be estimated at the end of ``path``."""
     last = path[-1].child if path else None
-    return last is None or not last.terminated or path[-1].reward is None
+    return last is None or not last.final or path[-1].reward is None
 
 
 @dataclass(frozen=True, slots=True)

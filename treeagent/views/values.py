@@ -51,8 +51,8 @@ def _is_read(node: Node) -> bool:
 def state_return(node: Node, arrival: Edge | None, config: ValueTargetConfig, discount: float = 1.0) -> float | None:
     """V(s) as search found it, in reward units; None if nothing below the state was tried.
 
-    The target of a terminal state is the reward of the step that led there: a search at evaluation sees no reward, so
-    the head has to judge the outcome.
+    The target of a final state is the reward of the step that led there: a search at evaluation sees no reward, so the
+    head has to judge the outcome. This includes the states that the task's own limit cut off.
 
     Args:
         node: the state.
@@ -60,7 +60,7 @@ def state_return(node: Node, arrival: Edge | None, config: ValueTargetConfig, di
         config: which value to compute.
         discount: γ of a step.
     """
-    if node.terminated:
+    if node.final:
         return arrival.reward if arrival is not None else None
     tried = [edge for edge in node.edges if edge.visits]
     if not tried:
