@@ -87,6 +87,16 @@ def test_outcomes_within_and_across_trees_by_hand() -> None:
     assert by_name(group, of("grpo")) == pytest.approx(across | {"Y": s / 3})
 
 
+def test_tree_grpo_compares_within_the_groups_of_one_tree_by_hand() -> None:
+    """Group 0 returns 1 and 0, deviation 1/√2; group 1 returns 1 and 1. All four: mean 3/4, deviation 1/2."""
+    tree = ends(("A", 1.0), ("C", 1.0), ("B", 0.0), ("D", 1.0))
+    for each, group in zip(tree.root.edges, (0, 1, 0, 1), strict=True):
+        each.group = group
+    intra = sqrt(1 / 2)
+    expected = {"A": 1 / 2 + intra, "B": -3 / 2 - intra, "C": 1 / 2, "D": 1 / 2}
+    assert by_name(tree, of("tree_grpo")) == pytest.approx(expected)
+
+
 def test_treerl_by_hand() -> None:
     """Mean returns below: A 3/4 of two leaves, A1 1, A2, B and B1 1/2, C 0; the root 1/2, or 2/3 with two wins more."""
     alone = {"A": 1 / 2 / sqrt(2), "A1": 3 / 4, "A2": -1 / 4, "C": -1.0}

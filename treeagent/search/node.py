@@ -60,6 +60,8 @@ class Edge:
     """Process reward of this step."""
     critic: float | None = None
     """Q_critic(s,a), the critic's score of this action; None where there was no critic."""
+    group: int = 0
+    """Of an edge at the root, the number of the group of chains that it begins, within which Tree-GRPO compares."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
 
