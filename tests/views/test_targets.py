@@ -104,6 +104,28 @@ def test_imitation_of_states_by_hand() -> None:
     assert [row.value_positions for row in rows] == [(0, 2), (2, 4, 6), (4, 6)]
 
 
+@pytest.mark.parametrize("what", ["paths", "states"])
+def test_refused_calls_of_an_imitated_path_carry_no_loss(what: Literal["paths", "states"]) -> None:
+    """A chain wins after a refused call; what follows the call is imitated. Without such a call a longer, less likely
+    win of the same return comes first. An end that a refused call reached is no example."""
+    win = edge("win", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)
+    refused = edge("jump", (2,), 1, 1.0, node((3,), win))
+    refused_end = edge("fall", (12,), 1, 1.0, node((13,), end="terminated"), 1.0)
+    for each in (refused, refused_end):
+        assert each.child is not None
+        each.child.invalid = True
+    tree = Tree(TASK, 0, node((1,), refused, refused_end))
+    config = ImitationConfig(what=what, paths_per_tree=9)
+    [row] = imitation_rows(tree, config)
+    assert (row.token_ids, row.mask) == ((1, 2, 3, 4, 5), (False, False, False, True, False))
+    assert row.value_positions == (0, 2, 4)
+    last = edge("there", (10,), 1, 1.0, node((11,), end="terminated"), 1.0)
+    slow = edge("slow", (6,), 1, 1.0, node((7,), edge("way", (8,), 1, 1.0, node((9,), last))))
+    tree.root.edges.append(slow)
+    [first, *_] = imitation_rows(tree, config)
+    assert first.token_ids == (1, 6, 7, 8, 9, 10, 11)
+
+
 @given(trees, st.sampled_from([0.0, 0.5, 1.0]))
 def test_states_are_imitated_once_each_by_the_best_way_on(tree: Tree, least: float) -> None:
     rows = list(imitation_rows(tree, ImitationConfig(what="states", min_return=least)))
@@ -236,7 +258,7 @@ def test_path_rows_spell_the_tree(tree: Tree) -> None:
         assert row.token_ids == tree.prompt_ids(path)
         assert row.value_positions == tuple(len(tree.prompt_ids(path[:depth])) - 1 for depth in range(len(path) + 1))
         assert sum(row.mask) == sum(len(each.action.token_ids) for each in path)
-        assert list(path_rows(tree, path, imitate_from=len(path))) == []
+        assert list(path_rows(tree, path, imitated=())) == []
 
 
 def test_the_random_trees_have_targets() -> None:

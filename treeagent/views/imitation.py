@@ -1,12 +1,12 @@
 """Rows to imitate: the best paths of a tree, or the best way on from each of its states."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Tree, path_logprob, path_return, reaches
+from treeagent.search.node import Edge, Tree, path_logprob, path_return, reaches
 from treeagent.views.tokens import TokenRow, path_rows
 
 
@@ -28,9 +28,10 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     fine-tuning, RFT), or the best action of every state from which a good end was found (expert iteration, Anthony et
     al. 2017, on all states of the tree).
 
-    Of paths of equal return the one that the policy finds likelier comes first, as in ``best_path``: the mode of
-    π exp(G/λ) for a small λ. Of imagined successes the likelier one is also more often true. Further ties go to the
-    shorter path, then to the one found first. The last action of a path is one that ``tree.may_prefer``.
+    Actions that ``tree.may_prefer`` rules out, such as refused calls, carry no loss; a path that ends with one is left
+    out. Of paths of equal return the one with fewest of them comes first, then the one that the policy finds likelier,
+    as in ``best_path``: the mode of π exp(G/λ) for a small λ. Of imagined successes the likelier one is also more often
+    true. Further ties go to the shorter path, then to the one found first.
 
     Args:
         tree: a searched tree whose actions have token ids.
@@ -38,7 +39,12 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     """
     ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(path_return(path), config.min_return)]
-    good.sort(key=lambda path: (-path_return(path, tree.discount), -path_logprob(path), len(path)))
+
+    def rank(path: Sequence[Edge]) -> tuple[float, int, float, int]:
+        untaught = sum(not tree.may_prefer(edge) for edge in path)
+        return -path_return(path, tree.discount), untaught, -path_logprob(path), len(path)
+
+    good.sort(key=rank)
     if config.what == "paths":
         good = good[: config.paths_per_tree]
     taught: set[int] = set()
@@ -49,4 +55,5 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
         taught.update(states)
         if start < len(path):
             found = [path_return(path[place:], tree.discount) for place in range(start, len(path))]
-            yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitate_from=start)
+            imitated = [edge for edge in path[start:] if tree.may_prefer(edge)]
+            yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitated=imitated)

@@ -40,7 +40,7 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
             for visited, arrival in zip(nodes, arrivals, strict=True)
         ]
         told.update(map(id, nodes))
-        yield from path_rows(tree, path, targets, imitate_from=len(path))
+        yield from path_rows(tree, path, targets, imitated=())
 
 
 def _is_read(node: Node) -> bool:
