@@ -104,6 +104,16 @@ def test_imitation_of_states_by_hand() -> None:
     assert [row.value_positions for row in rows] == [(0, 2), (2, 4, 6), (4, 6)]
 
 
+def test_paths_that_make_the_same_calls_are_imitated_once() -> None:
+    """Four chains win by two ways; of each way the likelier words are imitated, and the loss by neither."""
+    wins = [
+        edge(name, (number,), 1, 1.0, node((20 + number,), end="terminated"), 1.0) for number, name in enumerate("abab")
+    ]
+    tree = Tree(TASK, 0, node((1,), *wins, edge("c", (9,), 1, 0.0, node((30,), end="terminated"))))
+    rows = list(imitation_rows(tree, ImitationConfig(paths_per_tree=1000)))
+    assert [row.token_ids for row in rows] == [(1, 0, 20), (1, 1, 21)]
+
+
 @pytest.mark.parametrize("what", ["paths", "states"])
 def test_refused_calls_of_an_imitated_path_carry_no_loss(what: Literal["paths", "states"]) -> None:
     """A chain wins after a refused call; what follows the call is imitated. Without such a call a longer, less likely

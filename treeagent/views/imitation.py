@@ -8,6 +8,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.node import Edge, Tree, path_logprob, path_return, reaches
 from treeagent.views.tokens import TokenRow, path_rows
+from treeagent.world_model.transition import call_text
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -20,7 +21,8 @@ class ImitationConfig:
     min_return: float = 1.0
     """Least undiscounted return, in reward units, of a path that is imitated."""
     paths_per_tree: Annotated[int, Field(gt=0)] = 1
-    """Most paths of a tree that "paths" imitates, those of highest return first."""
+    """Most paths of a tree that "paths" imitates, those of highest return first. Of paths that make the same calls one
+    counts."""
 
 
 def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
@@ -31,7 +33,8 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     Actions that ``tree.may_prefer`` rules out, such as refused calls, carry no loss; a path that ends with one is left
     out. Of paths of equal return the one with fewest of them comes first, then the one that the policy finds likelier,
     as in ``best_path``: the mode of π exp(G/λ) for a small λ. Of imagined successes the likelier one is also more often
-    true. Further ties go to the shorter path, then to the one found first.
+    true. Further ties go to the shorter path, then to the one found first. RFT keeps one path of those that differ in
+    words alone (Yuan et al. 2023, section 3.3), here of those that make the same calls.
 
     Args:
         tree: a searched tree whose actions have token ids.
@@ -46,7 +49,8 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
 
     good.sort(key=rank)
     if config.what == "paths":
-        good = good[: config.paths_per_tree]
+        distinct = {_calls(path): path for path in reversed(good)}
+        good = [path for path in good if distinct[_calls(path)] is path][: config.paths_per_tree]
     taught: set[int] = set()
     for path in good:
         states = [id(tree.root), *(id(edge.child) for edge in path[:-1])]
@@ -57,3 +61,7 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
             found = [path_return(path[place:], tree.discount) for place in range(start, len(path))]
             imitated = [edge for edge in path[start:] if tree.may_prefer(edge)]
             yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitated=imitated)
+
+
+def _calls(path: Sequence[Edge]) -> tuple[str, ...]:
+    return tuple(call_text(edge.action.call) for edge in path if not edge.thought)
