@@ -34,7 +34,7 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     out. Of paths of equal return the one with fewest of them comes first, then the one that the policy finds likelier,
     as in ``best_path``: the mode of π exp(G/λ) for a small λ. Of imagined successes the likelier one is also more often
     true. Further ties go to the shorter path, then to the one found first. RFT keeps one path of those that differ in
-    words alone (Yuan et al. 2023, section 3.3), here of those that make the same calls.
+    words alone (Yuan et al. 2023), here of those that make the same calls.
 
     Args:
         tree: a searched tree whose actions have token ids.
@@ -49,8 +49,10 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
 
     good.sort(key=rank)
     if config.what == "paths":
-        distinct = {_calls(path): path for path in reversed(good)}
-        good = [path for path in good if distinct[_calls(path)] is path][: config.paths_per_tree]
+        distinct: dict[tuple[str, ...], tuple[Edge, ...]] = {}
+        for path in good:
+            distinct.setdefault(_calls(path), path)
+        good = list(distinct.values())[: config.paths_per_tree]
     taught: set[int] = set()
     for path in good:
         states = [id(tree.root), *(id(edge.child) for edge in path[:-1])]
