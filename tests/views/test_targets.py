@@ -197,6 +197,27 @@ def test_best_returns_add_the_rewards_on_the_way() -> None:
     assert told == pytest.approx([0.85, 0.6, 0.5])  # nothing is known of the limit and of the withheld end
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"), [(MEAN, 0.25), (ValueTargetConfig(), 0.5), (ValueTargetConfig(target="lambda"), 0.25)]
+)
+def test_a_refused_call_says_nothing_of_the_state_that_it_leaves(config: ValueTargetConfig, expected: float) -> None:
+    """Ends of 0 and 0.5 were found; the refused call leads back, where V = 0.9. Of a state where nothing but refused
+    calls was tried nothing is known; a call that a chain went on from counts."""
+    refused = edge("jump", (2,), 1, 0.9, node((3,), value=0.9))
+    assert refused.child is not None
+    refused.child.invalid = True
+    root = node((1,), refused, value=0.9)
+    assert state_return(root, None, config) is None
+    root.edges += [
+        edge("x", (4,), 1, 0.0, node((5,), end="terminated"), 0.0),
+        edge("y", (6,), 1, 0.5, node((7,), end="terminated"), 0.5),
+    ]
+    assert state_return(root, None, config) == pytest.approx(expected)
+    lambda_1 = replace(config, lambda_=1.0)
+    refused.child.edges = [edge("z", (8,), 1, 0.9, node((9,), end="terminated"), 0.9)]
+    assert state_return(root, None, lambda_1) == pytest.approx(0.9 if config.target == "best" else 1.4 / 3)
+
+
 def test_thoughts_are_not_discounted() -> None:
     """γ = 1/2 of the one step that is taken: a reward of 1 is worth 1, and a later V of 1 a half."""
     action = edge("act", (3,), 1, 1.0, node((4,), end="truncated", value=1.0))
