@@ -277,10 +277,18 @@ def test_every_baseline_may_spend_as_much_as_the_tree_search(path: Path) -> None
 
 
 def test_gae_wants_the_value_of_every_state() -> None:
-    settings = ["update.advantages.kind=gae", "search.method=best_of_n"]
+    settings = ["update.advantages.kind=gae", "search.method=best_of_n", "update.values.target=lambda"]
     with pytest.raises(ConfigError, match=r"search\.estimate_all"):
         load_config(None, settings)
     assert load_config(None, [*settings, "search.estimate_all=true"]).search.estimate_all
+
+
+@pytest.mark.parametrize("path", [None, *(path for path in RECIPES if path.stem == "ppo")])
+def test_gae_refuses_a_critic_of_best_returns(path: Path | None) -> None:
+    with pytest.raises(ConfigError, match=r"update\.values\.target"):
+        load_config(path, ["update.advantages.kind=gae", "update.values.target=best"])
+    for target in ("mean", "lambda"):
+        load_config(path, ["update.advantages.kind=gae", f"update.values.target={target}"])
 
 
 def test_a_world_model_on_a_server_is_not_trained() -> None:

@@ -497,6 +497,12 @@ class RunConfig:
                 f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "
                 f"{self.search.method!r} estimates leaves only: set search.estimate_all too"
             )
+        if self.update.advantages.kind == "gae" and self.update.values.target == "best":
+            raise ValueError(
+                "update.advantages.kind is 'gae', which needs the mean return of the policy from each state, but "
+                "update.values.target is 'best', against which hardly any step gains: set update.values.target to "
+                "'lambda' or 'mean'"
+            )
         return self
 
     def learner(self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining) -> LearnerConfig:

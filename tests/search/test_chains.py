@@ -197,6 +197,17 @@ def test_a_chain_stays_with_the_one_that_it_continues() -> None:
         assert tree.root.visits == 6
 
 
+def test_every_chain_passes_an_edge_of_its_group() -> None:
+    """Three groups of 2 · 2 + 1 chains. A chain that goes on from the root begins with an edge of its own, which
+    nothing but its group joins to the chain that it branches off."""
+    trees = [
+        expanded(Treasure(), chains=3, expansions=2, rounds=2, seed=seed, leaves=1 + seed % 4) for seed in range(8)
+    ]
+    for tree in trees:
+        assert Counter(path[0].group for path in ends(tree)) == {0: 5, 1: 5, 2: 5}
+    assert max(len(tree.root.edges) for tree in trees) > 3
+
+
 def test_a_state_is_no_likelier_for_having_been_continued() -> None:
     """A chain of four states continued at its state d (from 0) has 7 - d: both expansions are at the same state with
     probability (1/7 + 1/6 + 1/5 + 1/4) / 4 = 0.19, in 38 ± 5.5 of 200 trees."""

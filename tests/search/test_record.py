@@ -65,7 +65,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget"}),
         (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges"}),
-        (Edge, EDGE_FIELDS, {"action", "child", "in_flight"}),
+        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended"}),
@@ -102,7 +102,7 @@ def test_an_unusual_tree_comes_back() -> None:
     )
     bad = Action("\x00 no call", "", "hm", (8,), (-3.0,), "no call in it")
     root.edges = [
-        Edge(bad, 0.25),
+        Edge(bad, 0.25, group=2),
         Edge(call, 0.75, visits=3, value_sum=-0.1 + 0.2, reward=None, process=0.1, critic=-0.5, child=below),
     ]
     root.exhausted = True

@@ -68,6 +68,23 @@ def test_imagined_actions_that_were_not_replayed_get_no_positive_advantage(kind:
     assert taken_at_its_word["B"] > 0 and found == {name: taken_at_its_word[name] for name in "AC"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_refused_calls_get_no_positive_advantage(kind: Kind) -> None:
+    """Three chains, the first of which wins after a refused call; the last one loses after one."""
+    won = edge("won", (3,), 1, 1.0, node((60,), end="terminated"), 1.0)
+    lost = edge("lost", (4,), 1, 0.0, node((61,), end="terminated"))
+    refused = edge("refused", (5,), 1, 1.0, node((62,), won, value=0.6))
+    again = edge("again", (6,), 1, 0.0, node((63,), lost, value=0.4))
+    tree = Tree(TASK, 0, node((1,), refused, again, end_of("plain", 1.0), value=0.5))
+    taken = by_name(tree, of(kind))
+    for each in (refused, again):
+        assert each.child is not None
+        each.child.invalid = True
+    found = by_name(tree, of(kind))
+    assert taken["refused"] > 0 > taken["again"]
+    assert found == {name: each for name, each in taken.items() if name != "refused"}
+
+
 def test_outcomes_by_hand() -> None:
     """Returns: A1 1, A2 and B1 1/2 as estimated, C 0; mean 1/2, deviation sqrt(1/6). A leads to A1 and A2."""
     z = sqrt(1.5)
@@ -85,6 +102,16 @@ def test_outcomes_within_and_across_trees_by_hand() -> None:
     assert by_name(group, of("tree_grpo")) == pytest.approx(both | {"Y": s / 3})
     across = {"A": s / 12, "A1": s / 3, "A2": -s / 6, "B": -s / 6, "B1": -s / 6, "C": -2 * s / 3, "X": s / 3}
     assert by_name(group, of("grpo")) == pytest.approx(across | {"Y": s / 3})
+
+
+def test_tree_grpo_compares_within_the_groups_of_one_tree_by_hand() -> None:
+    """Group 0 returns 1 and 0, deviation 1/√2; group 1 returns 1 and 1. All four: mean 3/4, deviation 1/2."""
+    tree = ends(("A", 1.0), ("C", 1.0), ("B", 0.0), ("D", 1.0))
+    for each, group in zip(tree.root.edges, (0, 1, 0, 1), strict=True):
+        each.group = group
+    intra = sqrt(1 / 2)
+    expected = {"A": 1 / 2 + intra, "B": -3 / 2 - intra, "C": 1 / 2, "D": 1 / 2}
+    assert by_name(tree, of("tree_grpo")) == pytest.approx(expected)
 
 
 def test_treerl_by_hand() -> None:

@@ -127,6 +127,18 @@ def test_reflections_by_hand() -> None:
     assert good.action.thought == "1 fits"
 
 
+def test_no_reflection_praises_a_refused_call() -> None:
+    """A chain went on after a refused call and won; the other call lost."""
+    tree = Tree(Task("shop", "buy"), 0, Node(State(Task("shop", "buy"), (Message("user", "a kettle"),))))
+    refused = step(tree, (), "Action: jump", "you cannot jump")
+    step(tree, refused, "Action: buy", "order placed", reward=1.0)
+    step(tree, (), "Action: leave", "bye", reward=0.0)
+    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
+    assert refused[0].child is not None
+    refused[0].child.invalid = True
+    assert list(reflections(tree, 1.0, ReAct())) == []
+
+
 def test_reflections_need_the_least_return() -> None:
     tree = shop()
     for each in edges(tree):

@@ -3,7 +3,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hand_trees import criticised_tree, edge, hand_tree, leaf_paths, node, random_group, random_tree
+from hand_trees import TASK, criticised_tree, edge, hand_tree, leaf_paths, node, random_group, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +60,34 @@ def test_imagined_actions_that_were_not_replayed_are_never_chosen() -> None:
     assert names(tree, ALL) == ["A>C", "A>B", "A1>A2"]
     tree.root.origin = "imagined"  # taken at its word
     assert names(tree, ALL) == ["A>C", "A>B", "B>C", "A1>A2"]
+
+
+def test_a_refused_call_is_never_chosen() -> None:
+    """B was refused: its Q of 1/4 is V alone. It may be the worse one."""
+    tree = hand_tree()
+    refused = tree.root.edges[1].child
+    assert refused is not None
+    refused.invalid, refused.edges = True, []
+    assert names(tree, ALL) == ["A>C", "A>B", "A1>A2"]
+    tree.root.edges[1].value_sum = 2.0  # Q = 1, the greatest
+    assert names(tree, ALL) == ["A>C", "A1>A2"]
+    assert names(tree, PairConfig()) == ["A>C", "A1>A2"]
+
+
+def test_a_refused_call_on_the_better_path_carries_no_loss() -> None:
+    """The winner's first call was refused, and so was the loser's; only the loser is to do so less often."""
+    win = edge("W", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)
+    lose = edge("L", (8,), 1, 0.0, node((9,), end="terminated"))
+    tree = Tree(
+        TASK, 0, node((1,), edge("a", (2,), 1, 1.0, node((3,), win)), edge("b", (6,), 1, 0.0, node((7,), lose)))
+    )
+    for each in tree.root.edges:
+        assert each.child is not None
+        each.child.invalid = True
+    [pair] = preference_pairs(tree, TRAJECTORY)
+    assert (pair.chosen.token_ids, pair.chosen.mask) == ((2, 3, 4), (False, False, True))
+    assert (pair.rejected.token_ids, pair.rejected.mask) == ((6, 7, 8), (True, False, True))
+    assert pair.chosen.logprob == pytest.approx(-0.04)
 
 
 def test_several_trees_give_the_pairs_of_each() -> None:

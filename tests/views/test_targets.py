@@ -104,6 +104,38 @@ def test_imitation_of_states_by_hand() -> None:
     assert [row.value_positions for row in rows] == [(0, 2), (2, 4, 6), (4, 6)]
 
 
+def test_paths_that_make_the_same_calls_are_imitated_once() -> None:
+    """Four chains win by two ways; of each way the likelier words are imitated, and the loss by neither."""
+    wins = [
+        edge(name, (number,), 1, 1.0, node((20 + number,), end="terminated"), 1.0) for number, name in enumerate("abab")
+    ]
+    tree = Tree(TASK, 0, node((1,), *wins, edge("c", (9,), 1, 0.0, node((30,), end="terminated"))))
+    rows = list(imitation_rows(tree, ImitationConfig(paths_per_tree=1000)))
+    assert [row.token_ids for row in rows] == [(1, 0, 20), (1, 1, 21)]
+
+
+@pytest.mark.parametrize("what", ["paths", "states"])
+def test_refused_calls_of_an_imitated_path_carry_no_loss(what: Literal["paths", "states"]) -> None:
+    """A chain wins after a refused call; what follows the call is imitated. Without such a call a longer, less likely
+    win of the same return comes first. An end that a refused call reached is no example."""
+    win = edge("win", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)
+    refused = edge("jump", (2,), 1, 1.0, node((3,), win))
+    refused_end = edge("fall", (12,), 1, 1.0, node((13,), end="terminated"), 1.0)
+    for each in (refused, refused_end):
+        assert each.child is not None
+        each.child.invalid = True
+    tree = Tree(TASK, 0, node((1,), refused, refused_end))
+    config = ImitationConfig(what=what, paths_per_tree=9)
+    [row] = imitation_rows(tree, config)
+    assert (row.token_ids, row.mask) == ((1, 2, 3, 4, 5), (False, False, False, True, False))
+    assert row.value_positions == (0, 2, 4)
+    last = edge("there", (10,), 1, 1.0, node((11,), end="terminated"), 1.0)
+    slow = edge("slow", (6,), 1, 1.0, node((7,), edge("way", (8,), 1, 1.0, node((9,), last))))
+    tree.root.edges.append(slow)
+    [first, *_] = imitation_rows(tree, config)
+    assert first.token_ids == (1, 6, 7, 8, 9, 10, 11)
+
+
 @given(trees, st.sampled_from([0.0, 0.5, 1.0]))
 def test_states_are_imitated_once_each_by_the_best_way_on(tree: Tree, least: float) -> None:
     rows = list(imitation_rows(tree, ImitationConfig(what="states", min_return=least)))
@@ -163,6 +195,27 @@ def test_best_returns_add_the_rewards_on_the_way() -> None:
     assert state_return(first, tree.root.edges[0], MEAN) == pytest.approx(0.4)
     told = [target for row in value_rows(tree, ValueTargetConfig()) for target in row.value_targets]
     assert told == pytest.approx([0.85, 0.6, 0.5])  # nothing is known of the limit and of the withheld end
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"), [(MEAN, 0.25), (ValueTargetConfig(), 0.5), (ValueTargetConfig(target="lambda"), 0.25)]
+)
+def test_a_refused_call_says_nothing_of_the_state_that_it_leaves(config: ValueTargetConfig, expected: float) -> None:
+    """Ends of 0 and 0.5 were found; the refused call leads back, where V = 0.9. Of a state where nothing but refused
+    calls was tried nothing is known; a call that a chain went on from counts."""
+    refused = edge("jump", (2,), 1, 0.9, node((3,), value=0.9))
+    assert refused.child is not None
+    refused.child.invalid = True
+    root = node((1,), refused, value=0.9)
+    assert state_return(root, None, config) is None
+    root.edges += [
+        edge("x", (4,), 1, 0.0, node((5,), end="terminated"), 0.0),
+        edge("y", (6,), 1, 0.5, node((7,), end="terminated"), 0.5),
+    ]
+    assert state_return(root, None, config) == pytest.approx(expected)
+    lambda_1 = replace(config, lambda_=1.0)
+    refused.child.edges = [edge("z", (8,), 1, 0.9, node((9,), end="terminated"), 0.9)]
+    assert state_return(root, None, lambda_1) == pytest.approx(0.9 if config.target == "best" else 1.4 / 3)
 
 
 def test_thoughts_are_not_discounted() -> None:
@@ -236,7 +289,7 @@ def test_path_rows_spell_the_tree(tree: Tree) -> None:
         assert row.token_ids == tree.prompt_ids(path)
         assert row.value_positions == tuple(len(tree.prompt_ids(path[:depth])) - 1 for depth in range(len(path) + 1))
         assert sum(row.mask) == sum(len(each.action.token_ids) for each in path)
-        assert list(path_rows(tree, path, imitate_from=len(path))) == []
+        assert list(path_rows(tree, path, imitated=())) == []
 
 
 def test_the_random_trees_have_targets() -> None:

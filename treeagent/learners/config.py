@@ -109,7 +109,8 @@ class GRPOLoss:
 
     loss_type: PolicyLoss = "dapo"
     """Surrogate and normalisation of the policy-gradient loss, by TRL's names; "dapo" divides by the trained tokens of
-    the batch."""
+    the batch, "bnpo" by those of one forward pass; "grpo" takes the mean over the tokens of each row, "luspo" their
+    sum, and then the mean over rows."""
     epsilon_high: Positive | None = None
     """Probability ratios above 1 + epsilon_high are clipped; under "cispo" the ratio itself is capped at epsilon_high.
     Unset means 0.28 (DAPO's clip-higher), or 5.0 under "cispo"."""

@@ -6,16 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
+from transformers import PreTrainedModel
 
 
 class MuonAdamW(Optimizer):
     """Muon (Jordan et al. 2024), which makes the update of a weight matrix orthogonal, and AdamW for embeddings, norms
-    and vectors. Muon's step is scaled to the size that AdamW's would have (Liu et al. 2025), so that one learning rate
-    serves both."""
+    and vectors. Embeddings are the input's and the output's (``lm_head``), tied or not, as in both papers. Muon's step
+    is scaled to the size that AdamW's would have (Liu et al. 2025), so that one learning rate serves both."""
 
     def __init__(self, model: nn.Module, *, learning_rate: float, weight_decay: float) -> None:
-        """All parameters of ``model`` that are trained; word embeddings, tied or not, count as no matrices."""
-        embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+        """All parameters of ``model`` that are trained."""
+        embeddings = _embeddings(model)
         trained = {id(one): one for one in model.parameters() if one.requires_grad}.values()
         matrices = [one for one in trained if one.ndim == 2 and id(one) not in embeddings]
         others = [one for one in trained if one.ndim != 2 or id(one) in embeddings]
@@ -40,6 +41,13 @@ class MuonAdamW(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self._share()
+
+
+def _embeddings(model: nn.Module) -> set[int]:
+    """The ``id`` of the weight of every input and output embedding; a bare module names no output embedding."""
+    outputs = [module.get_output_embeddings() for module in model.modules() if isinstance(module, PreTrainedModel)]
+    inputs = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return {id(module.weight) for module in (*inputs, *outputs) if module is not None}
 
 
 class _Muon(Muon):

@@ -31,26 +31,22 @@ class Chains(Searcher):
                 sibling.prior = 1 / len(node.edges)
             path.append(edge)
 
-    def chains(self, growth: Growth, starts: Sequence[Path]) -> Generator[Request, None, list[Path]]:
-        """Continue each start to the end of its episode, ``leaves`` chains side by side, as far as limits allow.
+    def chains(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, None]:
+        """Lead each path on to the end of its episode, ``leaves`` chains side by side, as far as limits allow.
 
-        Returns the chains that reached an end, in the order of their starts. A chain whose step fails is not backed up;
-        the chains beside it are finished, and none starts after it.
+        A chain whose step fails is not backed up; the chains beside it are finished, and none starts after it.
         """
-        ended: list[Path] = []
-        for group in self.groups(growth, [list(start) for start in starts]):
-            fronts = group
+        for batch in self.groups(growth, paths):
+            fronts = batch
             while fronts:
                 yield Request("expand", fronts)
                 fronts = [path for path in fronts if path and path[-1].child is None]
                 yield Request("step", fronts)
                 fronts = [path for path in fronts if path[-1].child is not None and not path[-1].child.ended]
-            whole = [path for path in group if path and path[-1].child is not None]
+            whole = [path for path in batch if path and path[-1].child is not None]
             yield Request("estimate", whole)
             for path in whole:
                 self.back_up(growth, path)
-            ended += whole
-        return ended
 
 
 class BestOfN(Chains):
@@ -63,7 +59,7 @@ class BestOfN(Chains):
 
     def grow(self, growth: Growth) -> Iterator[Request]:
         while room := self.room(growth):
-            yield from self.chains(growth, [[]] * room)
+            yield from self.chains(growth, [[] for _ in range(room)])
 
 
 class RandomExpand(Chains):
@@ -72,18 +68,31 @@ class RandomExpand(Chains):
     Each initial chain and its branches form a group. A round draws N states of each group, uniformly and with
     replacement among the states acted in (the root included), and continues each to the end of the episode. Rounds
     follow until a limit: ``limits.simulations`` = M (L N + 1) gives L rounds. The paper's M trees share their root, so
-    that they are one tree here. N(s,a) counts the chains through an edge, and W(s,a) sums their returns.
+    that they are one tree here, whose groups are told apart by the ``group`` of the root's edges. N(s,a) counts the
+    chains through an edge, and W(s,a) sums their returns.
     """
 
     def grow(self, growth: Growth) -> Iterator[Request]:
-        first = yield from self.chains(growth, [[]] * self.config.chains.initial)
+        first = list[Path]([] for _ in range(self.config.chains.initial))
+        yield from self.chains(growth, first)
+        for number, chain in enumerate(first):
+            _begin_group(chain, number)
         groups = [_acted_in(chain, 0) for chain in first]
         luck = random.Random(growth.next_seed())
         while self.room(growth):
             starts = [start for group in groups for start in luck.choices(group, k=self.config.chains.expansions)]
-            grown = yield from self.chains(growth, starts)
-            for place, (start, chain) in enumerate(zip(starts, grown, strict=False)):
-                groups[place // self.config.chains.expansions] += _acted_in(chain, len(start) + 1)
+            grown = [list(start) for start in starts]
+            yield from self.chains(growth, grown)
+            for place, (start, chain) in enumerate(zip(starts, grown, strict=True)):
+                number = place // self.config.chains.expansions
+                _begin_group(chain, number)
+                groups[number] += _acted_in(chain, len(start) + 1)
+
+
+def _begin_group(chain: Path, number: int) -> None:
+    """Tell the group of a chain by its first edge; a chain that no limit let begin has none."""
+    if chain:
+        chain[0].group = number
 
 
 def _acted_in(chain: Path, shortest: int) -> list[Path]:

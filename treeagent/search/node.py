@@ -60,6 +60,8 @@ class Edge:
     """Process reward of this step."""
     critic: float | None = None
     """Q_critic(s,a), the critic's score of this action; None where there was no critic."""
+    group: int = 0
+    """Of an edge at the root, the number of the group of chains that it begins, within which Tree-GRPO compares."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
 
@@ -167,9 +169,16 @@ class Tree:
         return any(not edge.action.token_ids for node in self.nodes() for edge in node.edges)
 
     def may_prefer(self, edge: Edge) -> bool:
-        """Whether an expanded action may be the preferred one of a pair. In a tree whose imagined paths were replayed
-        (its root is real), only replayed actions may; the others serve as the rejected side."""
-        return self.root.origin == "imagined" or path_origin([edge]) == "real"
+        """Whether a tree may teach the agent to take an expanded action more often: as the preferred side of a pair, as
+        an imitated action, or by a positive advantage.
+
+        A malformed or refused call is never taught. Where the tree does not grow beyond it, its Q is an unverified V.
+        Where a chain goes on beyond it, the call left the environment where it was and took a step, so that what the
+        later steps earned was earned without it; the other steps of the chain are taught. In a tree whose imagined
+        paths were replayed (its root is real), only replayed actions are taught.
+        """
+        refused = edge.child is not None and edge.child.invalid
+        return not refused and (self.root.origin == "imagined" or path_origin([edge]) == "real")
 
     def nodes(self) -> Iterator[Node]:
         return (node for _, node in self.walk())

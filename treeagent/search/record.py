@@ -140,6 +140,7 @@ def _edge_record(edge: Edge) -> Record:
         "token_ids": action.token_ids,
         "logprobs": action.logprobs,
         **_plain(edge, EDGE_FIELDS),
+        **({"group": edge.group} if edge.group else {}),
     }
 
 
@@ -150,7 +151,7 @@ def _edge(row: Mapping[str, Any]) -> Edge:
         logprobs=tuple(row["logprobs"]),
         **_picked(row, ACTION_FIELDS),
     )
-    return Edge(action, **_picked(row, EDGE_FIELDS))
+    return Edge(action, group=row.get("group", 0), **_picked(row, EDGE_FIELDS))
 
 
 def _message_record(message: Message) -> Record:

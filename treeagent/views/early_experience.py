@@ -63,8 +63,8 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
     """For each state, a reflection on its best action against every other call tried there that came to less (one for
     each alternative, as in the paper's equation 4).
 
-    Only real steps below which an end was reached are compared. Trees whose thoughts and actions are separate nodes
-    have no reflections.
+    Only real steps below which an end was reached are compared, and the best action is one that ``tree.may_prefer``.
+    Trees whose thoughts and actions are separate nodes have no reflections.
 
     Args:
         min_return: least return of the best action, in reward units.
@@ -74,8 +74,11 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
         tried = _tried(tree, path, node, grammar)
         if len(tried) < 2:
             continue
-        best = max(tried, key=lambda each: each.outcome)
-        for other in tried if reaches(best.outcome.value, min_return) else ():
+        allowed = [each for each in tried if tree.may_prefer(each.edge)]
+        best = max(allowed, key=lambda each: each.outcome, default=None)
+        if best is None or not reaches(best.outcome.value, min_return):
+            continue
+        for other in tried:
             if other.outcome < best.outcome:
                 said = reflection(best.step, str(best.outcome), other.step, str(other.outcome))
                 thought = " . ".join(filter(None, (best.edge.action.thought, said)))

@@ -1,13 +1,14 @@
 """Rows to imitate: the best paths of a tree, or the best way on from each of its states."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Tree, path_logprob, path_return, reaches
+from treeagent.search.node import Edge, Tree, path_logprob, path_return, reaches
 from treeagent.views.tokens import TokenRow, path_rows
+from treeagent.world_model.transition import call_text
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -20,7 +21,8 @@ class ImitationConfig:
     min_return: float = 1.0
     """Least undiscounted return, in reward units, of a path that is imitated."""
     paths_per_tree: Annotated[int, Field(gt=0)] = 1
-    """Most paths of a tree that "paths" imitates, those of highest return first."""
+    """Most paths of a tree that "paths" imitates, those of highest return first. Of paths that make the same calls one
+    counts."""
 
 
 def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
@@ -28,9 +30,11 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     fine-tuning, RFT), or the best action of every state from which a good end was found (expert iteration, Anthony et
     al. 2017, on all states of the tree).
 
-    Of paths of equal return the one that the policy finds likelier comes first, as in ``best_path``: the mode of
-    π exp(G/λ) for a small λ. Of imagined successes the likelier one is also more often true. Further ties go to the
-    shorter path, then to the one found first. The last action of a path is one that ``tree.may_prefer``.
+    Actions that ``tree.may_prefer`` rules out, such as refused calls, carry no loss; a path that ends with one is left
+    out. Of paths of equal return the one with fewest of them comes first, then the one that the policy finds likelier,
+    as in ``best_path``: the mode of π exp(G/λ) for a small λ. Of imagined successes the likelier one is also more often
+    true. Further ties go to the shorter path, then to the one found first. RFT keeps one path of those that differ in
+    words alone (Yuan et al. 2023), here of those that make the same calls.
 
     Args:
         tree: a searched tree whose actions have token ids.
@@ -38,9 +42,17 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     """
     ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(path_return(path), config.min_return)]
-    good.sort(key=lambda path: (-path_return(path, tree.discount), -path_logprob(path), len(path)))
+
+    def rank(path: Sequence[Edge]) -> tuple[float, int, float, int]:
+        untaught = sum(not tree.may_prefer(edge) for edge in path)
+        return -path_return(path, tree.discount), untaught, -path_logprob(path), len(path)
+
+    good.sort(key=rank)
     if config.what == "paths":
-        good = good[: config.paths_per_tree]
+        distinct: dict[tuple[str, ...], tuple[Edge, ...]] = {}
+        for path in good:
+            distinct.setdefault(_calls(path), path)
+        good = list(distinct.values())[: config.paths_per_tree]
     taught: set[int] = set()
     for path in good:
         states = [id(tree.root), *(id(edge.child) for edge in path[:-1])]
@@ -49,4 +61,9 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
         taught.update(states)
         if start < len(path):
             found = [path_return(path[place:], tree.discount) for place in range(start, len(path))]
-            yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitate_from=start)
+            imitated = [edge for edge in path[start:] if tree.may_prefer(edge)]
+            yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitated=imitated)
+
+
+def _calls(path: Sequence[Edge]) -> tuple[str, ...]:
+    return tuple(call_text(edge.action.call) for edge in path if not edge.thought)

@@ -1,6 +1,6 @@
 """Preference pairs for DPO, a pure view of search trees: siblings (Agent Q, algorithm 1) or whole paths."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, compress
 from operator import itemgetter
@@ -26,7 +26,8 @@ class Continuation:
     token_ids: tuple[int, ...]
     """The ids as sampled and read, observations included."""
     mask: tuple[bool, ...]
-    """True where the policy sampled the token, aligned with ``token_ids``; an observation carries no loss."""
+    """True where the policy sampled the token and the pair compares it, aligned with ``token_ids``. Observations carry
+    no loss, and neither do refused calls on a preferred path."""
     logprobs: tuple[float, ...]
     """Behaviour log-probabilities in nats, aligned with ``token_ids``; 0 where ``mask`` is False."""
 
@@ -119,7 +120,8 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     outcome-only baseline (Agent Q, equation 6). Ties go to the shorter path, then to the one found first.
 
     A path that hit a limit has ended too; its return closes with V(s). A path that ends where the dynamics could not
-    tell what follows is left out. The chosen path ends with an action that ``tree.may_prefer``.
+    tell what follows is left out. Actions of the chosen path that ``tree.may_prefer`` rules out carry no loss, and none
+    of them is its last.
 
     Raises:
         UserError: the prompt starts anew on one of the two paths.
@@ -138,7 +140,8 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     # An older tree of the task may have another prompt, and both paths must follow the same one.
     rivals = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]
     low, worst = min(rivals, key=lambda rival: (rival[0], len(rival[1])))
-    chosen, rejected = _continuation(best), _continuation(worst)
+    taught = {id(edge) for edge in best if tree.may_prefer(edge)}
+    chosen, rejected = _continuation(best, taught), _continuation(worst)
     if high - low < config.min_margin or chosen.token_ids == rejected.token_ids:
         return
     yield PreferencePair(
@@ -151,8 +154,9 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     )
 
 
-def _continuation(path: Sequence[Edge]) -> Continuation:
-    """The actions of a path and the observations between them."""
-    spelt = spell(path, closing=False)
+def _continuation(path: Sequence[Edge], compared: Collection[int] | None = None) -> Continuation:
+    """The actions of a path and the observations between them; ``compared`` holds the ``id`` of the edges that carry
+    loss, None for all."""
+    spelt = spell(path, compared, closing=False)
     turns = "".join(edge.action.text if edge.thought else f"{edge.action.text}\n" for edge in path)
     return Continuation(turns.removesuffix("\n"), spelt.token_ids, spelt.mask, spelt.logprobs)

@@ -94,7 +94,11 @@ def spell(
 
 
 def path_rows(
-    tree: Tree, path: Sequence[Edge], value_targets: Sequence[float | None] = (), *, imitate_from: int = 0
+    tree: Tree,
+    path: Sequence[Edge],
+    value_targets: Sequence[float | None] = (),
+    *,
+    imitated: Collection[Edge] | None = None,
 ) -> Iterator[TokenRow]:
     """A path as rows to imitate and to fit values to.
 
@@ -104,13 +108,13 @@ def path_rows(
     Args:
         path: edges from the root on.
         value_targets: the returns from the states of the path, root first, in reward units; None where unknown.
-        imitate_from: the index in ``path`` of the first action that carries likelihood loss.
+        imitated: the edges whose actions carry likelihood loss; None for all.
     """
-    imitated = {id(edge) for edge in path[imitate_from:]}
+    trained = {id(edge) for edge in (path if imitated is None else imitated)}
     first = 0
     for start, edges in tree.segments(path):
         prompt = start.context_ids
-        spelt = spell(edges, imitated)
+        spelt = spell(edges, trained)
         ends = [len(prompt) - 1, *(len(prompt) + end - 1 for end in spelt.ends)]
         targets = zip(ends, value_targets[first:], strict=False)
         known = [(end, target) for end, target in targets if target is not None]

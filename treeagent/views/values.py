@@ -40,7 +40,7 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
             for visited, arrival in zip(nodes, arrivals, strict=True)
         ]
         told.update(map(id, nodes))
-        yield from path_rows(tree, path, targets, imitate_from=len(path))
+        yield from path_rows(tree, path, targets, imitated=())
 
 
 def _is_read(node: Node) -> bool:
@@ -49,7 +49,7 @@ def _is_read(node: Node) -> bool:
 
 
 def state_return(node: Node, arrival: Edge | None, config: ValueTargetConfig, discount: float = 1.0) -> float | None:
-    """V(s) as search found it, in reward units; None if nothing below the state was tried.
+    """V(s) as search found it, in reward units; None if nothing below the state was tried but refused calls.
 
     The target of a final state is the reward of the step that led there: a search at evaluation sees no reward, so the
     head has to judge the outcome. This includes the states that the task's own limit cut off.
@@ -62,7 +62,7 @@ def state_return(node: Node, arrival: Edge | None, config: ValueTargetConfig, di
     """
     if node.final:
         return arrival.reward if arrival is not None else None
-    tried = [edge for edge in node.edges if edge.visits]
+    tried = _tried(node)
     if not tried:
         return None
     if config.target == "best":
@@ -77,7 +77,7 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
     reward, node = edge.reward or 0.0, edge.child
     if node is None:
         return reward
-    below = [best_return(lower, discount) for lower in node.edges if lower.visits]
+    below = [best_return(lower, discount) for lower in _tried(node)]
     return reward + _discount(edge, discount) * (max(below) if below else node.leaf_value(edge.reward))
 
 
@@ -91,11 +91,21 @@ def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
     if node is None:
         return reward
     after = node.leaf_value(edge.reward)
-    tried = [lower for lower in node.edges if lower.visits]
+    tried = _tried(node)
     if tried:
         found = _visit_mean(tried, [lambda_return(lower, lambda_, discount) for lower in tried])
         after = (1 - lambda_) * after + lambda_ * found
     return reward + _discount(edge, discount) * after
+
+
+def _tried(node: Node) -> list[Edge]:
+    """The tried edges whose returns tell something of a state. A refused call beyond which nothing was tried tells
+    nothing: it leads back to the same place, whose V would be fitted to itself."""
+    return [edge for edge in node.edges if edge.visits and not _leads_back(edge.child)]
+
+
+def _leads_back(child: Node | None) -> bool:
+    return child is not None and child.invalid and not child.ended and not any(edge.visits for edge in child.edges)
 
 
 def _visit_mean(edges: Sequence[Edge], values: Sequence[float]) -> float:

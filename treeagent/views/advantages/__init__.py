@@ -47,7 +47,7 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
 
     A trajectory is a tried path from the root to a node below which nothing was tried. Its return closes with V(s)
     unless its end is known. An edge that several trajectories share gets the mean of their advantages. An action that
-    ``tree.may_prefer`` rules out has an advantage of at most 0.
+    ``tree.may_prefer`` rules out, such as a refused call, has an advantage of at most 0.
 
     Args:
         trees: all trees of the task.
@@ -56,8 +56,8 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
     kept = {
         id(edge) for tree in trees for path in trajectories(tree) for edge in path if edge.visits >= config.min_visits
     }
-    unproven = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
-    scored = {edge: min(each, 0.0) if edge in unproven else each for edge, each in _score(trees, config).items()}
+    untaught = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
+    scored = {edge: min(each, 0.0) if edge in untaught else each for edge, each in _score(trees, config).items()}
     return {edge: advantage for edge, advantage in scored.items() if edge in kept and abs(advantage) > TINY}
 
 

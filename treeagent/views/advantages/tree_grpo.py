@@ -1,15 +1,26 @@
 """Tree-GRPO (Ji et al. 2025): A(τ) = A_intra(τ) + A_inter(τ), GRPO's advantage within the trajectory's own tree plus
-the one over all trees of the task; each is (R(τ) - mean R) / std R of its group."""
+the one over all trees of the task; each is (R(τ) - mean R) / std R of its group.
 
+The paper's trees are the groups of chains that the search "random_expand" grows: an initial chain and its branches. All
+groups of a task begin at one root and are stored as one tree. A tree of any other search is one group.
+"""
+
+from collections import defaultdict
 from collections.abc import Sequence
 
 from treeagent.search.node import Tree
-from treeagent.views.advantages.common import outcomes, per_edge, relative
+from treeagent.views.advantages.common import outcomes, per_edge, relative, trajectories
 
 
 def tree_grpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     """A(τ) by ``id`` of the edge; an edge that several trajectories share gets their mean."""
     paths, returns = outcomes(trees)
-    intra = [each for tree in trees for each in relative(outcomes([tree])[1])]
-    inter = relative(returns)
-    return per_edge(paths, [own + group for own, group in zip(intra, inter, strict=True)])
+    total = relative(returns)
+    groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    keys = [(number, path[0].group) for number, tree in enumerate(trees) for path in trajectories(tree)]
+    for place, key in enumerate(keys):
+        groups[key].append(place)
+    for places in groups.values():
+        for place, intra in zip(places, relative([returns[place] for place in places]), strict=True):
+            total[place] += intra
+    return per_edge(paths, total)
