@@ -297,7 +297,7 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
         training = checkpoint.model.training
         checkpoint.model.eval()
         policy.generator.forget()
-        outcomes = asyncio.run(execute(policy.greedy(), dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
+        outcomes, _ = asyncio.run(execute(policy.greedy(), dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
         checkpoint.model.train(training)
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
 
