@@ -221,12 +221,11 @@ def shots(config: RunConfig) -> tuple[Shot, ...]:
 @lru_cache(maxsize=1)
 def _played_shots(written: bytes, count: int, format: Format, seed: int) -> tuple[Shot, ...]:
     env, most = _environment(written), _SETTINGS.validate_json(written).max_steps
-    dynamics = EnvDynamics(env, max_steps=most, seed=derive_seed(seed, "shots"))
     tasks = list[Task]()
     for place in range(count * MOST_TRIES):
         with contained(), suppress(ValueError):  # the split holds fewer
             tasks += env.tasks("train", 1, place)
-    return tuple(played_shots(dynamics, tasks, count, format, seed))
+    return tuple(played_shots(env, tasks, count, max_steps=most, format=format, seed=seed))
 
 
 def conversation(

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from treeagent.envs.answers import contained
-from treeagent.envs.base import Demonstrator, ToolSpec
+from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.grammar import Format, Grammar, make_grammar
 from treeagent.search.node import reaches
@@ -38,13 +38,16 @@ class Shot:
         return tuple(each for read, said in talk for each in (Message("user", read), Message("assistant", said)))
 
 
-def played_shots(dynamics: EnvDynamics, tasks: Sequence[Task], count: int, format: Format, seed: int) -> list[Shot]:
+def played_shots(
+    env: Env, tasks: Sequence[Task], count: int, *, max_steps: int, format: Format, seed: int
+) -> list[Shot]:
     """The first ``count`` successes of the environment's demonstrator, which errs nowhere, on ``tasks``.
 
     Raises:
         UserError: there is no demonstrator, or it succeeds too seldom.
     """
-    env, grammar, shots = dynamics.env, make_grammar(format), list[Shot]()
+    dynamics = EnvDynamics(env, max_steps=max_steps, seed=derive_seed(seed, "shots"))
+    grammar, shots = make_grammar(format), list[Shot]()
     player = env.demonstrator(0.0)
     if player is None:
         raise UserError(
@@ -59,7 +62,8 @@ def played_shots(dynamics: EnvDynamics, tasks: Sequence[Task], count: int, forma
     if len(shots) < count:
         raise UserError(
             f"policy.shots is {count}, but the environment's demonstrator solves only {len(shots)} of {len(tasks)} "
-            "training tasks: lower it, or name a file of demonstrations"
+            f"training tasks within {max_steps} steps: lower it, raise environment.max_steps, or name a file of "
+            "demonstrations"
         )
     return shots
 
