@@ -12,7 +12,7 @@ from rich.text import Text
 from treeagent.report.describe import call_text, observation
 from treeagent.run.folder import Run, RunError
 from treeagent.run.terminal import Terminal
-from treeagent.search.node import Edge, Tree, reaches
+from treeagent.search.node import Edge, Node, Tree, reaches
 from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_names
 from treeagent.visible import visible
@@ -27,7 +27,8 @@ _MOST_CHARACTERS = 200
 
 def steps(episode: Tree) -> list[Edge]:
     """The steps of an episode, from its first on. The last one has no child if it failed."""
-    path, node = list[Edge](), episode.root
+    path = list[Edge]()
+    node: Node | None = episode.root
     while node is not None and node.edges:
         path.append(node.edges[0])
         node = path[-1].child
