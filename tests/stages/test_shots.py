@@ -71,7 +71,8 @@ def test_each_turn_of_a_shot_is_written_in_the_policy_s_format(format: Format) -
     grammar, tools = make_grammar(format), environment(wanted).tools()
     messages = shot.messages(grammar, tools)
     assert [message.role for message in messages] == ["user", "assistant"] * len(shot.said)
-    for message, (thought, said) in zip(messages[1::2], shot.said, strict=True):
+    for message, turn in zip(messages[1::2], shot.said, strict=True):
+        thought, said = turn
         action = grammar.read(message.content)
         assert (action.error, action.thought) == ("", thought)
         assert action.call == (said if format == "react" else as_call(said, tools))
@@ -188,7 +189,7 @@ def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base
     refuse_foreign(trees, checkpoint, job(wanted))
     for other in ({"shots": 1}, {"instructions": "auto"}, {"instructions": "Be  brief."}):
         with pytest.raises(UserError, match=r"policy\.shots"):
-            refuse_foreign(trees, checkpoint, job(replace(wanted, policy=replace(wanted.policy, **other))))  # type: ignore[arg-type]
+            refuse_foreign(trees, checkpoint, job(replace(wanted, policy=replace(wanted.policy, **other))))
 
 
 def test_a_policy_reads_what_is_shared_once_a_batch(base: Path) -> None:
