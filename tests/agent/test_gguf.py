@@ -50,7 +50,9 @@ def toy() -> LlamaForCausalLM:
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
     )
-    return LlamaForCausalLM(shape).eval()
+    model = LlamaForCausalLM(shape)
+    model.eval()
+    return model
 
 
 def llama_cpp_order(weight: torch.Tensor) -> torch.Tensor:

@@ -72,6 +72,7 @@ def test_each_turn_of_a_shot_is_written_in_the_policy_s_format(format: Format) -
     messages = shot.messages(grammar, tools)
     assert [message.role for message in messages] == ["user", "assistant"] * len(shot.said)
     for message, turn in zip(messages[1::2], shot.said, strict=True):
+        assert not isinstance(turn, str)
         thought, said = turn
         action = grammar.read(message.content)
         assert (action.error, action.thought) == ("", thought)
