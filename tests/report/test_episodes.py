@@ -135,7 +135,7 @@ def test_the_episodes_asked_for_are_shown(run: Run, kind: Kind, there: list[str]
 
 def test_an_episode_reads_as_a_conversation(run: Run) -> None:
     said = shown(run, "failed", task_id="confused")
-    told = ["environment", "  prompt of confused", "agent", "  babble no 1", "refused", "  say it again"]
+    told = ["environment", "  prompt of confused", "agent", "  babble no 1", "environment refuses", "  say it again"]
     assert [line.rstrip() for line in said.splitlines()][2:8] == told
     assert "agent thinks\n  thinking of fly" in "\n".join(line.rstrip() for line in said.splitlines())
     assert "reward 0.000, cut off by a limit" in said and "prompt of half" not in said

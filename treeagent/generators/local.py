@@ -234,7 +234,7 @@ class LocalGenerator(Generator):
         if not shared or not any(prompt[: len(shared)] == shared != prompt for prompt in prompts):
             return
         if sum(len(segment.token_ids) for segment in self.cache.find(shared)) < len(shared):
-            self._encode([shared])
+            self._batched(1, lambda rows: self._encode([shared]))
 
     def _batched(self, count: int, work: Callable[[slice], list[Row]]) -> list[Row]:
         """Do ``work`` on slices of ``count`` rows, each as long as ``max_rows`` and the GPU's memory allow."""

@@ -160,7 +160,7 @@ def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) 
             _said(console, "agent", [] if edge.thought else [call_text(action)], "bold")
         if edge.child is not None:
             answer = [] if edge.thought else [observation(parent, edge.child)]
-            _said(console, "refused" if edge.child.invalid else "environment", answer, "")
+            _said(console, "environment refuses" if edge.child.invalid else "environment", answer, "")
             parent = edge.child
     if left := len(path) - len(path[:depth]):
         console.print(f"… {left} more turns", style="dim")
@@ -173,4 +173,4 @@ def _said(console: Terminal, who: str, texts: Iterable[str], style: str) -> None
     """Print what somebody said, indented below the name, so that no text can pass for another speaker's."""
     for text in texts:
         console.print(Text(who, style="dim"))
-        console.print(Padding(Text(visible(text.strip("\n"), lines=True), style=style), (0, 0, 0, 2)))
+        console.print(Padding(Text(visible(text.strip("\n"), lines=True), style=style), (0, 0, 0, 2), expand=False))
