@@ -140,7 +140,7 @@ class ReAct:
         return _ACTION_LINE.search(text) is not None
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        turn = ("Each turn has two lines:", f"{_THOUGHT}what you think", f"{_ACTION}what you do")
+        turn = ("Write each turn in this form:", f"{_THOUGHT}what you think", f"{_ACTION}what you do")
         calls = ("An action calls one of these tools:", *map(_as_text, tools)) if tools else ()
         return "\n".join((_TASK, *turn, *calls))
 
