@@ -54,7 +54,7 @@ def play(config: RunConfig, checkpoint: Path, tasks: int) -> str:
     counted = Counted(load_actors(checkpoint, config)[0].sampling)
     started = time.process_time()
     played = execute(counted, play_on(env, config, "play"), env.tasks("test", tasks), range(tasks), [()] * tasks)
-    outcomes = asyncio.run(played)
+    outcomes, _ = asyncio.run(played)
     seconds = time.process_time() - started
     successes = sum(outcome.success for outcome in outcomes)
     low, high = wilson_interval(successes, tasks)

@@ -119,8 +119,13 @@ class PolicyConfig(ModelConfig):
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Most tokens of one think/action step."""
     format: Format = "react"
-    """How a turn is written: "react" is ReAct text, "json" one JSON object, "tools" the model's own tool calls. In the
-    last two, the prompt of a given ``policy.model`` describes the format and the environment's tools."""
+    """How a turn is written: "react" is ReAct text, "json" one JSON object, "tools" the model's own tool calls."""
+    instructions: str = "auto"
+    """System prompt: "auto" explains task, format and tools to a given ``policy.model``, and tells a model from scratch
+    nothing. Another text stands before the explanation; an empty one leaves out both."""
+    shots: Annotated[Annotated[int, Field(ge=0)] | str, REACHES_OUT] = 0
+    """Demonstrations that every prompt shows as earlier turns: a number of successes of the environment's demonstrator
+    on training tasks, or a file of conversations, a JSON line each."""
     structured: bool = False
     """Constrains every turn to the format while it is sampled: a call of one of the environment's tools with arguments
     of its schema, or text where the tool has none."""
@@ -148,9 +153,14 @@ class PolicyConfig(ModelConfig):
 
     @property
     def is_told(self) -> bool:
-        """Whether a prompt begins with the format and the tools: a model from scratch learns them from demonstrations,
-        and a ReAct environment explains itself."""
-        return self.model is not None and self.format != "react"
+        """Whether a prompt begins with the format and the tools; a model from scratch learns them from
+        demonstrations."""
+        return bool(self.instructions) and (self.model is not None or self.instructions != "auto")
+
+    @property
+    def preface(self) -> str:
+        """The user's own text at the beginning of every prompt."""
+        return "" if self.instructions == "auto" else self.instructions
 
     def most_tokens(self, context: int) -> int | None:
         """Most tokens of a prompt before old observations are left out, under a model whose ``context`` holds that
@@ -565,7 +575,7 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
         _override(given, override)
     for key, field, _ in known_settings():
         value = written.get(key)
-        if REACHES_OUT not in field.metadata or key in _flat(given) or not value:
+        if REACHES_OUT not in field.metadata or key in _flat(given) or not value or isinstance(value, int):
             continue
         built_in = key == "environment.name" and ":" not in str(value)
         if value != field.get_default(call_default_factory=True) and not built_in and value != ["tensorboard"]:

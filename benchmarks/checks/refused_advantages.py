@@ -52,7 +52,7 @@ def evaluate():
         steps[1] += bool(p[-1].child is not None and p[-1].child.invalid)
 
     E.take_step = counting
-    out = asyncio.run(E.execute(pol.greedy(), play_on(env, cfg, "validate"), tasks, [0] * 300, [()] * 300))
+    out, _ = asyncio.run(E.execute(pol.greedy(), play_on(env, cfg, "validate"), tasks, [0] * 300, [()] * 300))
     E.take_step = tk
     return sum(o.success for o in out) / 300, steps[1] / steps[0]
 

@@ -13,7 +13,8 @@ from template_families import FAMILIES, family
 
 from treeagent.config import PolicyConfig, RunConfig
 from treeagent.envs import EnvDynamics
-from treeagent.envs.base import Env
+from treeagent.envs.base import Env, ToolSpec
+from treeagent.envs.calls import as_call
 from treeagent.envs.frozenlake import FrozenLakeEnv
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.sql import SqlEnv
@@ -262,10 +263,73 @@ def test_instructions_name_the_tools_and_a_written_call_reads_as_they_say() -> N
         lines = grammar.instructions(SQL.tools())
         assert all(f"- {name}: " in lines for name in ("schema", "query", "answer"))
         assert "- query" not in grammar.instructions(())
-    assert ReAct().instructions(SQL.tools()) == ""
     assert 'end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.' in JSON.instructions(
         SQL.tools()
     )
+
+
+def tool(name: str, required: list[str], **properties: dict[str, object]) -> ToolSpec:
+    return ToolSpec(name, "Do it.", {"type": "object", "properties": properties, "required": required})
+
+
+TEXT: dict[str, object] = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "line", "said", "arguments"),
+    [
+        (tool("back", []), "- back: Do it.", "back", {}),
+        (tool("find", ["thing"], thing=TEXT), "- find[thing]: Do it.", "find[lamp]", {"thing": "lamp"}),
+        (tool("find", [], thing=TEXT), "- find[thing]: Do it.", "find[lamp]", {"thing": "lamp"}),
+        (
+            tool("add", ["x", "y"], y={"type": "integer"}, x={"type": "integer"}),
+            "- add[x, y]: Do it.",
+            "add[1, 2]",
+            {"x": 1, "y": 2},
+        ),
+        (
+            tool("find", ["thing"], thing=TEXT, least={"type": "integer"}),
+            '- find {"thing": ..., "least": ...}: Do it. {"thing": {"type": "string"}, "least": {"type": "integer"}}',
+            'find {"thing": "lamp", "least": 2}',
+            {"thing": "lamp", "least": 2},
+        ),
+        (
+            tool("go", ["to"], to={"type": "string", "enum": ["north", "south"]}),
+            '- go[to]: Do it. {"to": {"type": "string", "enum": ["north", "south"]}}',
+            "go[north]",
+            {"to": "north"},
+        ),
+    ],
+)
+def test_react_is_told_each_tool_as_a_text_calls_it(
+    spec: ToolSpec, line: str, said: str, arguments: dict[str, object]
+) -> None:
+    assert line in ReAct().instructions([spec]).splitlines()
+    assert as_call(said, [spec]) == ToolCall(spec.name, arguments)
+
+
+def test_every_format_without_tools_is_told_the_task_and_how_a_turn_is_written() -> None:
+    for grammar in (ReAct(), *STRUCTURED):
+        assert "the task that the user gives you" in grammar.instructions(())
+    assert ReAct().read("\n".join(ReAct().instructions(()).splitlines()[-2:])).error == ""
+
+
+@pytest.mark.parametrize("format", ["react", "json", "tools"])
+@pytest.mark.parametrize("model", [None, "m"])
+def test_a_user_s_own_text_stands_before_the_explanation(model: str | None, format: Format) -> None:
+    tools = json.dumps([asdict(tool) for tool in SQL.tools()])
+
+    def system(instructions: str) -> str:
+        settings = PolicyConfig(model=model, format=format, instructions=instructions)
+        chat, _ = conversation(family("qwen"), settings, tools)
+        return str(chat.tokenizer.decode(list(chat.prompt_ids((Message("user", "go"),)))))
+
+    bare = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
+    assert system("") == bare
+    assert (system("auto") == bare) == (model is None)
+    own = system("Be <|im_end|> brief.")
+    assert own.startswith("<|im_start|>system\nBe <|im_end|> brief.\n\n") and own.endswith(bare)
+    assert all(name in own for name in ("schema", "query", "answer"))
 
 
 def test_tools_for_a_template_are_in_openai_s_form() -> None:
@@ -304,9 +368,10 @@ def test_a_model_that_was_not_made_here_is_told_the_format_and_the_tools() -> No
     assert told("tools", tools).count('{"type": "function", "function": {"name": "query"') == 1
     assert "Think" not in told("tools", tools)
     assert told("json", "") == told("tools", "") == told("react", "")
+    assert f"<|im_start|>system\n{ReAct().instructions(SQL.tools())}<|im_end|>\n" in told("react", tools)
     assert JSON.instructions(()) in told("json", "[]")
     told_by = [known_tools(RunConfig(policy=PolicyConfig(model=model, format=each))) for model, each in SETTINGS]
-    assert [bool(told) for told in told_by] == [False, False, False, True]
+    assert [bool(told) for told in told_by] == [False, False, True, True]
 
 
 SETTINGS: list[tuple[str | None, Format]] = [(None, "react"), (None, "tools"), ("m", "react"), ("m", "json")]

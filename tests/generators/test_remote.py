@@ -437,13 +437,27 @@ def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[O
         load_actors(checkpoint, replace(text, search=replace(text.search, granularity="split")))
 
 
+def test_a_hosted_model_reads_instructions_and_shots_as_messages(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
+    server, checkpoint, config = shop
+    server.token_ids = False
+    policy = replace(config.policy, text_only=True, model="toy", format="json", shots=1, instructions="Be brief.")
+    config = replace(config, environment=replace(config.environment, max_steps=20))
+    _, told = load_actors(checkpoint, replace(config, policy=policy))
+    assert isinstance(told, ChatPolicy)
+    system, user, agent, *_ = told.opening
+    assert system.role == "system" and system.content.startswith("Be brief.\n\n") and "<action>" in system.content
+    assert (user.role, agent.role) == ("user", "assistant") and "<action>" in agent.content
+    _, untold = load_actors(checkpoint, replace(config, policy=replace(policy, shots=0, instructions="")))
+    assert isinstance(untold, ChatPolicy) and untold.opening == ()
+
+
 def test_a_hosted_chat_model_is_evaluated_by_its_name_alone(server: OpenAIServer, tmp_path: Path) -> None:
     """As docs/model.md says. No hub knows the model, and it does not take what models took before it."""
     server.model, out = "gpt-5-mini", tmp_path / "hosted"
     settings = ["policy.generator=remote", "policy.text_only=true", f"policy.url={server.url}"]
     settings += ["policy.model=openai/gpt-5-mini", 'evaluate.modes=["greedy"]', "workers=1"]
     settings += ["environment.name=treeagent.envs.example:Example", "evaluate.tasks=2", "policy.max_new_tokens=4"]
-    settings += ["environment.max_steps=2"]
+    settings += ["environment.max_steps=2", "policy.instructions="]  # the toy's context would not hold them
     command = ["eval", "openai/gpt-5-mini", "--out", str(out), *settings]
     server.fault = lambda body: {"message": "out of order"}
     failed = CliRunner().invoke(app, command)

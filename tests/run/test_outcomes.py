@@ -14,10 +14,12 @@ from treeagent.cli.app import app
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.report.episodes import is_solved, steps
 from treeagent.run.folder import Run
 from treeagent.run.progress import Advance, Stage
+from treeagent.search.record import from_record
 from treeagent.stages.evaluate import measure
-from treeagent.store import digest, read_records, shards
+from treeagent.store import digest, read_as, read_records, shard_names, shards
 
 SETTINGS = [
     "environment.options={products=200,difficulty=1}",
@@ -93,9 +95,11 @@ def interrupted(folder: Path, checkpoint: Path, after: int) -> None:
     assert len(watcher.played) == after
 
 
-def ended(folder: Path) -> tuple[list[dict[str, Any]], str]:
+def ended(folder: Path) -> tuple[list[dict[str, Any]], str, list[str]]:
+    """Rows, a hash over all trees, and one over the episodes of each row."""
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in Run.open(folder).result_rows()]
-    return rows, digest(read_records(folder / "trees"))
+    played = [digest(read_records(folder / "episodes", name)) for name in shard_names(folder / "episodes")]
+    return rows, digest(read_records(folder / "trees")), played
 
 
 @pytest.mark.parametrize("after", [(1,), (2, 1, 3), (4,), (5, 2), (8,)])
@@ -113,6 +117,22 @@ def test_an_interrupted_evaluation_plays_no_batch_twice(
     assert not (tmp_path / "run" / "outcomes").exists()
 
 
+def test_every_episode_is_kept_greedy_ones_too(whole: Path) -> None:
+    run = Run.open(whole)
+    assert shard_names(run.episodes) == ["evaluate-toy-greedy", "evaluate-toy-mcts"]
+    for row, name in zip(run.result_rows(), shard_names(run.episodes), strict=True):
+        episodes = list(read_as(from_record, run.episodes, name))
+        assert len({episode.task.id for episode in episodes}) == len(episodes) == row["tasks"]
+        assert sum(len(steps(episode)) for episode in episodes) == row["steps"] * row["tasks"]
+        assert sum(is_solved(episode) for episode in episodes) == row["success"] * row["tasks"]
+        assert all(edge.action.token_ids for episode in episodes for edge in steps(episode))
+    result = CliRunner().invoke(app, ["show", str(whole), "--episodes", "failed"])
+    assert result.exit_code == 0 and result.output.count("7 of 7 episodes failed") == 2
+    assert "there is no line that starts with 'Action:'" in result.output
+    for other in (["--digest"], ["--graph", "tree.dot"]):
+        assert CliRunner().invoke(app, ["show", str(whole), "--episodes", "all", *other]).exit_code == 2
+
+
 def cut_short(run: Path) -> None:
     [path] = (run / "outcomes").glob("*-00001.json")
     path.write_bytes(path.read_bytes()[:-20])
@@ -127,7 +147,13 @@ def without_trees(run: Path) -> None:
     shards(run / "trees")[2].unlink()
 
 
-@pytest.mark.parametrize(("damage", "again"), [(cut_short, 1), (no_object, 3), (without_trees, 1)])
+def without_episodes(run: Path) -> None:
+    shards(run / "episodes")[1].unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "again"), [(cut_short, 1), (no_object, 3), (without_trees, 1), (without_episodes, 1)]
+)
 def test_a_damaged_batch_is_played_again(
     toy: Path, whole: Path, tmp_path: Path, damage: Callable[[Path], None], again: int
 ) -> None:
@@ -164,4 +190,5 @@ def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) ->
         told = result.stderr.strip().splitlines()[-1]
         assert told.startswith(f"all 3 episodes of small in mode {mode} failed before their first step")
         assert "the model's context holds 8" in told and told.endswith("continue with --resume")
-        assert Run.open(out).stages() == {} and not (out / "results.json").exists() and not (out / "outcomes").exists()
+        assert Run.open(out).stages() == {}
+        assert not any((out / name).exists() for name in ("results.json", "outcomes", "episodes"))

@@ -70,12 +70,24 @@ def hostile_tree() -> Tree:
     return Tree(task, 0, root, Budget(simulations=3), error=attack("error"))
 
 
+def hostile_episodes() -> list[Tree]:
+    """The steps of the hostile tree, an episode each; the environment refuses its calls."""
+    episodes = [hostile_tree() for _ in range(3)]
+    for place, episode in enumerate(episodes):
+        episode.root.edges = [episode.root.edges[place]]
+        for node in episode.nodes():
+            node.invalid = node is not episode.root
+    return episodes
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hostile") / "run"
     row = {"policy": attack("policy"), "mode": "mcts", "success": 0.5, "tasks": 2, "errors": 1, "error": attack("died")}
     with Run.create(path, RunConfig(), resume=False) as made:
         write_shard(made.trees, "collect", 0, [to_record(hostile_tree())])
+        made.episodes.mkdir()
+        write_shard(made.episodes, "evaluate-base-greedy", 0, [to_record(each) for each in hostile_episodes()])
         made.finish(attack("stage"), {"alarms": [attack("alarm")]})
         write_atomic(made.results, orjson.dumps([row]))
     return path
@@ -97,6 +109,12 @@ def test_a_tree_is_shown(run: Path) -> None:
     fields = ("task", "prompt", "call", "tool", "argument", "malformed", "thought", "observation", "error")
     assert [field for field in fields if rf"{field}\x1b[2J" not in shown] == []
     assert r"value\u001b[2J" in shown  # as JSON spells it
+
+
+def test_episodes_are_shown(run: Path) -> None:
+    shown = printed("show", run, "--episodes", "failed").stdout
+    fields = ("task", "prompt", "call", "tool", "argument", "text", "thought", "observation", "error", "malformed")
+    assert [field for field in fields if rf"{field}\x1b[2J" not in shown] == []
 
 
 def test_a_task_that_is_not_there_is_refused(run: Path) -> None:

@@ -16,6 +16,7 @@ from treeagent.config import EvaluateConfig, Mode
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.grammar import ReAct
+from treeagent.report.episodes import ending, steps
 from treeagent.run.outcomes import Outcome, summarise, wilson_interval
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
@@ -120,7 +121,7 @@ def played(
     actors = Actors(Shopper(), Shopper(greedy=True), value)
     blind = EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal)
     verified = Recorder(EnvDynamics(SHOP, max_steps=8))
-    outcomes, trees = asyncio.run(play(actors, blind, verified, tasks, mode, EVALUATE, SEARCH, 7))
+    outcomes, trees, _ = asyncio.run(play(actors, blind, verified, tasks, mode, EVALUATE, SEARCH, 7))
     return outcomes, verified.actions, trees
 
 
@@ -206,7 +207,7 @@ def test_best_of_n_keeps_to_other_limits_too() -> None:
     actors = Actors(Shopper(), Shopper(greedy=True), Taste())
     blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
     search = replace(SEARCH, limits=Limits(simulations=24, environment_steps=10))
-    _, trees = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
+    _, trees, _ = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
     for tree in trees:
         chains = [len(path) for path, node in tree.walk() if node.ended]
         assert sum(chains) == tree.budget.environment_steps >= 10 > sum(chains[:-1])
@@ -278,7 +279,7 @@ def replanned(
     verified = Recorder(EnvDynamics(env, max_steps=2))
     search = SearchConfig(limits=Limits(simulations=16), candidates=2, step_seconds=step_seconds)
     actors = Actors(BothDoors(), RightDoor(), None)
-    [outcome], trees = asyncio.run(replan(actors, model, verified, [goal], mode, EVALUATE, search, 7))
+    [outcome], trees, _ = asyncio.run(replan(actors, model, verified, [goal], mode, EVALUATE, search, 7))
     return outcome, [ReAct().read(text).call for text in verified.actions[goal.id]], trees  # type: ignore[misc]
 
 
@@ -327,11 +328,14 @@ class Broken:
 
 def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
     actors, tasks = Actors(Climber(), Climber(), None), [Task("free", ""), Task("other", "")]
-    outcomes, _ = asyncio.run(play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    outcomes, _, episodes = asyncio.run(
+        play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7)
+    )
     assert [outcome.reward for outcome in outcomes] == [1.0, 1.0]
     assert [outcome.error for outcome in outcomes] == ["planning failed: OSError: a stair is missing"] * 2
     assert summarise("climber", "best_of_n", outcomes, 1.0)["errors"] == 2
-    again, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    assert [episode.error for episode in episodes] == [outcome.error for outcome in outcomes]
+    again, _, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
     assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]
 
 
@@ -364,7 +368,7 @@ def test_where_a_plan_stops_the_policy_goes_on() -> None:
     climber, stairs = Climber(), Recorder(Stairs())
     tasks = [Task("planned", ""), Task("half", ""), Task("free", ""), Task("stuck", "")]
     plans = [[Edge(act(f"plan {place}"), 1.0) for place in range(length)] for length in (7, 2, 0, 1)]
-    outcomes = asyncio.run(execute(climber, stairs, tasks, [0] * 4, plans))
+    outcomes, episodes = asyncio.run(execute(climber, stairs, tasks, [0] * 4, plans))
     assert stairs.actions == {
         "planned": [f"plan {place}" for place in range(5)],  # no step after the end
         "half": ["plan 0", "plan 1", "climb", "climb", "climb"],
@@ -383,6 +387,9 @@ def test_where_a_plan_stops_the_policy_goes_on() -> None:
     assert [outcome.budget.environment_steps for outcome in outcomes] == [5, 5, 5, 2]
     assert [outcome.budget.proposals for outcome in outcomes] == [0, 3, 5, 2]
     assert [outcome.budget.generated_tokens for outcome in outcomes] == [0, 6, 10, 4]
+    said = {episode.task.id: [edge.action.text for edge in steps(episode)] for episode in episodes}
+    assert said == stairs.actions  # the last one of "stuck" failed, and is told too
+    assert [ending(episode) for episode in episodes] == [*["solved"] * 3, "broke off: OSError: a step is missing"]
 
 
 def test_a_state_that_cannot_be_read_ends_its_episode() -> None:
@@ -396,10 +403,11 @@ def test_a_state_that_cannot_be_read_ends_its_episode() -> None:
 
     tasks = [Task("long", ""), Task("free", ""), Task("planned", "")]
     plans = [[], [], [Edge(act("plan"), 1.0)] * 5]
-    long, free, planned = asyncio.run(execute(Short(), Stairs(), tasks, [0] * 3, plans))
+    [long, free, planned], episodes = asyncio.run(execute(Short(), Stairs(), tasks, [0] * 3, plans))
     assert (long.error, long.steps, long.reward, long.budget.environment_steps) == ("too long", 3, 0.75, 3)
     assert (long.budget.proposals, long.budget.generated_tokens) == (4, 6)
     assert (free.error, free.steps, planned.error, planned.steps) == ("", 5, "", 5)
+    assert [ending(episode) for episode in episodes] == ["broke off: too long", "solved", "solved"]
 
 
 def test_a_step_that_hangs_is_given_up() -> None:
@@ -410,7 +418,7 @@ def test_a_step_that_hangs_is_given_up() -> None:
             return await super().step(state, action)
 
     tasks = [Task("hangs", ""), Task("free", "")]
-    hung, free = asyncio.run(execute(Climber(), Hanging(), tasks, [0, 0], [(), ()], step_seconds=0.05))
+    [hung, free], _ = asyncio.run(execute(Climber(), Hanging(), tasks, [0, 0], [(), ()], step_seconds=0.05))
     assert (hung.error, hung.budget.environment_steps) == ("TimeoutError", 0)
     assert (free.error, free.steps) == ("", 5)
 

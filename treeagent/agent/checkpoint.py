@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from treeagent.agent.gguf import stock
 from treeagent.agent.value_head import FOLDER, ValueHead
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
@@ -61,7 +62,7 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Ten
 
 
 def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | None = None) -> Checkpoint:
-    """A local folder or a hub name; the head is None where the checkpoint has none.
+    """A local folder, a hub name or a GGUF file; the head is None where the checkpoint has none.
 
     Raises:
         UserError: there is no model of that name that can be loaded; or the checkpoint is an adapter, and its base is
@@ -79,6 +80,7 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     """A checkpoint's, without its weights. Its own code never runs; left unset, transformers would ask at the
     terminal whether it may."""
+    name = stock(name)
     with _refused(name):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     return tokenizer
@@ -109,6 +111,7 @@ def has_head(name: str | Path) -> bool:
 
 def base_and_adapter(name: str | Path) -> tuple[str, Path | None]:
     """The whole model that a checkpoint loads, a folder or hub name, and the adapter's folder where there is one."""
+    name = stock(name)
     adapted = (Path(name) / _ADAPTER).is_file()
     return (_base(Path(name)), Path(name)) if adapted else (str(name), None)
 

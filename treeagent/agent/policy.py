@@ -97,8 +97,8 @@ class ChatPolicy:
 
     generator: "RemoteChat"
     grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
-    instructions: str = ""
-    """The system message of every conversation; none if empty."""
+    opening: tuple[Message, ...] = ()
+    """Messages before every conversation: instructions and demonstrations."""
     temperature: float = 1.0
     """Sampling temperature; 0 takes the likeliest token each time."""
     max_new_tokens: int = 64
@@ -113,9 +113,8 @@ class ChatPolicy:
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """``count`` steps at each state, without token ids and log-probabilities."""
-        opening = (Message("system", self.instructions),) if self.instructions else ()
         replies = self.generator.reply(
-            [(*opening, *state.messages) for state in states],
+            [(*self.opening, *state.messages) for state in states],
             count,
             seeds,
             max_new_tokens=self.max_new_tokens,

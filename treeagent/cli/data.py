@@ -1,4 +1,4 @@
-"""Commands that write data and models for use elsewhere: export, merge."""
+"""Commands that write data and models for use elsewhere, or bring a model in: export, merge, import."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -43,6 +43,30 @@ def export(
     rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), format, out)
     for name, count in rows.items():
         Terminal().print(f"{count:,} rows in {out / name}")
+
+
+@app.command("import")
+def import_model(
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A model in llama.cpp's format.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The checkpoint's folder.", show_default=False)],
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        typer.Option(help="Number format of the weights: float32 keeps them exactly, the others halve the folder."),
+    ] = "float32",
+) -> None:
+    """Import a GGUF file as a stock Hugging Face checkpoint: weights, tokenizer and chat template.
+
+    Reads FILE.gguf, writes OUT. Quantised weights are written unquantised, so that they can be trained.
+
+    Example: treeagent import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
+    """
+    from treeagent.agent.gguf import import_gguf
+    from treeagent.run.folder import RunError
+
+    if out.exists():
+        raise RunError(f"{out} exists: choose a new folder for the checkpoint")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    Terminal().print(f"checkpoint in {import_gguf(file, out, dtype)}")
 
 
 @app.command()

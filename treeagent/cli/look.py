@@ -1,7 +1,7 @@
 """Commands that only read: recipes, show, settings."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,18 +28,28 @@ def show(
     run_folder: RunFolder,
     task_id: Annotated[str | None, typer.Argument(metavar="[TASK_ID]", help="Print the trees of this task.")] = None,
     digest: Annotated[bool, typer.Option("--digest", help="Print a hash over all trees, and nothing else.")] = False,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Print this many steps of each tree.")] = None,
+    depth: Annotated[
+        int | None, typer.Option("--depth", min=1, help="Print this many steps of each tree or episode.")
+    ] = None,
+    episodes: Annotated[
+        Literal["failed", "solved", "all"] | None,
+        typer.Option(
+            "--episodes", help="Print these episodes of evaluations instead, and what the failed ones failed by."
+        ),
+    ] = None,
     graph: Annotated[
         Path | None,
         typer.Option("--graph", help="Write the tree as a graph instead: FILE.graphml or .dot.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Show a run: its stages and results, the search trees of one task, or a hash that identifies all trees.
+    """Show a run: its stages and results, the search trees of one task, the episodes of its evaluations as
+    conversations, or a hash that identifies all trees.
 
     Reads RUN, also while it is being written; writes nothing but the graph asked for.
 
     Example: treeagent show runs/shop shop1-1000-0-train-17 --depth 3
     """
+    from treeagent.report.episodes import show_episodes
     from treeagent.report.show import show_run, show_task
     from treeagent.run.folder import Run, RunError
     from treeagent.search.record import check_format
@@ -47,11 +57,15 @@ def show(
     from treeagent.store import read_as
 
     run = Run.open(run_folder)
-    if task_id is None and (depth or graph):
+    if episodes is not None and (digest or graph):
+        raise RunError("--digest and --graph are of trees: leave --episodes out, or them")
+    if task_id is None and (graph or (depth and episodes is None)):
         raise RunError("--depth and --graph are of one tree: name its task too; treeagent show RUN lists some")
     if task_id is not None and digest:
         raise RunError("--digest is of all trees: leave the task out")
-    if digest:
+    if episodes is not None:
+        show_episodes(run, episodes, Terminal(), task_id=task_id, depth=depth)
+    elif digest:
         require_trees(run_folder)
         Terminal(soft_wrap=True).print(digest_of(read_as(check_format, run.trees)))
     elif task_id is not None:

@@ -52,7 +52,10 @@ Overrides = Annotated[
 ]
 
 CheckpointName = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, or a model's name on the Hugging Face hub.")
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT", help="A checkpoint's folder, a GGUF file, or a model's name on the Hugging Face hub."
+    ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 
@@ -166,8 +169,13 @@ def find_checkpoint(name: str) -> Path:
             raise RunError(
                 f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
             )
+    elif path.suffix == ".gguf":
+        if not path.is_file():
+            raise RunError(f"{name} does not exist: give the path of a GGUF file")
     elif path.exists() or not _may_be_hub_name(name):
-        raise RunError(f"{name} is no checkpoint: give a folder with a config.json, or a hub name such as org/model")
+        raise RunError(
+            f"{name} is no checkpoint: give a folder with a config.json, a GGUF file, or a hub name such as org/model"
+        )
     return path
 
 

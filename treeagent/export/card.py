@@ -49,7 +49,7 @@ def card(
         counts="\n".join(lines),
         facts="\n".join(f"| {name} | {fact} |" for name, fact in facts.items()),
         settings=_settings(config, rows),
-        told=_TOLD.format(format=config.policy.format) if config.policy.is_told else "",
+        told=_TOLD.format(format=config.policy.format) if config.policy.is_told or config.policy.shots else "",
     )
 
 
@@ -96,8 +96,9 @@ def _code(text: str) -> str:
 
 
 _TOLD = """
-The policy was told its format (`{format}`) and the environment's tools at the beginning of every prompt. The ids hold
-that, the messages do not: give a `tools` column to what trains on messages, as docs/export.md shows.
+The policy was told its format (`{format}`) and the environment's tools, or shown demonstrations, at the beginning of
+every prompt. The ids hold that, the messages do not: give a `tools` column to what trains on messages, as
+docs/export.md shows.
 """
 _CARD = """\
 ---

@@ -17,8 +17,9 @@ stays plain text, so that no web page and no tool server can end its turn and sp
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, takewhile
 from typing import Any
 
 from jinja2 import TemplateError
@@ -73,9 +74,12 @@ class ChatFormat:
 
     Args:
         instructions: system message of every conversation, unless the template writes the tools itself.
+        preface: text before the instructions, which every conversation has.
         tools: in OpenAI's form, for the template to write. Observations then have the role "tool" if the template has
             it.
         context_tokens: most tokens of a prompt; old observations are left out of a longer one. None leaves nothing out.
+        shots: demonstrations that every prompt shows as earlier turns, never left out. Each begins with what the agent
+            reads and ends with a turn of the agent, of which only the text counts.
 
     Attributes:
         stop_id: the special token with which the template ends a turn of the agent; if it writes none, the tokenizer's
@@ -91,8 +95,10 @@ class ChatFormat:
         tokenizer: PreTrainedTokenizerBase,
         *,
         instructions: str = "",
+        preface: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
         context_tokens: int | None = None,
+        shots: Sequence[Sequence[Message]] = (),
     ) -> None:
         if not tokenizer.chat_template:
             raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
@@ -101,7 +107,9 @@ class ChatFormat:
         self._special = sorted(special, key=len, reverse=True)  # longest first, in case one begins another
         self._escaped = [_ESCAPE, _TURN, *self._special]
         self._escapable = re.compile("|".join(map(re.escape, self._escaped)))
-        self._instructions = self._escape(instructions)
+        self._instructions, self._preface = self._escape(instructions), self._escape(preface)
+        self._shots, self._shown = tuple[tuple[Message, ...], ...](), tuple[int, ...]()
+        """The demonstrations, and the ids of all of them."""
         self._context_tokens = context_tokens
         self._tools: list[dict[Any, Any] | Callable[..., Any]] = [self._escape_all(dict(tool)) for tool in tools]
         self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
@@ -110,6 +118,8 @@ class ChatFormat:
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
         self._fit_form()
         self.stop_text, self.stop_id = self._stop()
+        if shots:
+            self._show(shots)
 
     def forget(self) -> None:
         """Clear the caches of conversations read so far."""
@@ -134,6 +144,16 @@ class ChatFormat:
     def tokens_with(self, character: str) -> frozenset[int]:
         """All tokens whose text contains this ASCII character."""
         return frozenset(token for token in range(len(self.tokenizer)) if character in self.tokenizer.decode([token]))
+
+    def shared_ids(self) -> tuple[int, ...]:
+        """The ids with which every prompt begins: instructions, tools and demonstrations. Empty where there are none of
+        them."""
+        if not (self._preface or self._instructions or self._tools or self._shots):
+            return ()
+        # Openings that begin differently, so that no token of theirs is taken for a shared one.
+        openings = [self.context_ids((Message("user", text),)) for text in ("a", "0", "\n")]
+        alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*openings, strict=False))
+        return tuple(ids[0] for ids in alike)
 
     def prompt_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """All ids that the policy reads before its next action."""
@@ -203,30 +223,42 @@ class ChatFormat:
         Raises:
             UserError: the template rewrites earlier turns, or an assistant message carries no ids.
         """
+        told = self._new_ids(messages, len(self._shots))
+        return told if any(message.role == "assistant" for message in messages) else self._shown + told
+
+    def _new_ids(self, messages: tuple[Message, ...], shown: int) -> tuple[int, ...]:
+        """What a conversation behind the first ``shown`` demonstrations adds after the last turn, which may be one of
+        theirs."""
         turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
-        if not turns:
+        if turns:
+            said, before, behind = messages[turns[-1]], messages[: turns[-1]], shown
+        elif shown:
+            *earlier, said = self._shots[shown - 1]
+            before, behind = tuple(earlier), shown - 1
+        else:
             return self._encode_rendered(self._render(messages))
-        said = messages[turns[-1]]
         if not said.token_ids:
             raise UserError(f"the assistant message {said.content!r} carries no token ids: it cannot be trained on")
-        if messages[-1].partial:
+        if messages and messages[-1].partial:
             return ()
-        added = self._added(self._render(messages), messages[: turns[-1]])
+        added = self._added(self._render(messages, shown), before, behind)
         if said.token_ids[-1] == self.stop_id and added.lstrip().startswith(self.stop_text):
             added = added.lstrip().removeprefix(self.stop_text)
         return self._encode_rendered(added)
 
-    def _added(self, whole: str, before: tuple[Message, ...]) -> str:
-        """The text after the last turn of a rendered conversation; the turn follows the messages ``before``.
+    def _added(self, whole: str, before: tuple[Message, ...], shown: int = 0) -> str:
+        """The text after the last turn of a rendered conversation; the turn follows the first ``shown`` demonstrations
+        and the messages ``before``.
 
         The text before the turn must be what the model read when it wrote the turn. Two differences are allowed: blanks
         at its end, and a missing part of the generation prompt, such as a ``<think>`` that earlier turns leave out.
         """
-        read = self._render(before)
-        head, found, added = whole.partition(_stand_in(sum(message.role == "assistant" for message in before)))
+        read, earlier = self._render(before, shown), (*chain(*self._shots[:shown]), *before)
+        turn = sum(message.role == "assistant" for message in earlier)
+        head, found, added = whole.partition(_stand_in(turn))
         if found and head.rstrip() == read.rstrip():
             return added
-        if found and read.startswith(head) and head.startswith(self._rendered(before, opening=False)):
+        if found and read.startswith(head) and head.startswith(self._rendered(before, shown, opening=False)):
             return added
         raise self._refused(
             "rewrites earlier turns, or opens a turn with more than its generation prompt holds; give the tokenizer "
@@ -265,6 +297,22 @@ class ChatFormat:
         if form.tools and any(name not in whole for name in self._tool_names):
             raise self._refused("writes no tools")
 
+    def _show(self, shots: Sequence[Sequence[Message]]) -> None:
+        """Set the demonstrations, and try the template with them."""
+        self._shots = tuple(
+            tuple(
+                replace(message, token_ids=self.encode_action(message.content) if message.role == "assistant" else ())
+                for message in shot
+            )
+            for shot in shots
+        )
+        for number, shot in enumerate(self._shots):
+            for place, message in enumerate(shot):
+                if message.role == "assistant":
+                    self._shown += self._new_ids(shot[:place], number) + message.token_ids
+        self._added(self._render(_TRIAL[:4], len(shots)), _TRIAL[:2], len(shots))
+        self._added(self._render(_TRIAL, len(shots)), _TRIAL[:4], len(shots))
+
     def _stop(self) -> tuple[str, int]:
         """Text and id of the token that ends a turn of the agent."""
         after = self._render(_TRIAL).partition(_stand_in(0))[2].lstrip()
@@ -273,13 +321,13 @@ class ChatFormat:
             raise UserError(f"the tokenizer {self.tokenizer.name_or_path!r} has no end-of-sequence token: give it one")
         return str(text), self.tokenizer.get_vocab()[str(text)]
 
-    def _rendered(self, messages: tuple[Message, ...], opening: bool = True) -> str:
-        """The conversation as the template writes it, with stand-ins for the agent's turns and for text that spells a
-        special token. ``opening`` adds the opening of the next turn."""
+    def _rendered(self, messages: tuple[Message, ...], shown: int = 0, opening: bool = True) -> str:
+        """The conversation behind the first ``shown`` demonstrations as the template writes it, with stand-ins for the
+        agent's turns and for text that spells a special token. ``opening`` adds the opening of the next turn."""
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    self._rows(messages),
+                    self._rows((*self._shots[:shown], messages)),
                     tools=self._tools if self._form.tools else None,
                     tokenize=False,
                     add_generation_prompt=opening,
@@ -289,21 +337,22 @@ class ChatFormat:
         except TemplateError as error:
             raise self._refused(f"cannot write this conversation ({error}): give the tokenizer one that can") from error
 
-    def _rows(self, messages: tuple[Message, ...]) -> list[dict[str, str]]:
+    def _rows(self, conversations: Sequence[tuple[Message, ...]]) -> list[dict[str, str]]:
         rows: list[dict[str, str]] = []
-        opening = [] if self._form.tools or not self._instructions else [self._instructions]
+        told = (self._preface, "" if self._form.tools else self._instructions)
+        opening = [text for text in told if text]
         turns = 0
-        for message in messages:
-            content = self._escape(message.content)
-            if message.role == "assistant":
-                rows.append({"role": "assistant", "content": _stand_in(turns)})
-                turns += 1
-            elif message.role == "system":
-                opening.append(content)
-            elif turns:
-                rows.append({"role": self._form.answers, "content": content})
-            else:
-                rows.append({"role": "user", "content": content})
+        for conversation in conversations:
+            first = turns
+            for message in conversation:
+                content = self._escape(message.content)
+                if message.role == "assistant":
+                    rows.append({"role": "assistant", "content": _stand_in(turns)})
+                    turns += 1
+                elif message.role == "system":
+                    opening.append(content)
+                else:
+                    rows.append({"role": self._form.answers if turns > first else "user", "content": content})
         if opening and self._form.system:
             return [{"role": "system", "content": "\n\n".join(opening)}, *rows]
         if opening:

@@ -62,8 +62,8 @@ class ModelConfig:
     """A language model: where its weights come from, what samples from it, and how it is adapted."""
 
     model: str | None = None
-    """A model's folder or its name on the Hugging Face hub; on a server, the name that the server gives it. Unset means
-    that a small model is trained from scratch."""
+    """A model's folder, a GGUF file, or its name on the Hugging Face hub; on a server, the name that the server gives
+    it. Unset means that a small model is trained from scratch."""
     generator: Literal["local", "vllm", "remote"] = "local"
     """What samples: "local" is transformers in this process, "vllm" an engine in this process, "remote" a server.
     Training always uses transformers."""

@@ -39,6 +39,10 @@ _SPELLINGS: Mapping[Syntax, tuple[str, str, str]] = {
     "llama": ('{"name": ', ', "parameters": ', "}"),
 }
 """The text before, between and after the name and the arguments of a call."""
+_TASK = (
+    "You act in an environment to do the task that the user gives you. Each message of yours is one turn; the "
+    "environment's answer to it follows."
+)
 _RESERVED = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")
 """Marks that a turn without a tool call must not hold."""
 _MOST_NESTED = 100
@@ -127,10 +131,7 @@ def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ReAct:
-    """``Thought: ...`` on the first line, ``Action: ...`` on the last (Yao et al. 2023).
-
-    It has no instructions: a model learns it from demonstrations.
-    """
+    """``Thought: ...`` on the first line, ``Action: ...`` on the last (Yao et al. 2023)."""
 
     calls: ClassVar[Literal["text"]] = "text"
     mark: ClassVar[str] = _ACTION.rstrip()
@@ -139,7 +140,9 @@ class ReAct:
         return _ACTION_LINE.search(text) is not None
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        return ""
+        turn = ("Write each turn in this form:", f"{_THOUGHT}what you think", f"{_ACTION}what you do")
+        calls = ("An action calls one of these tools:", *map(_as_text, tools)) if tools else ()
+        return "\n".join((_TASK, *turn, *calls))
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
         """A thought of one line, if any, and an action of one; what it calls is the environment's to read."""
@@ -225,7 +228,7 @@ class JsonAction(_AfterThinking):
     def instructions(self, tools: Sequence[Tool]) -> str:
         text = 'To say TEXT, end your turn with <action>{"when": false, "which": null, "how": {"text": TEXT}}</action>.'
         call = 'To call a tool, end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.'
-        return "\n".join(("Think first.", call, text, *_listing(tools)) if tools else ("Think first.", text))
+        return "\n".join((_TASK, "Think first.", *((call, text, *_listing(tools)) if tools else (text,))))
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
         if tools:
@@ -280,10 +283,9 @@ class ToolCalls(_AfterThinking):
     def instructions(self, tools: Sequence[Tool]) -> str:
         """For a chat template that writes no tools."""
         if not tools:
-            return "Think in <think> tags, then say your action."
-        return "\n".join(
-            (f"Think in <think> tags, then call a tool:\n{self._spelt('NAME', 'ARGUMENTS')}", *_listing(tools))
-        )
+            return f"{_TASK}\nThink in <think> tags, then say your action."
+        call = f"Think in <think> tags, then call a tool:\n{self._spelt('NAME', 'ARGUMENTS')}"
+        return "\n".join((_TASK, call, *_listing(tools)))
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
         if not tools:
@@ -455,6 +457,22 @@ def _json(value: object) -> str:
 def _listing(tools: Sequence[Tool]) -> list[str]:
     lines = [f"- {tool.name}: {tool.description} {_json(tool.parameters)}" for tool in tools]
     return ["The tools, with the JSON schema of their arguments:", *lines]
+
+
+def _as_text(tool: Tool) -> str:
+    """A line on a tool that is called by a text, as ``envs/calls.py`` reads it: ``name[argument]``, or with JSON where
+    arguments may be left out."""
+    found, wanted = tool.parameters.get("properties"), tool.parameters.get("required")
+    schemas: Mapping[str, object] = found if isinstance(found, dict) else {}
+    required = wanted if isinstance(wanted, list | tuple) else ()
+    if len(schemas) <= 1:
+        call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
+    elif set(schemas) == set(required):
+        call = f"{tool.name}[{', '.join(required)}]"
+    else:
+        call = f"{tool.name} {{{', '.join(f'{_json(key)}: ...' for key in schemas)}}}"
+    told = any(isinstance(schema, dict) and set(schema) - {"type", "title"} for schema in schemas.values())
+    return f"- {call}: {tool.description}{f' {_json(schemas)}' if told or call[-1] == '}' else ''}"
 
 
 def _after_thinking(text: str) -> str:

@@ -170,6 +170,8 @@ class LocalGenerator(Generator):
         self.usage = Usage()
         self.context = context_length(model)
         self.windows = layer_windows(model)
+        self.shared: tuple[int, ...] = ()
+        """Ids with which most prompts begin. They are read once, and all prompts continue them."""
         self._shape = self._cache_shape()
         """Number of layers, heads of a layer, and width of a key and of a value."""
         kind = base_model(model).config.get_text_config().model_type
@@ -214,6 +216,7 @@ class LocalGenerator(Generator):
         """The last segment of each prompt. Its ``hidden`` and ``logits`` belong to the prompt's last token."""
         known: dict[tuple[int, ...], Segment] = {}
         missing: list[tuple[int, ...]] = []
+        self._read_shared(prompts)
         for prompt in dict.fromkeys(prompts):
             path = self.cache.find(prompt)
             length = sum(len(segment.token_ids) for segment in path)
@@ -224,6 +227,14 @@ class LocalGenerator(Generator):
                 missing.append(prompt)
         known.update(zip(missing, self._batched(len(missing), lambda rows: self._encode(missing[rows])), strict=True))
         return [known[prompt] for prompt in prompts]
+
+    def _read_shared(self, prompts: Sequence[tuple[int, ...]]) -> None:
+        """Read ``shared`` if a prompt goes on with it and the cache lacks it."""
+        shared = self.shared
+        if not shared or not any(prompt[: len(shared)] == shared != prompt for prompt in prompts):
+            return
+        if sum(len(segment.token_ids) for segment in self.cache.find(shared)) < len(shared):
+            self._batched(1, lambda rows: self._encode([shared]))
 
     def _batched(self, count: int, work: Callable[[slice], list[Row]]) -> list[Row]:
         """Do ``work`` on slices of ``count`` rows, each as long as ``max_rows`` and the GPU's memory allow."""

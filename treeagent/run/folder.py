@@ -44,6 +44,9 @@ class Run:
         """One folder per trained model."""
         self.outcomes = path / "outcomes"
         """Finished batches of an evaluation that is not complete yet; it exists only while there are some."""
+        self.episodes = path / "episodes"
+        """Shards of the episodes that evaluations played, of the same names as their stages; a tree of a single path
+        each."""
         self.results = path / "results.json"
         """The rows of the last evaluation, as a JSON array."""
         self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
@@ -215,7 +218,8 @@ class Run:
         for folder in (self.path, self.trees, self.checkpoints):
             folder.mkdir(exist_ok=True)
             remove_leftovers(folder)
-        remove_leftovers(self.outcomes)
+        for folder in (self.outcomes, self.episodes):
+            remove_leftovers(folder)
         path = self.path / "config.toml"
         if path.exists() and self._holds_work():
             if changed := changed_settings(load_config(regular(path)), self.config):
@@ -232,7 +236,8 @@ class Run:
 
     def _holds_work(self) -> bool:
         """Whether anything was made with the run's settings. Until then the settings may change."""
-        files, folders = ("stages.json", "metrics.jsonl", "results.json"), (self.trees, self.checkpoints, self.outcomes)
+        files = ("stages.json", "metrics.jsonl", "results.json")
+        folders = (self.trees, self.checkpoints, self.outcomes, self.episodes)
         return any((self.path / name).exists() for name in files) or any(
             folder.is_dir() and any(folder.iterdir()) for folder in folders
         )

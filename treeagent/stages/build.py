@@ -6,6 +6,7 @@ Environments and policies are built once in each process and reused by later job
 import json
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from itertools import groupby
@@ -27,13 +28,14 @@ from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ModelConfig, RemoteConfig, ScratchConfig, VllmConfig
-from treeagent.generators.grammar import Grammar, make_grammar, openai_tools
+from treeagent.generators.grammar import Format, Grammar, make_grammar, openai_tools
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.stages.play import Actors
-from treeagent.types import Dynamics, Policy, Split, Task, UserError, Value, derive_seed
+from treeagent.stages.shots import MOST_TRIES, Shot, played_shots, read_shots
+from treeagent.types import Dynamics, Message, Policy, Split, Task, UserError, Value, derive_seed
 
 
 def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
@@ -105,7 +107,7 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
     """The actors that play a checkpoint by the search settings, with thoughts as separate steps or with a critic, and
     its policy in whole turns. All share one generator."""
     search, server = config.search, config.server(config.policy.url)
-    whole, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config))
+    whole, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config))
     if isinstance(whole, ChatPolicy):
         if search.granularity == "split" or search.critic_weight:
             raise UserError(
@@ -120,24 +122,32 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
 
 @lru_cache(maxsize=1)
 def _load_policy(
-    checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig, tools: str
+    checkpoint: Path,
+    settings: PolicyConfig,
+    vllm: VllmConfig,
+    server: RemoteConfig,
+    tools: str,
+    shown: tuple[Shot, ...],
 ) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
     """A value head reads hidden states, which only a model in this process gives. Where an engine or a server samples,
     the head runs on a copy of the checkpoint in transformers."""
     if settings.generator == "remote" and settings.text_only:
         from treeagent.generators.remote import RemoteChat
 
-        grammar = make_grammar(settings.format)
-        told = grammar.instructions(_specs(tools)) if tools else ""
+        grammar, known = make_grammar(settings.format), _specs(tools)
+        told = [settings.preface, grammar.instructions(known) if settings.is_told else ""]
+        system = [Message("system", "\n\n".join(filter(None, told)))] if any(told) else []
+        opening = (*system, *(message for shot in shown for message in shot.messages(grammar, known)))
         chat = RemoteChat(server, str(checkpoint))
-        return ChatPolicy(chat, grammar, told, settings.temperature, settings.max_new_tokens), None
+        return ChatPolicy(chat, grammar, opening, settings.temperature, settings.max_new_tokens), None
     if settings.generator != "local" and not has_head(checkpoint):
         served = _engine_or_server(checkpoint, settings, vllm, server)
-        return _policy(served, load_tokenizer(checkpoint), settings, tools), None
+        return _policy(served, load_tokenizer(checkpoint), settings, tools, shown), None
     loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map)
     local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
     generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server)
-    policy = _policy(generator, loaded.tokenizer, settings, tools)
+    policy = _policy(generator, loaded.tokenizer, settings, tools, shown)
+    local.shared = policy.chat.shared_ids()  # a value head reads by it, whatever samples
     return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
 
 
@@ -155,17 +165,25 @@ def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: 
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
     """A policy on a checkpoint in memory. Call ``forget`` on its generator when the weights change."""
     generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
-    return _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config))
+    policy = _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config), shots(config))
+    generator.shared = policy.chat.shared_ids()
+    return policy
 
 
 def make_chat(checkpoint: Checkpoint, config: RunConfig) -> ChatFormat:
     """How a checkpoint's policy tokenises conversations. Needs no generator, so the weights may be sharded."""
-    most = config.policy.most_tokens(context_length(checkpoint.model))
-    return conversation(checkpoint.tokenizer, config.policy, known_tools(config), most)[0]
+    context = context_length(checkpoint.model)
+    return _conversation(checkpoint.tokenizer, config.policy, known_tools(config), shots(config), context)[0]
 
 
-def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str) -> LLMPolicy:
-    chat, grammar = conversation(tokenizer, settings, tools, settings.most_tokens(generator.context))
+def _policy(
+    generator: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: PolicyConfig,
+    tools: str,
+    shown: tuple[Shot, ...],
+) -> LLMPolicy:
+    chat, grammar = _conversation(tokenizer, settings, tools, shown, generator.context)
     form = None
     if settings.structured:
         from treeagent.generators.structured import Form
@@ -177,7 +195,8 @@ def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, settings: 
 def known_tools(config: RunConfig) -> str:
     """The environment's tools as JSON, a form that a cache can compare. Empty where neither the prompt nor structured
     sampling uses tools."""
-    if not config.policy.is_told and (config.policy.format == "react" or not config.policy.structured):
+    policy = config.policy
+    if not policy.is_told and not policy.shots and (policy.format == "react" or not policy.structured):
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
 
@@ -186,18 +205,69 @@ def _specs(tools: str) -> list[ToolSpec]:
     return [ToolSpec(**tool) for tool in json.loads(tools)] if tools else []
 
 
+def shots(config: RunConfig) -> tuple[Shot, ...]:
+    """The demonstrations that every prompt shows.
+
+    Raises:
+        UserError: as ``played_shots`` and ``read_shots``.
+    """
+    wanted = config.policy.shots
+    if isinstance(wanted, str):
+        return tuple(read_shots(Path(wanted)))
+    written = _SETTINGS.dump_json(config.environment)
+    return _played_shots(written, wanted, config.policy.format, config.seed) if wanted else ()
+
+
+@lru_cache(maxsize=1)
+def _played_shots(written: bytes, count: int, format: Format, seed: int) -> tuple[Shot, ...]:
+    env, most = _environment(written), _SETTINGS.validate_json(written).max_steps
+    tasks = list[Task]()
+    for place in range(count * MOST_TRIES):
+        with contained(), suppress(ValueError):  # the split holds fewer
+            tasks += env.tasks("train", 1, place)
+    return tuple(played_shots(env, tasks, count, max_steps=most, format=format, seed=seed))
+
+
 def conversation(
-    tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str, context_tokens: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    settings: PolicyConfig,
+    tools: str,
+    context_tokens: int | None = None,
+    shown: Sequence[Shot] = (),
 ) -> tuple[ChatFormat, Grammar]:
     """How a policy's turns are read and written. The prompt of a pretrained model explains the format and the tools; a
     model trained from scratch learns both from demonstrations."""
-    grammar = make_grammar(settings.format, str(tokenizer.chat_template))
-    if not tools or not settings.is_told:
-        return ChatFormat(tokenizer, context_tokens=context_tokens), grammar
-    known = _specs(tools)
-    native = openai_tools(known) if grammar.calls == "native" else ()
-    told = grammar.instructions(known)
-    return ChatFormat(tokenizer, instructions=told, tools=native, context_tokens=context_tokens), grammar
+    grammar, known = make_grammar(settings.format, str(tokenizer.chat_template)), _specs(tools)
+    told = settings.is_told and bool(tools)
+    chat = ChatFormat(
+        tokenizer,
+        preface=settings.preface,
+        instructions=grammar.instructions(known) if told else "",
+        tools=openai_tools(known) if told and grammar.calls == "native" else (),
+        context_tokens=context_tokens,
+        shots=[shot.messages(grammar, known) for shot in shown],
+    )
+    return chat, grammar
+
+
+def _conversation(
+    tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str, shown: Sequence[Shot], context: int
+) -> tuple[ChatFormat, Grammar]:
+    """``conversation`` under a model whose ``context`` holds that many tokens.
+
+    Raises:
+        UserError: instructions and demonstrations leave no room in it.
+    """
+    most = settings.most_tokens(context)
+    chat, grammar = conversation(tokenizer, settings, tools, most, shown)
+    taken, room = len(chat.shared_ids()), context - settings.max_new_tokens if most is None else most
+    if taken and taken >= room:
+        raise UserError(
+            f"the instructions and {len(shown)} demonstrations take {taken:,} tokens of every prompt, which may have "
+            f"{room:,} (the model's context holds {context:,}, policy.max_new_tokens is {settings.max_new_tokens:,}): "
+            "lower policy.shots, shorten policy.instructions, or use a model with a longer context"
+        )
+    return chat, grammar
 
 
 def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig) -> Generator:

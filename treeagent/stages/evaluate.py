@@ -49,7 +49,8 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
     waiting: list[BatchJob] = []
     for job in jobs:
         batch = kept_batch(_kept(run, job))
-        if batch is not None and (job.mode == "greedy" or (run.trees / job.shard).exists()):
+        folders = (run.episodes,) if job.mode == "greedy" else (run.episodes, run.trees)
+        if batch is not None and all((folder / job.shard).exists() for folder in folders):
             take(job, batch)
         else:
             waiting.append(job)
@@ -81,7 +82,7 @@ def _row(job: BatchJob, played: Sequence[PlayedBatch]) -> Row:
 
 
 def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
-    """Play held-out tasks; trees of a search are stored."""
+    """Play held-out tasks. The episodes are stored, and the trees of a search."""
     started = time.perf_counter()
     config = job.config
     env = environment(config)
@@ -95,13 +96,16 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         if actors.value is not None or imagines:
             actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
         playing = replan if imagines else play
-        outcomes, trees = asyncio.run(
+        outcomes, trees, episodes = asyncio.run(
             playing(actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed)
         )
     whole.forget()
     if env.origin == "imagined":
-        call_imagined(trees)
+        call_imagined([*trees, *episodes])
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
         write_shard(job.trees, job.name, job.index, to_records(trees))
+    if job.episodes is not None and not went_nowhere(outcomes):
+        job.episodes.mkdir(exist_ok=True)
+        write_shard(job.episodes, job.name, job.index, to_records(episodes))
     return outcomes, seconds

@@ -19,7 +19,7 @@ from treeagent.search.node import Edge, Tree
 from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed
 
 Episode = tuple[Growth, list[Edge]]
-"""An episode: a tree that holds its task, seeds and budget, and the steps taken so far."""
+"""An episode: a tree that holds its task, seeds and budget, and the steps taken so far, which are its only path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ async def play(
     config: EvaluateConfig,
     search: SearchConfig,
     seed: int,
-) -> tuple[list[Outcome], list[Tree]]:
+) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Plan on ``blind``, execute on ``verified``, and continue greedily where a plan ends before its task does.
 
     Every mode uses the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
     serves training only. Where planning failed, the outcome holds the error, whatever the greedy continuation achieved.
 
     Returns:
-        outcomes and trees in the order of the tasks; no trees for greedy.
+        outcomes, trees and the episodes as ``execute`` gives them, in the order of the tasks; no trees for greedy.
     """
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     trees: list[Tree] = []
@@ -62,11 +62,18 @@ async def play(
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
         plans = [_plan(mode, tree, config, settings) for tree in trees]
-    outcomes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
+    outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
         outcome.error = outcome.error or _broken(tree)
-    return outcomes, trees
+    return outcomes, trees, _with_errors(episodes, outcomes)
+
+
+def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree]:
+    """The episodes, with the errors of their outcomes."""
+    for episode, outcome in zip(episodes, outcomes, strict=True):
+        episode.error = outcome.error
+    return episodes
 
 
 def _broken(tree: Tree) -> str:
@@ -91,9 +98,14 @@ async def execute(
     seeds: Sequence[int],
     plans: Sequence[Sequence[Edge]],
     step_seconds: float | None = None,
-) -> list[Outcome]:
+) -> tuple[list[Outcome], list[Tree]]:
     """Take each plan's actions, then the policy's, until the task ends. An episode also ends, with an error in its
-    outcome, when a step fails, takes more than ``step_seconds``, or leads to a state that the policy cannot read."""
+    outcome, when a step fails, takes more than ``step_seconds``, or leads to a state that the policy cannot read.
+
+    Returns:
+        outcomes and episodes in the order of the tasks. An episode is a tree of a single path, whose edges have rewards
+        but no statistics of a search.
+    """
     growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
     planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
 
@@ -114,7 +126,7 @@ async def replan(
     config: EvaluateConfig,
     search: SearchConfig,
     seed: int,
-) -> tuple[list[Outcome], list[Tree]]:
+) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
     path in the environment (``verified``), and search again from there, until the task ends. Where search finds no
     action, the policy acts greedily.
@@ -122,7 +134,7 @@ async def replan(
     Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
 
     Returns:
-        outcomes and each task's first tree, in the order of the tasks.
+        outcomes, each task's first tree and the episodes as ``execute`` gives them, in the order of the tasks.
     """
     assert mode != "greedy"  # which does not plan
     settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
@@ -146,10 +158,11 @@ async def replan(
 
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     growths = await plant(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
-    outcomes = await _episodes(verified, growths, choose, search.step_seconds)
+    outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds)
     for outcome in outcomes:
         outcome.error = outcome.error or broken.get(outcome.task_id, "")
-    return outcomes, [first[task.id] for task in tasks if task.id in first]
+    trees = [first[task.id] for task in tasks if task.id in first]
+    return outcomes, trees, _with_errors(episodes, outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +190,7 @@ async def _episodes(
     growths: Sequence[Growth],
     choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
     step_seconds: float | None,
-) -> list[Outcome]:
+) -> tuple[list[Outcome], list[Tree]]:
     """Play until each task ends or fails. ``choose`` returns the next action of each episode by the ``id`` of its
     growth; where it finds none, it writes the reason to the tree's ``error``."""
     runs: list[Episode] = [(growth, []) for growth in growths]
@@ -186,10 +199,12 @@ async def _episodes(
         chosen = await choose(active)
         active = [run for run in active if not run[0].tree.error]
         for growth, path in active:
-            path.append(Edge(chosen[id(growth)], prior=1.0))
+            edge = Edge(chosen[id(growth)], prior=1.0)
+            end(growth, path).edges.append(edge)
+            path.append(edge)
         await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
         active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
-    return [
+    outcomes = [
         Outcome(
             growth.tree.task.id,
             sum(edge.reward or 0.0 for edge in path),
@@ -199,6 +214,7 @@ async def _episodes(
         )
         for growth, path in runs
     ]
+    return outcomes, _with_errors([growth.tree for growth, _ in runs], outcomes)
 
 
 def _unanswered(path: Sequence[Edge]) -> str:

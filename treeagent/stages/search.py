@@ -49,6 +49,8 @@ class BatchJob:
     variants: Sequence[int] = ()
     """For each task the index of the variation to search in its place (``Env.variations``); empty searches the
     tasks."""
+    episodes: Path | None = None
+    """Folder that the episodes of an evaluation are written to; None discards them."""
 
     @property
     def shard(self) -> str:
@@ -143,7 +145,9 @@ def batches(
         BatchJob(config, checkpoint, name, first + index, tasks[start : start + size], run.trees)
         for index, start in enumerate(range(0, len(tasks), size))
     ]
-    return jobs if mode is None else [replace(job, split="test", mode=mode) for job in jobs]
+    if mode is None:
+        return jobs
+    return [replace(job, episodes=run.episodes, split="test", mode=mode) for job in jobs]
 
 
 def search_batch(job: BatchJob, emit: Emit) -> Cost:

@@ -222,14 +222,16 @@ def _place(config: RunConfig) -> str | None:
 
 
 def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob) -> None:
-    """Check that the trees were searched in the checkpoint's own tokens: that its tokenizer and template write each
-    tree's task alike. Raises ``UserError`` where they do not."""
+    """Check that the trees were searched in the checkpoint's own tokens: that its tokenizer and template, with the
+    instructions and demonstrations of the settings, write each tree's task alike. Raises ``UserError`` where they do
+    not."""
     chat = make_chat(checkpoint, job.config)
     for tree in trees:
         if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
             raise UserError(
                 f"the tokenizer or chat template of {job.checkpoint} writes task {tree.task.id} in {job.trees} in "
-                "other tokens than the policy that searched it: update that policy, or collect trees with this one"
+                "other tokens than the policy that searched it: update that policy, with its policy.instructions, "
+                "policy.shots and policy.format, or collect trees with this one"
             )
 
 
@@ -297,7 +299,7 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
         training = checkpoint.model.training
         checkpoint.model.eval()
         policy.generator.forget()
-        outcomes = asyncio.run(execute(policy.greedy(), dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
+        outcomes, _ = asyncio.run(execute(policy.greedy(), dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
         checkpoint.model.train(training)
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
 

@@ -1,0 +1,137 @@
+"""Demonstrations as earlier turns: token for token what a conversation of these turns would be, in every template."""
+
+from collections.abc import Sequence
+
+import pytest
+from template_families import FAMILIES, STOPS, family, with_template
+from toy_llama import make_model, plain_hidden, plain_logprobs, tokenizer
+
+from treeagent.generators.base import SampleRequest
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.local import LocalGenerator
+from treeagent.types import Message, UserError
+
+
+def shot(*texts: str) -> tuple[Message, ...]:
+    return tuple(Message("assistant" if place % 2 else "user", text) for place, text in enumerate(texts))
+
+
+SHOTS = [shot("find a lamp", " search[lamp]\n", "page 1", "click[buy]"), shot("find a bed", "<think>a bed</think>back")]
+
+
+def spoken(chat: ChatFormat, *texts: str) -> tuple[Message, ...]:
+    """A conversation whose turns have the ids that the chat gives them."""
+    return tuple(
+        Message(each.role, each.content, chat.encode_action(each.content) if each.role == "assistant" else ())
+        for each in shot(*texts)
+    )
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("preface", ["", "Be brief."])
+def test_shots_are_the_turns_of_one_long_conversation(name: str, preface: str) -> None:
+    """One demonstration and the task behind it are the same tokens as if the agent had played both."""
+    plain, told = ChatFormat(family(name), preface=preface), ChatFormat(family(name), preface=preface, shots=SHOTS[:1])
+    texts = [message.content for message in SHOTS[0]]
+    for rest in (["find a door"], ["find a door", "open[door]", "a wall"]):
+        assert told.prompt_ids(spoken(told, *rest)) == plain.prompt_ids(spoken(plain, *texts, *rest))
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_every_turn_of_every_shot_is_encoded_as_a_turn(name: str) -> None:
+    chat = ChatFormat(family(name), preface="Be brief.", shots=SHOTS)
+    ids = chat.prompt_ids((Message("user", "find a door"),))
+    place = 0
+    for text in (" search[lamp]\n", "click[buy]", "<think>a bed</think>back"):
+        turn = chat.encode_action(text)
+        place = next(at for at in range(place, len(ids)) if ids[at : at + len(turn)] == turn) + len(turn)
+    prompt = str(chat.tokenizer.decode(list(ids)))
+    assert prompt.count("Be brief.") == 1 and prompt.index("Be brief.") < prompt.index("find a lamp")
+    assert prompt.count(STOPS[name]) >= 3 and STOPS[name] * 2 not in prompt.replace("\n", "")
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_prompt_grows_by_what_is_new_and_root_context_holds_the_shots(name: str) -> None:
+    chat = ChatFormat(family(name), shots=SHOTS)
+    told = spoken(chat, "find a door", "open[door]", "a wall", "back", "a hall")
+    root, first, second = told[:1], told[:3], told
+    assert chat.context_ids(root) == chat.prompt_ids(root) == chat.added_ids(chat.read(root))
+    assert chat.prompt_ids(first) == chat.prompt_ids(root) + told[1].token_ids + chat.context_ids(first)
+    assert chat.prompt_ids(second) == chat.prompt_ids(first) + told[3].token_ids + chat.context_ids(second)
+    assert chat.context_ids(first) == ChatFormat(family(name)).context_ids(first)  # which shots do not change
+    shared = chat.shared_ids()
+    assert len(shared) > len(chat.encode_action("click[buy]"))
+    assert all(chat.prompt_ids(messages)[: len(shared)] == shared for messages in (root, first, second))
+
+
+def test_openings_of_shots_are_the_user_s_where_observations_are_the_tool_s() -> None:
+    tool = {"type": "function", "function": {"name": "find", "description": "", "parameters": {}}}
+    chat = ChatFormat(family("qwen"), tools=[tool], shots=SHOTS)
+    prompt = str(chat.tokenizer.decode(list(chat.prompt_ids(spoken(chat, "find a door", "open", "a wall")))))
+    assert prompt.count("<tool_response>") == 2 and prompt.count("<|im_start|>user\nfind a") == 3
+
+
+def test_shots_are_never_left_out_of_a_long_conversation() -> None:
+    whole = ChatFormat(tokenizer(), shots=SHOTS)
+    told = spoken(whole, "find a door", *("open[door]", "a wall " * 40) * 6)
+    most = len(whole.prompt_ids(told[:1])) + 500
+    chat = ChatFormat(tokenizer(), shots=SHOTS, context_tokens=most)
+    reading = chat.read(told)
+    assert reading.left_out and len(chat.prompt_ids(reading.messages)) <= most
+    shared = chat.shared_ids()
+    assert chat.added_ids(reading)[: len(shared)] == shared == whole.shared_ids()
+
+
+def test_nothing_is_shared_where_nothing_is_told() -> None:
+    assert ChatFormat(tokenizer()).shared_ids() == ()
+    assert ChatFormat(tokenizer(), preface="Be brief.").shared_ids() != ()
+
+
+@pytest.mark.parametrize("skipped", ["loop.index0 > 2", "loop.index0 < 2"])
+def test_a_template_that_leaves_out_earlier_turns_is_refused(skipped: str) -> None:
+    template = (
+        "{% for m in messages %}{% if m.role != 'assistant' or not long or not (" + skipped + ") %}"
+        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    spoken_by = with_template("{% set long = messages | length > 7 %}" + template, *FAMILIES["qwen"])
+    ChatFormat(spoken_by)
+    with pytest.raises(UserError, match="chat template"):
+        ChatFormat(spoken_by, shots=[*SHOTS, *SHOTS])
+
+
+def requests(chat: ChatFormat, tasks: Sequence[str]) -> list[tuple[int, ...]]:
+    return [chat.prompt_ids((Message("user", task),)) for task in tasks]
+
+
+def test_what_all_prompts_begin_with_is_read_once() -> None:
+    model, chat = make_model(), ChatFormat(tokenizer(), preface="Be brief.", shots=SHOTS)
+    plain, sharing = LocalGenerator(model), LocalGenerator(model)
+    sharing.shared = shared = chat.shared_ids()
+    prompts = requests(chat, ["find a lamp", "find a bed", "search", "a", "find a lamp"])
+    for generator in (plain, sharing):
+        generator.hidden(prompts)
+    different = [prompts[place] for place in range(4)]
+    assert plain.usage.encoded_tokens == sum(map(len, different))
+    assert sharing.usage.encoded_tokens == plain.usage.encoded_tokens - 3 * len(shared)
+    request = SampleRequest(prompts, 3, range(5), stop_id=chat.stop_id, max_new_tokens=6)
+    for prompt, samples in zip(prompts, sharing.sample(request), strict=True):
+        for sample in samples:
+            expected = plain_logprobs(model, prompt, sample.token_ids)
+            assert list(sample.logprobs) == pytest.approx(expected.tolist(), abs=2e-4)
+    for prompt, hidden in zip(prompts, sharing.hidden(prompts), strict=True):
+        assert hidden.tolist() == pytest.approx(plain_hidden(model, prompt).tolist(), abs=2e-4)
+
+
+def test_what_is_shared_is_read_anew_once_forgotten_and_not_for_other_prompts() -> None:
+    generator, chat = LocalGenerator(make_model()), ChatFormat(tokenizer(), shots=SHOTS)
+    generator.shared = chat.shared_ids()
+    foreign = ChatFormat(tokenizer()).prompt_ids((Message("user", "a"),))
+    generator.hidden([foreign])
+    assert generator.usage.encoded_tokens == len(foreign)
+    [prompt] = requests(chat, ["find a lamp"])
+    for read in (1, 2):
+        generator.hidden([prompt])
+        generator.hidden([prompt])
+        assert generator.usage.encoded_tokens == len(foreign) + read * len(prompt)
+        generator.forget()

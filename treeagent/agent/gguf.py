@@ -1,0 +1,120 @@
+"""A model in a GGUF file, llama.cpp's format, as a stock Hugging Face checkpoint."""
+
+import fcntl
+import os
+import shutil
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import __version__ as version
+from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+
+from treeagent.generators.config import DType
+from treeagent.generators.quiet import no_progress_bars
+from treeagent.store import regular, replace_folder
+from treeagent.types import UserError
+
+_BYTES = 4
+"""Of a weight, which is read as float32."""
+
+
+def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
+    """Write the model, its tokenizer and its chat template to the folder ``out``, which exists whole or not at all.
+
+    Args:
+        dtype: number format of the weights that are written. Quantised weights are exact in float32; "auto" means that.
+
+    Raises:
+        UserError: the package gguf is missing, the file is no GGUF file or damaged, its architecture or quantisation is
+            unknown, or the weights are larger than this machine's memory.
+    """
+    _require_readable(file)
+    with no_progress_bars():
+        try:
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        except Exception as error:  # what a damaged file makes the readers of its parts raise is anyone's guess
+            raise _refused(file, str(error) or type(error).__name__) from error
+        # transformers saves no model that was quantised, so its weights move to one that never was.
+        config: Any = model.config
+        del config.quantization_config
+        config.dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype)
+        with torch.device("meta"):
+            plain = AutoModelForCausalLM.from_config(config)
+        weights = {name: weight.to(config.dtype) for name, weight in model.state_dict().items()}
+        plain.load_state_dict(weights, assign=True)
+        partial = out.with_name(f".{out.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        plain.save_pretrained(partial, state_dict=weights)
+        tokenizer.save_pretrained(partial)
+    replace_folder(partial, out)
+    return out
+
+
+def stock(name: str | Path) -> str | Path:
+    """A model's name as it is; of a GGUF file, the folder in the user's cache to which it was imported.
+
+    A file is imported once, until it changes: reading one takes longer than loading the folder.
+
+    Raises:
+        UserError: as ``import_gguf``.
+    """
+    file = Path(name)
+    if file.suffix != ".gguf":
+        return name
+    if not file.is_file():
+        raise UserError(f"{name} does not exist: give the path of a GGUF file, a checkpoint's folder or a model's name")
+    made = file.stat()
+    mark = blake2b(f"{file.resolve()} {made.st_size} {made.st_mtime_ns}".encode(), digest_size=6).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "treeagent" / "gguf"
+    folder = cache / f"{file.stem}-{mark}"
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / f".{folder.name}.lock").open("w") as lock:  # workers begin at the same time
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                import_gguf(file, folder)
+    return folder
+
+
+def _require_readable(file: Path) -> None:
+    """Check what the file's header says. ``import_gguf`` lists the errors."""
+    try:
+        with regular(file).open("rb") as opened:
+            magic = opened.read(4)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}): give the path of a GGUF file") from error
+    if magic != b"GGUF":
+        raise UserError(f"{file} is no GGUF file: its first bytes are {magic!r}, not b'GGUF'; give another file")
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise UserError(f"gguf is missing ({error}): pip install 'treeagent[gguf]'") from error
+    try:
+        reader = GGUFReader(file)
+        architecture = str(reader.fields["general.architecture"].contents())
+        weights = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    except Exception as error:  # as above: one damaged byte may mean anything
+        raise _refused(file, f"{type(error).__name__} {error}") from error
+    if architecture not in GGUF_SUPPORTED_ARCHITECTURES:
+        raise UserError(
+            f"{file} holds a model of architecture {architecture!r}, which transformers {version} does not read from "
+            "GGUF files: give the folder or the hub name of the model itself"
+        )
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if weights * _BYTES > memory:
+        raise UserError(
+            f"the {weights:,} weights of {file} take {weights * _BYTES / 2**30:.1f} GiB as float32, but this machine "
+            f"has {memory / 2**30:.1f} GiB of memory: use a smaller model, or give the model's hub name and "
+            "policy.dtype=bfloat16"
+        )
+
+
+def _refused(file: Path, reason: str) -> UserError:
+    told = " ".join(reason.split()).rstrip(".")
+    return UserError(
+        f"{file} cannot be read ({told}): download it again, or take a file of another quantisation, such as Q8_0"
+    )

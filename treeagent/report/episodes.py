@@ -1,0 +1,176 @@
+"""Episodes of evaluations as conversations, and what they failed by."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rich.padding import Padding
+from rich.text import Text
+
+from treeagent.report.describe import call_text, observation
+from treeagent.run.folder import Run, RunError
+from treeagent.run.terminal import Terminal
+from treeagent.search.node import Edge, Node, Tree, reaches
+from treeagent.search.record import from_record
+from treeagent.store import read_as, shard_names
+from treeagent.visible import visible
+
+Kind = Literal["failed", "solved", "all"]
+"""Which episodes are shown."""
+_MOST_REASONS = 10
+"""Reasons that are listed, the commonest ones."""
+_MOST_CHARACTERS = 200
+"""Characters of a reason that are shown."""
+
+
+def steps(episode: Tree) -> list[Edge]:
+    """The steps of an episode, from its first on. The last one has no child if it failed."""
+    path = list[Edge]()
+    node: Node | None = episode.root
+    while node is not None and node.edges:
+        path.append(node.edges[0])
+        node = path[-1].child
+    return path
+
+
+def is_solved(episode: Tree) -> bool:
+    """Whether the rewards sum to 1, as ``Outcome.success`` counts them."""
+    return reaches(_total(episode), 1.0)
+
+
+def _total(episode: Tree) -> float:
+    return sum(edge.reward or 0.0 for edge in steps(episode))
+
+
+def ending(episode: Tree) -> str:
+    """How an episode ended, in words."""
+    path = steps(episode)
+    last = path[-1].child if path else None
+    if episode.error:
+        return f"broke off: {episode.error}"
+    if last is None or not last.ended:
+        return "broke off"
+    if last.terminated:
+        return "solved" if is_solved(episode) else "wrong end"
+    return "cut off by a limit"
+
+
+@dataclass
+class Failures:
+    """What failed episodes failed by."""
+
+    episodes: int = 0
+    failed: int = 0
+    turns: int = 0
+    """Turns of the failed episodes."""
+    endings: Counter[str] = field(default_factory=Counter[str])
+    """Failed episodes by how they ended."""
+    malformed: Counter[str] = field(default_factory=Counter[str])
+    """Malformed turns of failed episodes by reason."""
+    refused: Counter[str] = field(default_factory=Counter[str])
+    """Calls of failed episodes that the environment refused, by its message."""
+
+    def add(self, episode: Tree) -> None:
+        """Count an episode."""
+        self.episodes += 1
+        if is_solved(episode):
+            return
+        self.failed += 1
+        self.endings[ending(episode)] += 1
+        parent = episode.root
+        for edge in steps(episode):
+            self.turns += not edge.thought
+            if edge.action.error:
+                self.malformed[edge.action.error] += 1
+            elif edge.child is not None and edge.child.invalid:
+                self.refused[observation(parent, edge.child).strip()] += 1
+            if edge.child is not None:
+                parent = edge.child
+
+    def lines(self) -> Iterator[str]:
+        """The counts in words, a line each."""
+        yield f"{self.failed} of {self.episodes} episodes failed"
+        yield from _listed(self.endings)
+        for name, reasons in (("malformed", self.malformed), ("refused", self.refused)):
+            if reasons:
+                yield f"{reasons.total()} of their {self.turns} turns were {name}"
+                yield from _listed(reasons)
+
+
+def _listed(reasons: Counter[str]) -> Iterator[str]:
+    """The commonest reasons, each with its count. Reasons that differ only in numbers are one."""
+    alike: dict[str, Counter[str]] = {}
+    for reason, count in reasons.items():
+        alike.setdefault(re.sub(r"\d+", "0", reason), Counter())[reason] += count
+    groups = sorted(alike.values(), key=lambda group: -group.total())
+    for group in groups[:_MOST_REASONS]:
+        [(reason, _)] = group.most_common(1)
+        words = visible(" ".join(reason.split())) or "an empty answer"
+        yield f"  {group.total()} × {words[:_MOST_CHARACTERS]}{'…' * (len(words) > _MOST_CHARACTERS)}"
+    if rest := sum(group.total() for group in groups[_MOST_REASONS:]):
+        yield f"  {rest} × others"
+
+
+def show_episodes(
+    run: Run, kind: Kind, console: Terminal, *, task_id: str | None = None, depth: int | None = None
+) -> None:
+    """Print episodes of each evaluation as conversations, then what its failed ones failed by.
+
+    Args:
+        task_id: shows the episodes of this task only; the counts at the end are of all.
+        depth: turns of each episode that are shown.
+
+    Raises:
+        RunError: the run has no episodes, or none of that task.
+    """
+    names = shard_names(run.episodes)
+    if not names:
+        raise RunError(f"{run.path} holds no episodes: treeagent eval CHECKPOINT --out {run.path} plays some")
+    found = False
+    for name in names:
+        failures = Failures()
+        console.print(Text(visible(name), style="bold underline"))
+        for episode in read_as(from_record, run.episodes, name):
+            failures.add(episode)
+            ours = task_id is None or task_id in (episode.task.id, visible(episode.task.id))
+            found = found or ours
+            if ours and kind in ("all", "solved" if is_solved(episode) else "failed"):
+                show_episode(episode, console, depth=depth)
+        for line in failures.lines():
+            console.print(Text(line), soft_wrap=True)
+    if not found:
+        raise RunError(f"{run.path} has no episode of task {task_id}: treeagent show RUN --episodes all lists them")
+
+
+def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) -> None:
+    """Print an episode as a conversation."""
+    console.print(Text.assemble(("task ", "dim"), (visible(episode.task.id), "bold")))
+    opening = episode.root.state.messages
+    _said(console, "environment", (message.content for message in opening), "italic")
+    parent, path = episode.root, steps(episode)
+    for edge in path[:depth]:
+        action = edge.action
+        if action.error:  # the whole turn, because no part of it can be told from another
+            _said(console, "agent", [action.text], "yellow")
+        else:
+            thought = [action.thought] if action.thought.strip() else []
+            _said(console, "agent thinks", thought, "italic")
+            _said(console, "agent", [] if edge.thought else [call_text(action)], "bold")
+        if edge.child is not None:
+            answer = [] if edge.thought else [observation(parent, edge.child)]
+            _said(console, "environment refuses" if edge.child.invalid else "environment", answer, "")
+            parent = edge.child
+    if left := len(path) - len(path[:depth]):
+        console.print(f"… {left} more turns", style="dim")
+    solved = is_solved(episode)
+    console.print(Text(f"reward {_total(episode):.3f}, {visible(ending(episode))}", style="green" if solved else "red"))
+    console.print()
+
+
+def _said(console: Terminal, who: str, texts: Iterable[str], style: str) -> None:
+    """Print what somebody said, indented below the name, so that no text can pass for another speaker's."""
+    for text in texts:
+        console.print(Text(who, style="dim"))
+        console.print(Padding(Text(visible(text.strip("\n"), lines=True), style=style), (0, 0, 0, 2), expand=False))
