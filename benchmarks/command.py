@@ -1,14 +1,16 @@
 """Options that the benchmarks share, and the settings that give every seed test tasks of its own."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from benchmarks.record import RESULTS, Record, recording
+from benchmarks.record import RESULTS, Record, Row, digest, recording
 from treeagent.config import RunConfig, flat_settings
 from treeagent.run.folder import Run
 
+Figures = Mapping[str, Mapping[str, float]]
+"""Arm -> name -> number."""
 SEEDED = ("seed", "workers", "evaluate.first_task")
 """Settings that differ between the seeds of an arm, or on which no result depends."""
 
@@ -62,3 +64,25 @@ def start_of(runs: Path, seed: int, checkpoint: str = "warm") -> Path:
         RunError: there is no such run.
     """
     return Run.open(runs / f"seed{seed}").checkpoints / checkpoint
+
+
+def options_digest(asked: argparse.Namespace, *without: str) -> str:
+    """The digest of all options but those that name files, seeds and repetitions."""
+    left_out = {"name", "results", "rounds", "seeds", "only", "part", *without}
+    return digest({key: repr(value) for key, value in vars(asked).items() if key not in left_out})
+
+
+def add_rounds(
+    record: Record, rounds: int, settings: str, arms: Sequence[str], measure: Callable[[int], Figures]
+) -> None:
+    """Record repetitions in which all arms take turns; those that are there already are not measured again.
+
+    Args:
+        measure: by the number of a repetition, the figures of each arm.
+    """
+    for number in range(rounds):
+        if not all(record.has(arm, number, settings) for arm in arms):
+            for arm, figures in measure(number).items():
+                record.add(Row(arm, number, settings, figures=figures))
+                told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+                print(f"{number}: {arm}: {told}", flush=True)

@@ -205,7 +205,10 @@ class Record:
 
 @contextmanager
 def recording(
-    name: str, question: str, budgets: Mapping[str, float] | None = None, folder: Path = RESULTS
+    name: str,
+    question: str,
+    budgets: Mapping[str, float] | None = None,
+    folder: Path = RESULTS,
 ) -> Iterator[Record]:
     """Write ``folder/NAME.json``, or go on with it.
 
@@ -223,7 +226,7 @@ def recording(
         path,
         replace(
             found,
-            sessions=(*(found.sessions[old] for old in kept), this_session(name)),
+            sessions=(*(found.sessions[old] for old in kept), this_session()),
             rows=tuple(replace(row, session=kept[row.session]) for row in found.rows),
         ),
     )
@@ -252,13 +255,14 @@ def played(arm: str, seed: int, settings: str, first_task: int, outcomes: Sequen
     )
 
 
-def this_session(name: str) -> Session:
-    """The session that begins now. Of an absolute path in the command, only the last part is kept."""
+def this_session() -> Session:
+    """The session that begins now, of the program that Python was started with. Of an absolute path in the command,
+    only the last part is kept."""
     arguments = [Path(part).name if part.startswith("/") else part for part in sys.argv[1:]]
     return Session(
         commit=_git("rev-parse", "--short=12", "HEAD") or "unknown",
         dirty=bool(_git("status", "--porcelain", "--", *MEASURED)),
-        command=shlex.join(["python", "-m", f"benchmarks.{name}", *arguments]),
+        command=shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *arguments]),
         machine=this_machine(),
         versions={package: _version(package) for package in _PACKAGES},
         date=datetime.now(UTC).strftime("%Y-%m-%d"),

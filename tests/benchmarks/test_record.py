@@ -145,8 +145,8 @@ def test_a_played_row_counts_by_task() -> None:
 
 
 def test_a_session_tells_no_place_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["x", "--out", "/home/someone/runs", "--seeds", "0"])
-    assert this_session("toy").command == "python -m benchmarks.toy --out runs --seeds 0"
+    monkeypatch.setattr(sys, "argv", ["/home/someone/benchmarks/toy.py", "--out", "/home/someone/runs", "--seeds", "0"])
+    assert this_session().command == "python -m benchmarks.toy --out runs --seeds 0"
     assert os.uname().nodename not in str(this_machine())
 
 
