@@ -198,9 +198,15 @@ class Record:
         self.result = replace(
             self.result,
             sessions=(*before, replace(session, seconds=round(time.perf_counter() - self._started, 1))),
-            rows=(*kept, replace(row, session=len(before))),
+            rows=(*kept, _rounded(replace(row, session=len(before)))),
         )
         write(self.path, self.result)
+
+
+def _rounded(row: Row) -> Row:
+    """A row whose measured numbers have six digits, so that files are short."""
+    figures = {name: float(f"{value:.6g}") for name, value in row.figures.items()}
+    return replace(row, seconds=float(f"{row.seconds:.6g}"), figures=figures)
 
 
 @contextmanager
