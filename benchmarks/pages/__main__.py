@@ -1,6 +1,7 @@
 """Write docs/results.md, docs/results/ and README's block of results from the result files: ``make results-docs``."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
         found: Result, axis: str, of: str = "", arms: Sequence[str] = (), mark: float | None = None, log: bool = False
     ) -> str:
         """Draw a figure beside the page, and return the link to it."""
-        path = f"{page}-{found.name}{'-' * bool(of)}{of}.svg".replace(" ", "-")
+        path = re.sub(r"\W+", "-", f"{page} {found.name} {of}".strip()) + ".svg"
         files[f"results/{path}"] = dots(axis, tables.figure_estimates(found, of, arms), mark, log)
         return f"![{found.question} {axis}]({path})"
 
@@ -62,6 +63,7 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
     environment.globals |= {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
     environment.globals |= {"result": result, "figure": figure, "of": estimates.figure}
     text = environment.get_template(template).render(more)
+    text = re.sub("\n(#+ )", r"\n\n\1", text)  # a heading stands alone, whatever tag is before it
     lines = [line.rstrip() for line in text.splitlines()]
     kept = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
     return "\n".join(kept).strip() + "\n"
