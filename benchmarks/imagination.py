@@ -116,6 +116,10 @@ AUDITED: Mapping[str, str] = {
 """What the audit says of a world model, and how the table calls it."""
 
 
+FIRST_ROUND = "real, one round"
+"""The arm "real" before its second round."""
+
+
 @dataclass(frozen=True)
 class Arm:
     """What one arm made of one start."""
@@ -133,10 +137,11 @@ class Arm:
 
     def row(self, name: str, seed: int) -> Row:
         """The row after the last round, with the audit's figures."""
-        last = replace(self.learnt, best=self.learnt.rounds[-1], environment_steps=self.real_steps)
+        last = self.learnt.after(len(self.learnt.rounds))
         audited = {AUDITED[name]: float(value) for name, value in self.audit.items() if name in AUDITED}
         steps = {"seed's steps": float(self.seed_steps), "imagined steps": float(self.imagined_steps)}
-        return last.row(name, seed, **steps, **audited, **({} if self.kept is None else {"successes kept": self.kept}))
+        kept = {} if self.kept is None else {"successes kept": self.kept}
+        return replace(last.row(name, seed, **steps, **audited, **kept), environment_steps=self.real_steps)
 
 
 def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
@@ -288,6 +293,8 @@ def main() -> None:
                     continue
                 arm = run(asked.config, name, seed, start, asked.out, asked.set)
                 add_start(record, seed, arm.learnt, start)
+                if name == "real":
+                    record.add(arm.learnt.after(1).row(FIRST_ROUND, seed))
                 record.add(arm.row(name, seed))
                 print(f"seed {seed} {name}: {100 * arm.learnt.rounds[-1]['success']:.1f} %", flush=True)
 

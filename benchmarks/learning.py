@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,8 @@ class Learnt:
     """Of the round that validation chose."""
     settings: str
     first_task: int
-    environment_steps: float
-    """Spent on collecting."""
-    generated_tokens: float
+    spent: Sequence[tuple[float, float]]
+    """Environment steps and generated tokens of collecting, until the end of each round."""
     seconds: float
     """Of the whole run; 0 where it was not made in one go."""
 
@@ -60,11 +59,15 @@ class Learnt:
             self.settings,
             first_task=self.first_task,
             solved=self.best["solved"],
-            environment_steps=self.environment_steps,
-            generated_tokens=self.generated_tokens,
+            environment_steps=self.spent[-1][0],
+            generated_tokens=self.spent[-1][1],
             seconds=self.seconds,
             figures=by_round | figures,
         )
+
+    def after(self, number: int) -> "Learnt":
+        """The same after round ``number``, whatever validation chose."""
+        return replace(self, rounds=self.rounds[:number], best=self.rounds[number - 1], spent=self.spent[:number])
 
     def start_row(self, seed: int, start: str) -> Row:
         """The row of the policy before; ``start`` is the digest of where it comes from."""
@@ -120,7 +123,7 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
         seconds = 0.0 if begun else time.perf_counter() - started
     finished = Run.open(folder)
     greedy = {row["policy"]: row for row in finished.result_rows() if row["mode"] == "greedy"}
-    spent = [row for row in finished.metrics() if row["stage"] == "adapt"][-1]
+    adapted = [row for row in finished.metrics() if row["stage"] == "adapt"]
     rounds = [greedy[start.name]]
     for number in range(1, finished.facts("adapt")["rounds"] + 1):
         after = [row for policy, row in greedy.items() if policy.startswith(f"round-{number}-")]
@@ -131,8 +134,7 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
         best=greedy[finished.facts("adapt")["best"]],
         settings=settings_digest(config, overrides, start),
         first_task=finished.config.evaluate.first_task,
-        environment_steps=spent["environment_steps"],
-        generated_tokens=spent["generated_tokens"],
+        spent=[(row["environment_steps"], row["generated_tokens"]) for row in adapted],
         seconds=seconds,
     )
 

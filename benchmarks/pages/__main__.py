@@ -27,7 +27,7 @@ def made(results: Path = RESULTS) -> dict[str, bytes]:
         text = _render(f"{name}.md.j2", results, files)
         files[f"results/{name}.md"] = text.encode()
         title, answer, *_ = text.split("\n\n")
-        titles[name] = title.removeprefix("# "), answer
+        titles[name] = title.removeprefix("# "), answer.strip()
     files["results.md"] = _render("index.md.j2", results, files, pages=titles).encode()
     return files
 
