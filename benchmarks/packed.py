@@ -11,6 +11,7 @@ import random
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.command import add_rounds, options_digest, record_of, repeating
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
 from treeagent.learners.batches import pad
 from treeagent.learners.packed import pack, states_at
 
@@ -152,10 +153,11 @@ def main() -> None:
     asked = repeating(__doc__, "packed", rounds=7).parse_args()
     with record_of(asked, QUESTION) as record:
         for rows in CASES:
-            add_rounds(
-                record, asked.rounds, options_digest(asked), [rows.name],
-                lambda number, rows=rows: {rows.name: measure(rows, number)},
-            )  # fmt: skip
+            add_rounds(record, asked.rounds, options_digest(asked), [rows.name], partial(repetition, rows))
+
+
+def repetition(rows: Rows, number: int) -> Figures:
+    return {rows.name: measure(rows, number)}
 
 
 if __name__ == "__main__":
