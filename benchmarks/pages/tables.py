@@ -67,7 +67,7 @@ def success_table(
             line.append("" if arm == control else spread(difference(result, arm, control), "+"))
         for cost in ("environment_steps", "generated_tokens"):
             each = [getattr(row, cost) / (1 if whole else row.tasks) for row in rows]
-            line.append(short(statistics.fmean(each)) if any(each) else "")
+            line.append(short(statistics.fmean(each)) if any(row.generated_tokens for row in rows) else "")
         for name in (more or {}).values():
             line.append(" ".join(decimal(100 * row.figures[name], 0) for row in rows if name in row.figures))
         lines.append(line)

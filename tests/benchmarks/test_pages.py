@@ -55,6 +55,44 @@ def test_the_answer_follows_the_interval(tmp_path: Path, mcts: tuple[int, ...], 
     assert told in answer(made(tmp_path), "search")
 
 
+@pytest.mark.parametrize(
+    ("name", "arms", "where", "told"),
+    [
+        (
+            "quickstart",
+            {"base, greedy": (3, 4), "rft, greedy": (8, 9)},
+            "learning",
+            "50.0 points more than the base policy",
+        ),
+        ("updates", {"before": (3, 4), "rft": (5, 6), "dpo": (8, 9)}, "learning", "30.0 points more than imitating"),
+        ("updates", {"before": (3, 4), "rft": (8, 9), "dpo": (8, 9)}, "learning", "level with it: `dpo`"),
+        (
+            "imagination",
+            {"before": (3, 4), "real, one round": (8, 9), "real": (8, 9), "imagined": (7, 8)},
+            "imagination",
+            "10.0 points less than one that learnt from a round of real trees",
+        ),
+    ],
+)
+def test_every_question_has_its_answer(
+    tmp_path: Path, name: str, arms: Mapping[str, tuple[int, ...]], where: str, told: str
+) -> None:
+    store(tmp_path, name, arms)
+    assert told in answer(made(tmp_path), where)
+    assert told in made(tmp_path)["results.md"].decode()
+
+
+def test_speed_is_told_as_a_factor(tmp_path: Path) -> None:
+    rows = [
+        Row(arm, number, "s", figures={"ratio": ratio + number, "simulations / s": 1000.0})
+        for arm, ratio in (("treeagent, PUCT, 1 tree", 1.0), ("LATS-style, 1 tree", 3.0))
+        for number in (0, 1)
+    ]
+    write_result(tmp_path / "search_core.json", Result("search_core", "How fast?", {}, (SESSION,), tuple(rows)))
+    assert "3.50 × as many as a loop in the style of LATS" in answer(made(tmp_path), "engine")
+    assert "| LATS-style, 1 tree | 3.50 ± 6.35 | 1,000 |" in page(made(tmp_path), "engine")
+
+
 def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> None:
     store(tmp_path, "methods", {"mcts": (6, 7), "best_of_n": (5, 6)}, generated_tokens=800.0)
     files = made(tmp_path)
