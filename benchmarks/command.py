@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.record import RESULTS, Record, Row, digest, recording
@@ -55,6 +56,11 @@ def own_tasks(seed: int, tasks: int) -> str:
 def settings_of(config: RunConfig) -> dict[str, object]:
     """All settings on which results depend but the seed, for a digest."""
     return {key: repr(value) for key, value in flat_settings(config).items() if key not in SEEDED}
+
+
+def limits_of(config: RunConfig) -> dict[str, float]:
+    """The limits of the search of one task, by name; those that are set."""
+    return {name: value for name, value in asdict(config.search.limits).items() if value is not None}
 
 
 def start_of(runs: Path, seed: int, checkpoint: str = "warm") -> Path:

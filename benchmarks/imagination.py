@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.command import record_of, start_of, starting
+from benchmarks.command import limits_of, record_of, start_of, starting
 from benchmarks.learning import Learnt, add_start, arguments_of, settings_digest, train
 from benchmarks.record import Row
 from treeagent.agent.checkpoint import load_checkpoint, save_checkpoint
@@ -283,8 +283,9 @@ def main() -> None:
     options.add_argument("--config", type=Path, default=CONFIG, help="of limits, updates and the world model")
     options.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     asked = options.parse_args()
-    seed_tasks = load_config(asked.config, asked.set).adapt.seed_tasks
-    with record_of(asked, QUESTION) as record:
+    config = load_config(asked.config, asked.set)
+    seed_tasks = config.adapt.seed_tasks
+    with record_of(asked, QUESTION, **limits_of(config)) as record:
         for seed in asked.seeds:
             start = start_of(asked.runs, seed)
             for name in asked.arms:

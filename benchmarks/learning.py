@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import own_tasks, record_of, settings_of, start_of, starting
+from benchmarks.command import limits_of, own_tasks, record_of, settings_of, start_of, starting
 from benchmarks.record import Record, Row, digest
 from treeagent.config import load_config
 from treeagent.run.folder import Run
@@ -155,7 +155,8 @@ def main() -> None:
     asked = options.parse_args()
     overrides = [*(settings_of_place(asked.environment) if asked.environment else ()), *asked.set]
     starts = {seed: start_of(asked.runs, seed) for seed in asked.seeds}
-    with record_of(asked, QUESTION) as record, ThreadPoolExecutor(asked.processes) as pool:
+    limits = limits_of(load_config(recipe_path("adapt"), overrides))
+    with record_of(asked, QUESTION, **limits) as record, ThreadPoolExecutor(asked.processes) as pool:
         waiting = {
             pool.submit(
                 train, recipe_path(recipe), seed, start, asked.out / recipe / f"seed{seed}", overrides

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.command import own_tasks, parser, record_of, settings_of
+from benchmarks.command import limits_of, own_tasks, parser, record_of, settings_of
 from benchmarks.record import Row, digest
 from treeagent.config import load_config
 from treeagent.run.folder import Run
@@ -115,7 +115,7 @@ def main() -> None:
     arguments = options.parse_args()
     arguments.name = arguments.name or Path(arguments.config).stem
     out = arguments.out or Path("runs") / arguments.name
-    with record_of(arguments, QUESTION) as record:
+    with record_of(arguments, QUESTION, **limits_of(load_config(find_recipe(arguments.config)))) as record:
         for seed in arguments.seeds:
             cost = run(out / f"seed{seed}", arguments.config, seed)
             rows = rows_of(out / f"seed{seed}", seed)

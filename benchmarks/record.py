@@ -4,6 +4,7 @@ A benchmark adds a row as soon as it is measured, and the file is written anew, 
 was killed goes on where it stopped: rows of the same arm, seed and settings are there already.
 """
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -219,16 +220,26 @@ def recording(
     """Write ``folder/NAME.json``, or go on with it.
 
     Raises:
-        UserError: the file was made for another question, or under other budgets.
+        UserError: the file was made for another question, or under other budgets, or another program is writing it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, budgets = folder / f"{name}.json", dict(budgets or {})
+    with (folder / f".{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the program ends
+        except BlockingIOError:
+            raise UserError(f"another program is writing {path.name}: wait for it, or give another --name") from None
+        yield _begun(path, name, question, budgets)
+
+
+def _begun(path: Path, name: str, question: str, budgets: dict[str, float]) -> Record:
+    """The file as it is, with a session for this program."""
     found = read(path) or Result(name, question, budgets)
     if (found.question, dict(found.budgets)) != (question, budgets):
         raise UserError(f"{path.name} has another question or other budgets: delete it to measure anew")
     used = {row.session for row in found.rows}
     kept = {old: new for new, old in enumerate(sorted(used))}  # a session that measured nothing says nothing
-    yield Record(
+    return Record(
         path,
         replace(
             found,

@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import own_tasks, record_of, settings_of, start_of, starting
+from benchmarks.command import limits_of, own_tasks, record_of, settings_of, start_of, starting
 from benchmarks.record import Row, digest
 from treeagent.config import Method, RunConfig, load_config
 from treeagent.run.folder import COLLECTED, Run
@@ -119,7 +119,7 @@ def main() -> None:
     options.add_argument("--processes", type=int, default=2, help="seeds side by side, a core each")
     asked = options.parse_args()
     with (
-        record_of(asked, QUESTION) as record,
+        record_of(asked, QUESTION, **limits_of(config_of(0, asked.set))) as record,
         ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool,
     ):
         waiting = []

@@ -134,6 +134,18 @@ def test_another_question_or_budget_wants_a_new_file(tmp_path: Path, question: s
         pass
 
 
+def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
+    with (
+        recording("toy", "Which?", folder=tmp_path) as record,
+        pytest.raises(UserError, match=r"toy\.json"),
+        recording("toy", "Which?", folder=tmp_path),
+    ):
+        pass
+    record.add(ROW)
+    with recording("toy", "Which?", folder=tmp_path) as again:
+        assert again.has("mcts", 0, "s1")
+
+
 def test_equal_settings_have_one_digest() -> None:
     assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1}) != digest({"a": 1, "b": [3]})
 
