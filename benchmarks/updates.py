@@ -66,9 +66,14 @@ def config_of(seed: int, overrides: Sequence[str]) -> RunConfig:
     return load_config(ADAPT, [*chosen, own_tasks(seed, load_config(ADAPT, chosen).evaluate.tasks)], seed=seed)
 
 
-def settings_digest(start: Path, overrides: Sequence[str]) -> str:
+def settings_digest(start: Path, overrides: Sequence[str], methods: Sequence[Method] = ()) -> str:
+    """Of an arm: its settings and updates, and the settings of the run that it starts from, without the seed."""
     return digest(
-        {"run": settings_of(config_of(0, overrides)), "start": settings_of(Run.open(start.parents[1]).config)}
+        {
+            "run": settings_of(config_of(0, overrides)),
+            "start": settings_of(Run.open(start.parents[1]).config),
+            "methods": methods,
+        }
     )
 
 
@@ -95,7 +100,7 @@ def _rows(seed: int, names: Sequence[str], start: Path, kept: Run, overrides: Se
         validations = [row["validation"] for row in kept.metrics() if row["stage"] == name and "validation" in row]
         figures = {"best validation": max(validations), "last validation": validations[-1]} if validations else {}
         yield _row("before", seed, settings_digest(start, overrides), kept, before, {})
-        yield _row(name, seed, settings_digest(start, wanted), kept, after, figures)
+        yield _row(name, seed, settings_digest(start, wanted, variant.methods), kept, after, figures)
         print(f"seed {seed} {name}: {100 * after['success']:.1f} %", flush=True)
 
 
@@ -128,7 +133,9 @@ def main() -> None:
             missing = [
                 name
                 for name in asked.variants
-                if not record.has(name, seed, settings_digest(start, [*VARIANTS[name].overrides, *asked.set]))
+                if not record.has(
+                    name, seed, settings_digest(start, [*VARIANTS[name].overrides, *asked.set], VARIANTS[name].methods)
+                )
             ]
             if missing:
                 waiting.append(pool.submit(run, seed, missing, start, asked.out, asked.set))
