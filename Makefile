@@ -9,7 +9,7 @@ PIP := --quiet --disable-pip-version-check --no-compile
 export PYTHONDONTWRITEBYTECODE =
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: install install-dev quickstart test test-slow check docs clean
+.PHONY: install install-dev quickstart test test-slow check docs results-docs clean
 
 install: $(VENV)/.installed
 
@@ -47,6 +47,10 @@ check: install-dev
 docs: install
 	$(BIN)/pip install $(PIP) --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The pages of results and README's block, from the files in results/.
+results-docs: install-dev
+	$(BIN)/python -m benchmarks.pages
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,18 +1,19 @@
 """How well the most similar step that a replay buffer finds answers for a step of a task that it never saw.
 
-    .venv/bin/python benchmarks/encoders.py runs/quickstart --policy runs/quickstart/checkpoints/warm
+    .venv/bin/python -m benchmarks.encoders --seeds 0 1 2
 
-The real steps of a run's trees are split by task as for a world model; those learnt fill a buffer a time for every
-encoder, those held out ask for the one step most like them.
+The real steps of trees of ``benchmarks.imagination`` are split by task as for a world model; those learnt fill a buffer
+for every encoder, those held out ask for the one step most like them.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.command import record_of, settings_of, start_of, starting
+from benchmarks.record import Row, digest
 from treeagent.config import RunConfig
 from treeagent.imagination.load import load_encoder
 from treeagent.run.folder import Run
@@ -22,8 +23,11 @@ from treeagent.world_model.fidelity import agreement
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 
+QUESTION = "How often does the most similar stored step answer for a step of a task that was never seen?"
 
-def row(name: str, encoder: Encoder, learnt: Sequence[Experience], asked: Sequence[Experience]) -> str:
+
+def figures(encoder: Encoder, learnt: Sequence[Experience], asked: Sequence[Experience]) -> dict[str, float]:
+    """How often the step that is found answers rightly for the step that asked."""
     with tempfile.TemporaryDirectory() as folder:
         buffer = ReplayBuffer(Path(folder) / "b.sqlite", encoder, create=True)
         started = time.perf_counter()
@@ -32,15 +36,18 @@ def row(name: str, encoder: Encoder, learnt: Sequence[Experience], asked: Sequen
         found = [near[0] for near in buffer.nearest([(one.history, one.action) for one in asked], 1)]
         buffer.close()
     pairs = list(zip(asked, found, strict=True))
-    figures = (
-        [one.kind == near.kind for one, near in pairs],
-        [agreement(one, near.observation) for one, near in pairs],
-        [one.observation.strip() == near.observation.strip() for one, near in pairs],
-        [(one.reward, one.terminated) == (near.reward, near.terminated) for one, near in pairs],
-    )
-    shares = " | ".join(f"{100 * statistics.mean(figure):.1f}" for figure in figures)
-    dimension = encoder.encode([""]).shape[1]
-    return f"| {name} | {dimension} | {shares} | {1000 * filled / len(learnt):.2f} |"
+    return {
+        "kind": statistics.fmean(one.kind == near.kind for one, near in pairs),
+        "agreement": statistics.fmean(agreement(one, near.observation) for one, near in pairs),
+        "exact": statistics.fmean(one.observation.strip() == near.observation.strip() for one, near in pairs),
+        "reward and end": statistics.fmean(
+            (one.reward, one.terminated) == (near.reward, near.terminated) for one, near in pairs
+        ),
+        "ms / step added": 1000 * filled / len(learnt),
+        "dimension": encoder.encode([""]).shape[1],
+        "steps to find": len(learnt),
+        "steps that ask": len(pairs),
+    }
 
 
 def encoders(config: RunConfig, policy: Path, sentences: str | None) -> dict[str, Encoder]:
@@ -56,19 +63,19 @@ def encoders(config: RunConfig, policy: Path, sentences: str | None) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--policy", type=Path, required=True, help="a checkpoint")
-    parser.add_argument("--sentences", help="folder or hub name of a model of sentence-transformers")
-    arguments = parser.parse_args()
-    run = Run.open(arguments.run)
-    learnt, held_out = split(experiences(run))
-    asked = [one for one in held_out if not one.opens]
-    print(f"{len(learnt):,} steps to find, {len(asked):,} to ask")
-    print("| encoder | dimension | same kind of action | agreement | exact | reward and end | ms / step added |")
-    print(f"|{'---|' * 7}")
-    for name, encoder in encoders(run.config, arguments.policy, arguments.sentences).items():
-        print(row(name, encoder, learnt, asked), flush=True)
+    options = starting(__doc__, "encoders")
+    options.add_argument("--trees", type=Path, default=Path("runs/imagination/real"), help="folder of runs with trees")
+    options.add_argument("--sentences", help="folder or hub name of a model of sentence-transformers")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record:
+        for seed in asked.seeds:
+            run = Run.open(asked.trees / f"seed{seed}")
+            learnt, held_out = split(experiences(run))
+            asking = [one for one in held_out if not one.opens]
+            settings = digest(settings_of(run.config))
+            for name, encoder in encoders(run.config, start_of(asked.runs, seed), asked.sentences).items():
+                if not record.has(name, seed, settings):
+                    record.add(Row(name, seed, settings, figures=figures(encoder, learnt, asking)))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,29 @@
 """Every built-in environment checked and timed, the scaling of 16 over two processes, and a long run with faults.
 
-python benchmarks/environments.py                  # what each call costs, and whether branches equal replays
-python benchmarks/environments.py --faults 10000   # crashes, hangs, garbage and slow steps in the mix
+python -m benchmarks.environments                  # what each call costs, and whether branches equal replays
+python -m benchmarks.environments --faults 10000   # crashes, hangs, garbage and slow steps in the mix
 """
 
-import argparse
 import math
 import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
+from benchmarks.record import recording
 from treeagent.cli.envs import Findings, find
 from treeagent.envs import BUILT_IN, Env, make_env
 from treeagent.types import UserError
 
+QUESTION = "What does each call of an environment cost, and do branches equal their replays?"
+SCALING = "How many steps a second do 16 environments make in one process, and in two?"
+FAULTS = "What happens to episodes in which the environment crashes, hangs or returns invalid values?"
 SCALED = "shop"
 ENVIRONMENTS = 16
 CALLS = ("reset", "step", "snapshot", "restore")
@@ -29,53 +34,52 @@ _barrier: list[Barrier] = []
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=list(BUILT_IN), metavar="NAME", help="environments to check")
-    parser.add_argument("--tasks", type=int, default=3, help="tasks to check each on")
-    parser.add_argument("--steps", type=int, default=2000, help="of each of the 16 environments that are scaled")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of the scaling")
-    parser.add_argument("--faults", type=int, metavar="EPISODES", help="run episodes with faults instead")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="after which that run stops early")
-    arguments = parser.parse_args()
-    if arguments.faults:
-        print("\n".join(faults(arguments.faults, arguments.seconds)))
+    options = repeating(__doc__, "environments", rounds=5)
+    options.add_argument("--only", nargs="+", default=list(BUILT_IN), metavar="NAME", help="environments to check")
+    options.add_argument("--tasks", type=int, default=3, help="tasks to check each on")
+    options.add_argument("--steps", type=int, default=2000, help="of each of the 16 environments that are scaled")
+    options.add_argument("--faults", type=int, metavar="EPISODES", help="run episodes with faults instead")
+    options.add_argument("--seconds", type=float, default=math.inf, help="after which that run stops early")
+    asked = options.parse_args()
+    if asked.faults:
+        with recording("faults", FAULTS, folder=asked.results) as record:
+            arm = f"{asked.faults} episodes"
+            add_rounds(
+                record, 1, options_digest(asked), [arm], lambda _: {arm: faults(asked.faults, asked.seconds)}
+            )  # fmt: skip
         return
-    print("| environment | equal branches | snapshots |", " | ".join(f"{call} ms" for call in CALLS), "| violations |")
-    print("|---" * (len(CALLS) + 4) + "|")
-    for name in arguments.only:
-        print(row(name, arguments.tasks), flush=True)
-    print()
-    print("\n".join(scaling(arguments.steps, arguments.rounds)))
+    with record_of(asked, QUESTION) as record:
+        for name in asked.only:
+            measure = partial(checked, name, asked.tasks)
+            add_rounds(record, 1, options_digest(asked, "steps", "faults", "seconds"), [name], measure)
+    with recording("scaling", SCALING, folder=asked.results) as record:
+        arms = [f"{ENVIRONMENTS} {SCALED}s, {count} process{'es' * (count > 1)}" for count in (1, 2)]
+        settings = options_digest(asked, "tasks", "faults", "seconds")
+        add_rounds(record, asked.rounds, settings, arms, partial(scaled, arms, asked.steps))
 
 
-def row(name: str, tasks: int) -> str:
-    """One environment's: medians of its calls, and how many branches equalled their replay."""
+def checked(name: str, tasks: int, _: int) -> Figures:
+    """One environment's: medians of its calls, and how many branches equalled their replay; nothing of one that is not
+    installed."""
     try:
         env, other = make_env(name), make_env(name)
     except UserError as refused:
-        return f"| {name} | {refused} |" + " |" * (len(CALLS) + 2)
+        print(refused)
+        return {}
     try:
         found: Findings = find(name, env, other, tasks)
     finally:
         env.close()
         other.close()
-    times = [f"{found.milliseconds[call].median:.3f}" if call in found.milliseconds else "" for call in CALLS]
-    said = "; ".join(found.violations) or "none"
-    branches = f"{found.equal_branches} of {found.branches}"
-    return f"| {name} | {branches} | {found.snapshots} | {' | '.join(times)} | {said} |"
+    times = {f"{call} ms": found.milliseconds[call].median for call in CALLS if call in found.milliseconds}
+    branches = {"branches": found.branches, "equal branches": found.equal_branches}
+    return {name: branches | times | {"violations": len(found.violations)}}
 
 
-def scaling(steps: int, rounds: int) -> Iterator[str]:
-    """Steps a second of 16 environments in one process and shared by two, measured in turns; the best round of each, as
-    what else the machine does only slows."""
-    rates: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(rounds):
-        for processes, measured in rates.items():
-            measured.append(ENVIRONMENTS * steps / seconds(processes, steps))
-    yield f"| {SCALED} × {ENVIRONMENTS} | steps / s, best of {rounds} | times one process |"
-    yield "|---|---|---|"
-    for processes, measured in rates.items():
-        yield f"| {processes} processes | {max(measured):.0f} | {max(measured) / max(rates[1]):.2f} |"
+def scaled(arms: Sequence[str], steps: int, _: int) -> Figures:
+    """Steps a second of 16 environments in one process and shared by two, measured in turns."""
+    one, two = (ENVIRONMENTS * steps / seconds(processes, steps) for processes in (1, 2))
+    return {arms[0]: {"steps / s": one, "ratio": 1.0}, arms[1]: {"steps / s": two, "ratio": two / one}}
 
 
 def seconds(processes: int, steps: int) -> float:
@@ -110,7 +114,7 @@ def _play(number: int, steps: int) -> tuple[float, float]:
     return began, time.monotonic()
 
 
-def faults(episodes: int, seconds: float) -> Sequence[str]:
+def faults(episodes: int, seconds: float) -> dict[str, float]:
     """What became of the episodes, and what this process holds after them."""
     sys.path.append(str(Path(__file__).parents[1] / "tests" / "envs"))
     from faulty_envs import endure
@@ -118,17 +122,18 @@ def faults(episodes: int, seconds: float) -> Sequence[str]:
     began = time.monotonic()
     endured = endure(episodes, seconds=seconds)
     warm, after = endured.warm, endured.after
-    injected = ", ".join(f"{count} {fault or 'sound'}" for fault, count in sorted(endured.faults.items()))
-    return [
-        f"{sum(endured.faults.values())} episodes in {time.monotonic() - began:.0f} s: {injected}",
-        "",
-        "| solved | lost | stuck | processes started | resident MiB | descriptors | processes |",
-        "|---|---|---|---|---|---|---|",
-        f"| {endured.solved} | {len(endured.lost)} | {endured.stuck} | {endured.starts} | "
-        f"{warm.resident / 2**20:.1f} → {after.resident / 2**20:.1f} | {warm.descriptors} → {after.descriptors} | "
-        f"{warm.processes} → {after.processes} |",
-        *endured.lost,
-    ]
+    print("\n".join(endured.lost))
+    return {
+        "with a fault": sum(count for fault, count in endured.faults.items() if fault),
+        "solved": endured.solved,
+        "lost": len(endured.lost),
+        "stuck": endured.stuck,
+        "processes started": endured.starts,
+        "growth, MiB": (after.resident - warm.resident) / 2**20,
+        "more descriptors": after.descriptors - warm.descriptors,
+        "more processes": after.processes - warm.processes,
+        "seconds": time.monotonic() - began,
+    }
 
 
 if __name__ == "__main__":

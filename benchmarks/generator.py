@@ -1,15 +1,13 @@
 """What the local generator gains on a search's states: K samples of each, against ``model.generate``.
 
-    .venv/bin/python benchmarks/generator.py
+    .venv/bin/python -m benchmarks.generator
 
 A Qwen3 of random weights, on the GPU where there is one, else on one thread. Trees grow along one path each: K actions
 at a state, one of them followed, an observation read. Both sides draw as many tokens at the same states; repeats take
 turns, so that a busy machine tells the same of both; seconds are the processor's, or on a GPU those of the wall.
 """
 
-import argparse
 import random
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +15,11 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.local import LocalGenerator
 
+QUESTION = "How many tokens a second does the local generator draw at a search's states, against `model.generate`?"
 VOCABULARY = 4096
 CUDA = torch.cuda.is_available()
 State = tuple[int, ...]
@@ -105,50 +105,57 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--trees", type=int, default=2)
-    parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--candidates", type=int, default=8, help="K")
-    parser.add_argument("--action", type=int, default=24, help="tokens of an action")
-    parser.add_argument("--observation", type=int, default=40, help="tokens of an observation")
-    parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512], help="tokens of a task's opening")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    asked = parser.parse_args()
+    options = repeating(__doc__, "generator", rounds=5)
+    options.add_argument("--layers", type=int, default=4)
+    options.add_argument("--width", type=int, default=256)
+    options.add_argument("--trees", type=int, default=2)
+    options.add_argument("--depth", type=int, default=4)
+    options.add_argument("--candidates", type=int, default=8, help="K")
+    options.add_argument("--action", type=int, default=24, help="tokens of an action")
+    options.add_argument("--observation", type=int, default=40, help="tokens of an observation")
+    options.add_argument("--prompts", type=int, nargs="+", default=[128, 512], help="tokens of a task's opening")
+    options.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    asked = options.parse_args()
     torch.set_num_threads(1)
     model = make_model(asked.layers, asked.width, getattr(torch, asked.dtype))
-    where = torch.cuda.get_device_name() if CUDA else "one thread of a CPU"
-    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    print(f"Qwen3 of {millions:.1f} million parameters, {asked.dtype}, {where}; K = {asked.candidates}\n")
-    print(
-        "| opening | generate, tokens/s | local, tokens/s | ratio (range) | largest difference of log-probabilities |"
-    )
-    print("| ---: | ---: | ---: | ---: | ---: |")
     count, new = asked.candidates, asked.action
     tokens = asked.trees * asked.depth * count * new
-    for prompt in asked.prompts:
-        generator = LocalGenerator(model)
-        states = grow(generator, asked.trees, asked.depth, prompt, asked.observation, count, new)
-        found = max(difference(model, each, draw(generator, each, count, new)) for each in states)
+    settings = options_digest(asked, "prompts")
+    with record_of(asked, QUESTION) as record:
+        for prompt in asked.prompts:
+            generator = LocalGenerator(model)
+            states = grow(generator, asked.trees, asked.depth, prompt, asked.observation, count, new)
+            arm = f"{count} samples behind {prompt} tokens"
 
-        def local(generator: LocalGenerator = generator, states: list[list[State]] = states) -> None:
-            generator.forget()  # every repeat reads the trees anew
-            for each in states:
-                draw(generator, each, count, new)
+            def local(generator: LocalGenerator = generator, states: list[list[State]] = states) -> None:
+                generator.forget()  # every repeat reads the trees anew
+                for each in states:
+                    draw(generator, each, count, new)
 
-        def plain(states: list[list[State]] = states) -> None:
-            for each in states:
-                generate(model, each, count, new)
+            def plain(states: list[list[State]] = states) -> None:
+                for each in states:
+                    generate(model, each, count, new)
 
-        pairs = [(seconds(plain), seconds(local)) for _ in range(asked.repeats + 1)][1:]
-        theirs, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
-        ratios = sorted(one / two for one, two in pairs)
-        print(
-            f"| {prompt} | {tokens / theirs:,.0f} | {tokens / ours:,.0f} "
-            f"| {statistics.median(ratios):.1f} ({ratios[0]:.1f}–{ratios[-1]:.1f}) | {found:.1e} |"
-        )
+            def measure(
+                number: int,
+                arm: str = arm,
+                local: Callable[[], None] = local,
+                plain: Callable[[], None] = plain,
+                generator: LocalGenerator = generator,
+                states: list[list[State]] = states,
+            ) -> Figures:
+                if number == 0:  # the first call of either side loads what it needs
+                    plain()
+                    local()
+                theirs, ours = seconds(plain), seconds(local)
+                found = {"generate, tokens / s": tokens / theirs, "local, tokens / s": tokens / ours}
+                found["ratio"] = theirs / ours
+                if number == 0:
+                    apart = (difference(model, each, draw(generator, each, count, new)) for each in states)
+                    found["largest difference of log-probabilities"] = max(apart)
+                return {arm: found}
+
+            add_rounds(record, asked.rounds, settings, [arm], measure)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,28 @@
-"""Table of imagined experience: what a policy learns from trees that grew in a world model, beside real ones.
+"""What a policy learns from trees that grew in a world model, beside real ones.
 
-    .venv/bin/python benchmarks/quickstart.py --config store --seeds 0 1 2  # trains the policies to start from
-    OMP_NUM_THREADS=1 .venv/bin/python benchmarks/imagination.py --seeds 0 1 2
+    .venv/bin/python -m benchmarks.quickstart --config store --seeds 0 1 2  # trains the policies to start from
+    OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.imagination --seeds 0 1 2
 
 Every arm has the tasks, limits and updates of one recipe, by default configs/sim_to_real.toml, starts from the same
 warm policy, and is validated in the environment before and after each update alone: it keeps the last step or, if that
 is no better, what it began with; few trees, to which it fits too soon, keep the best of more steps. It learns from its
 round's trees alone where nothing else is said. What arms have in common (the real trees, the world model that learnt
-them, a first round) is made once a seed. Runs that are there already are read, unfinished ones resumed.
+them, a first round) is made once a seed. Rows that are there already are kept, unfinished runs resumed. Each row shows
+the last round, whatever validation says of it.
 """
 
-import argparse
 import asyncio
 import json
 import re
 import shutil
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from learning import Learnt, arguments_of, pooled, train
-
+from benchmarks.command import limits_of, record_of, start_of, starting
+from benchmarks.learning import Learnt, add_start, arguments_of, settings_digest, train
+from benchmarks.record import Row
 from treeagent.agent.checkpoint import load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
@@ -40,6 +40,7 @@ from treeagent.stages.world import experiences, fit, split
 from treeagent.views.tokens import TokenRow
 from treeagent.world_model.fit import answer_rows
 
+QUESTION = "Does a policy learn as much from imagined trees as from real ones?"
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
 ALIKE = ("update.rft.validate_every=150",)
 CAREFUL = ("world.noise=0.05", "world.verify_steps=12")
@@ -105,6 +106,20 @@ ARMS: Mapping[str, Recipe] = {
 }
 
 
+AUDITED: Mapping[str, str] = {
+    "share": "share imagined",
+    "observation_exact": "exact",
+    "reward_accuracy": "reward right",
+    "wrong_episodes": "episodes wrong",
+    "optimism": "optimism",
+}
+"""What the audit says of a world model, and how the table calls it."""
+
+
+FIRST_ROUND = "real, one round"
+"""The arm "real" before its second round."""
+
+
 @dataclass(frozen=True)
 class Arm:
     """What one arm made of one start."""
@@ -120,6 +135,14 @@ class Arm:
     kept: float | None
     """Share of the successes found in the first round's imagined trees that are successes in the environment."""
 
+    def row(self, name: str, seed: int) -> Row:
+        """The row after the last round, with the audit's figures."""
+        last = self.learnt.after(len(self.learnt.rounds))
+        audited = {AUDITED[name]: float(value) for name, value in self.audit.items() if name in AUDITED}
+        steps = {"seed's steps": float(self.seed_steps), "imagined steps": float(self.imagined_steps)}
+        kept = {} if self.kept is None else {"successes kept": self.kept}
+        return replace(last.row(name, seed, **steps, **audited, **kept), environment_steps=self.real_steps)
+
 
 def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
     recipe = ARMS[arm]
@@ -129,7 +152,9 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
         world = make_world(config_file, recipe.world, seed, start, out, overrides)
         if recipe.begins_as:
             run(config_file, recipe.begins_as, seed, start, out, overrides)
-        with Run.create(folder, load_config(config_file, arguments_of(seed, settings)), resume=True) as begun:
+        with Run.create(
+            folder, load_config(config_file, arguments_of(config_file, seed, settings)), resume=True
+        ) as begun:
             if not begun.is_done(_WORLD):
                 shutil.copy(world / "fidelity.json", folder)
                 lend(Run.open(world), begun, (_SEEDING, _WORLD))
@@ -194,7 +219,7 @@ def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, 
     folder = _folder(out, f"world {name}", seed)
     if (folder / "fidelity.json").exists():
         return folder
-    config = load_config(config_file, arguments_of(seed, [*WORLDS[name], *CAREFUL, *overrides]))
+    config = load_config(config_file, arguments_of(config_file, seed, [*WORLDS[name], *CAREFUL, *overrides]))
     progress = RichProgress()
     first = make_world(config_file, "", seed, start, out, overrides) if name else None
     with Run.create(folder, config, resume=True) as made:
@@ -253,60 +278,26 @@ def _folder(out: Path, name: str, seed: int) -> Path:
     return out / re.sub(r"\W+", "-", name.strip()) / f"seed{seed}"
 
 
-def table(arms: Mapping[str, Sequence[Arm]]) -> str:
-    """Gains in points of held-out greedy success by round, pooled over seeds, and against the real arm's after as many
-    rounds."""
-    lines = [
-        "| trees | greedy before | after the last round | 95 % | by seed | gain by round | ÷ real | share imagined "
-        "| env steps: seed, after | imagined steps | exact | reward right | episodes wrong | optimism "
-        "| successes kept |",
-        f"|{'---|' * 15}",
-    ]
-    gains = {name: _gains([arm.learnt for arm in several]) for name, several in arms.items()}
-    for name, several in arms.items():
-        against = zip(gains[name], gains.get("real", ()), strict=False)
-        ratios = " ".join(f"{gain / real:.2f}" for gain, real in against if real > 0)
-
-        def mean(figure: str, several: Sequence[Arm] = several) -> str:
-            return " ".join(f"{100 * arm.audit[figure]:.0f}" for arm in several if arm.audit) or "-"
-
-        lines.append(
-            f"| {name} | {100 * statistics.mean(arm.learnt.before for arm in several):.1f} "
-            f"| {pooled([arm.learnt.rounds[-1] for arm in several], [arm.learnt.tasks for arm in several])} "
-            f"| {' '.join(f'{100 * gain:+.1f}' for gain in gains[name])} | {ratios} "
-            f"| {mean('share')} | {statistics.mean(arm.seed_steps for arm in several):,.0f}, "
-            f"{statistics.mean(arm.real_steps for arm in several):,.0f} "
-            f"| {statistics.mean(arm.imagined_steps for arm in several):,.0f} "
-            f"| {mean('observation_exact')} | {mean('reward_accuracy')} | {mean('wrong_episodes')} "
-            f"| {mean('optimism')} "
-            f"| {' '.join(f'{100 * arm.kept:.0f}' for arm in several if arm.kept is not None) or '-'} |"
-        )
-    return "\n".join(lines)
-
-
-def _gains(learnt: Sequence[Learnt]) -> list[float]:
-    """By round, mean over seeds."""
-    by_seed = [[success - one.before for success in one.rounds] for one in learnt]
-    return [statistics.mean(gains) for gains in zip(*by_seed, strict=True)]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=CONFIG, help="of limits, updates and the world model")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument(
-        "--starts", type=Path, default=Path("runs/benchmark"), help="where benchmarks/quickstart.py wrote"
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/imagination"))
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
-    arguments = parser.parse_args()
-    found: dict[str, list[Arm]] = {}
-    for seed in arguments.seeds:
-        for arm in arguments.arms:
-            start = arguments.starts / f"seed{seed}" / "checkpoints" / "warm"
-            found.setdefault(arm, []).append(run(arguments.config, arm, seed, start, arguments.out, arguments.set))
-            print(table(found), end="\n\n", flush=True)
+    options = starting(__doc__, "imagination", out="runs/imagination")
+    options.add_argument("--config", type=Path, default=CONFIG, help="of limits, updates and the world model")
+    options.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    asked = options.parse_args()
+    config = load_config(asked.config, asked.set)
+    seed_tasks = config.adapt.seed_tasks
+    with record_of(asked, QUESTION, **limits_of(config)) as record:
+        for seed in asked.seeds:
+            start = start_of(asked.runs, seed)
+            for name in asked.arms:
+                named = settings_digest(asked.config, [*ARMS[name].overrides(seed_tasks), *asked.set], start)
+                if record.has(name, seed, named):
+                    continue
+                arm = run(asked.config, name, seed, start, asked.out, asked.set)
+                add_start(record, seed, arm.learnt, start)
+                if name == "real":
+                    record.add(arm.learnt.after(1).row(FIRST_ROUND, seed))
+                record.add(arm.row(name, seed))
+                print(f"seed {seed} {name}: {100 * arm.learnt.rounds[-1]['success']:.1f} %", flush=True)
 
 
 if __name__ == "__main__":

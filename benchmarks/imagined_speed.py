@@ -1,21 +1,21 @@
 """Steps per second of an environment that is slow, and of a world model of it, on the same steps of one thread.
 
-    OMP_NUM_THREADS=1 .venv/bin/python benchmarks/imagined_speed.py configs/envs/miniwob.toml
+    OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.imagined_speed configs/envs/miniwob.toml
 
 The model learns demonstrations from scratch. Then further tasks are demonstrated in the environment, where each step is
 timed, and so is going back one step, as every branch of a search must; the model is asked for the same steps alone and
 sixteen at a time, as a search's batch asks, and needs not go back. How often it is right stands beside.
 """
 
-import argparse
 import asyncio
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.grammar import ReAct
 from treeagent.imagination.load import world_model
@@ -41,6 +41,7 @@ SETTINGS = (
     "training.schedule=linear",
     "world.training.batch_size=8",
 )
+QUESTION = "Is a world model faster than a slow environment?"
 WAVE = 16
 
 
@@ -106,32 +107,38 @@ def said(told: Transition) -> tuple[str, float | None, bool]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path)
-    parser.add_argument("--demonstrations", type=int, default=150)
-    parser.add_argument("--steps", type=int, default=400, help="of the optimiser")
-    parser.add_argument("--tasks", type=int, default=30)
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
-    arguments = parser.parse_args()
-    learnt = [f"world.demonstrations={arguments.demonstrations}", f"world.training.max_steps={arguments.steps}"]
-    learnt += [f"warm_start.episodes={arguments.demonstrations}", f"warm_start.tasks={arguments.demonstrations}"]
-    config = load_config(arguments.config, [*SETTINGS, *learnt, *arguments.set])
-    with tempfile.TemporaryDirectory() as folder:
-        with Run.create(Path(folder) / "run", config, resume=False) as run:
-            world = fit(config, run, RichProgress(), run.checkpoints / "world")
-        steps, back = steps_of(config, arguments.tasks)
-        real = len(steps) / sum(step.seconds for step in steps)
-        print(f"| {len(steps)} steps of {config.environment.name} | steps/s | ÷ environment |\n|---|---|---|")
-        print(f"| environment, onwards | {real:.1f} | 1.0 |")
-        branch = 1 / (1 / real + statistics.mean(back))
-        print(f"| environment, after going back one step | {branch:.1f} | {branch / real:.1f} |")
-        with world_model(config, world) as model:
-            for together in (1, WAVE):
-                told, seconds = imagine(model, steps, together)
-                speed = len(steps) / seconds
-                print(f"| imagined, {together} at a time | {speed:.1f} | {speed / real:.1f} |")
-        right = [said(one) == said(step.told) for one, step in zip(told, steps, strict=True)]
-        print(f"\nimagined exactly as the environment answered: {100 * statistics.mean(right):.0f} %")
+    options = repeating(__doc__, "imagined_speed", rounds=1)
+    options.add_argument("config", type=Path)
+    options.add_argument("--demonstrations", type=int, default=150)
+    options.add_argument("--steps", type=int, default=400, help="of the optimiser")
+    options.add_argument("--tasks", type=int, default=30)
+    options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
+    asked = options.parse_args()
+    learnt = [f"world.demonstrations={asked.demonstrations}", f"world.training.max_steps={asked.steps}"]
+    learnt += [f"warm_start.episodes={asked.demonstrations}", f"warm_start.tasks={asked.demonstrations}"]
+    config = load_config(asked.config, [*SETTINGS, *learnt, *asked.set])
+    arms = ["environment, onwards", "environment, after going back one step"]
+    arms += [f"imagined, {together} at a time" for together in (1, WAVE)]
+
+    def measure(number: int) -> Figures:
+        seeded = replace(config, seed=number)
+        with tempfile.TemporaryDirectory() as folder:
+            with Run.create(Path(folder) / "run", seeded, resume=False) as run:
+                world = fit(seeded, run, RichProgress(), run.checkpoints / "world")
+            steps, back = steps_of(seeded, asked.tasks)
+            real = len(steps) / sum(step.seconds for step in steps)
+            branch = 1 / (1 / real + statistics.mean(back))
+            found = {arms[0]: {"steps / s": real, "ratio": 1.0}, arms[1]: {"steps / s": branch, "ratio": branch / real}}
+            with world_model(seeded, world) as model:
+                for arm, together in zip(arms[2:], (1, WAVE), strict=True):
+                    told, seconds = imagine(model, steps, together)
+                    right = [said(one) == said(step.told) for one, step in zip(told, steps, strict=True)]
+                    speed = len(steps) / seconds
+                    found[arm] = {"steps / s": speed, "ratio": speed / real, "exact": statistics.mean(right)}
+        return found
+
+    with record_of(asked, QUESTION) as record:
+        add_rounds(record, asked.rounds, options_digest(asked), arms, measure)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,80 @@
-"""README's table of learning signals: search-and-adapt recipes from the same start, under the same budget a task.
+"""Search-and-adapt recipes from the same start, under the same budget a task.
 
-    .venv/bin/python benchmarks/quickstart.py --config store --seeds 0 1 2  # trains the policies to start from
-    .venv/bin/python benchmarks/learning.py --seeds 0 1 2
+    .venv/bin/python -m benchmarks.quickstart --config store --seeds 0 1 2  # trains the policies to start from
+    .venv/bin/python -m benchmarks.learning --seeds 0 1 2
 
 In another environment, whose config is used for what the environment and the policy are:
 
-    .venv/bin/python benchmarks/quickstart.py --config configs/envs/frozenlake.toml --out runs/frozenlake
-    .venv/bin/python benchmarks/learning.py --environment configs/envs/frozenlake.toml \\
-        --starts runs/frozenlake --out runs/learning-frozenlake
+    .venv/bin/python -m benchmarks.quickstart --config envs/frozenlake
+    .venv/bin/python -m benchmarks.learning --environment configs/envs/frozenlake.toml --runs runs/frozenlake \\
+        --name learning_frozenlake --out runs/learning_frozenlake
 
-Runs that are there already are read, unfinished ones resumed.
+Rows that are there already are kept, unfinished runs resumed. The round that is shown is the one that validation chose.
 """
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from benchmarks.command import limits_of, own_tasks, record_of, settings_of, start_of, starting
+from benchmarks.record import Record, Row, digest
 from treeagent.config import load_config
 from treeagent.run.folder import Run
-from treeagent.run.outcomes import wilson_interval
 
+QUESTION = "Which recipe of rounds learns most, under the same limits a task?"
 CONFIGS = Path(__file__).parent.parent / "configs"
 RECIPES = ("adapt", *sorted(path.stem for path in (CONFIGS / "baselines").glob("*.toml")))
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """What one recipe made of one start."""
+    """What one recipe made of one start: rows of ``results.json``, all of greedy play."""
 
-    before: float
-    """Greedy success on held-out tasks."""
-    rounds: Sequence[float]
-    """The same after each round."""
-    best: float
-    """The same of the round that validation chose."""
-    tasks: int
-    environment_steps: float
-    generated_tokens: float
+    before: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]]
+    """After each round; one whose updates were refused leaves what was."""
+    best: Mapping[str, Any]
+    """Of the round that validation chose."""
+    settings: str
+    first_task: int
+    spent: Sequence[tuple[float, float]]
+    """Environment steps and generated tokens of collecting, until the end of each round."""
+    seconds: float
+    """Of the whole run; 0 where it was not made in one go."""
+
+    def row(self, arm: str, seed: int, **figures: float) -> Row:
+        """The row of an arm: its best round, and what it spent."""
+        by_round = {f"round {number}": row["success"] for number, row in enumerate(self.rounds, 1)}
+        return Row(
+            arm,
+            seed,
+            self.settings,
+            first_task=self.first_task,
+            solved=self.best["solved"],
+            environment_steps=self.spent[-1][0],
+            generated_tokens=self.spent[-1][1],
+            seconds=self.seconds,
+            figures=by_round | figures,
+        )
+
+    def after(self, number: int) -> "Learnt":
+        """The same after round ``number``, whatever validation chose."""
+        return replace(self, rounds=self.rounds[:number], best=self.rounds[number - 1], spent=self.spent[:number])
+
+    def start_row(self, seed: int, start: str) -> Row:
+        """The row of the policy before; ``start`` is the digest of where it comes from."""
+        return Row("before", seed, start, first_task=self.first_task, solved=self.before["solved"])
 
 
-def settings_of(environment: Path) -> list[str]:
+def settings_of_place(environment: Path) -> list[str]:
     """What a config says of its environment and of how its policy samples, as overrides of another."""
     config = load_config(environment)
     place, policy = config.environment, config.policy
@@ -60,107 +88,89 @@ def settings_of(environment: Path) -> list[str]:
     ]
 
 
-def run(recipe: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Learnt:
-    """One recipe from one start."""
-    config = CONFIGS / f"{recipe}.toml" if recipe == "adapt" else CONFIGS / "baselines" / f"{recipe}.toml"
-    return train(config, seed, start, out / recipe / f"seed{seed}", overrides)
+def recipe_path(recipe: str) -> Path:
+    return CONFIGS / f"{recipe}.toml" if recipe == "adapt" else CONFIGS / "baselines" / f"{recipe}.toml"
+
+
+def arguments_of(config: Path, seed: int, overrides: Sequence[str]) -> list[str]:
+    """The settings of one run of ``train``, which evaluates on the seed's own test tasks."""
+    chosen = ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
+    return [f"seed={seed}", own_tasks(seed, load_config(config, chosen).evaluate.tasks), *chosen]
+
+
+def settings_digest(config: Path, overrides: Sequence[str], start: Path) -> str:
+    """Of a run of ``train``: its settings and those of the run that it starts from, without the seed."""
+    begun = settings_of(Run.open(start.parents[1]).config)
+    return digest({"run": settings_of(load_config(config, arguments_of(config, 0, overrides))), "start": begun})
 
 
 def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequence[str]) -> Learnt:
     """One run of ``treeagent train``, on one core."""
+    seconds, begun = 0.0, folder.exists()
     if not (folder / "report.html").exists():
-        command = ["train", start, "--config", config, "--out", folder, "--resume", *arguments_of(seed, overrides)]
-        treeagent = Path(sys.executable).parent / "treeagent"
+        started = time.perf_counter()
+        settings = arguments_of(config, seed, overrides)
+        command = ["train", start, "--config", config, "--out", folder, "--resume", *settings]
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".log").open("wb") as file:
             subprocess.run(
-                [treeagent, *map(str, command)],
+                [sys.executable, "-m", "treeagent", *map(str, command)],
                 check=True,
                 stdout=file,
                 stderr=file,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | ONE_THREAD,
             )
-    rows = json.loads((folder / "results.json").read_text())
-    greedy = {row["policy"]: row["success"] for row in rows if row["mode"] == "greedy"}
+        seconds = 0.0 if begun else time.perf_counter() - started
     finished = Run.open(folder)
-    spent = [row for row in finished.metrics() if row["stage"] == "adapt"][-1]
+    greedy = {row["policy"]: row for row in finished.result_rows() if row["mode"] == "greedy"}
+    adapted = [row for row in finished.metrics() if row["stage"] == "adapt"]
     rounds = [greedy[start.name]]
-    for number in range(1, finished.facts("adapt")["rounds"] + 1):  # one whose updates were refused leaves what was
-        after = [success for policy, success in greedy.items() if policy.startswith(f"round-{number}-")]
+    for number in range(1, finished.facts("adapt")["rounds"] + 1):
+        after = [row for policy, row in greedy.items() if policy.startswith(f"round-{number}-")]
         rounds.append(after[-1] if after else rounds[-1])
     return Learnt(
         before=greedy[start.name],
         rounds=rounds[1:],
         best=greedy[finished.facts("adapt")["best"]],
-        tasks=rows[0]["tasks"],
-        environment_steps=spent["environment_steps"],
-        generated_tokens=spent["generated_tokens"],
+        settings=settings_digest(config, overrides, start),
+        first_task=finished.config.evaluate.first_task,
+        spent=[(row["environment_steps"], row["generated_tokens"]) for row in adapted],
+        seconds=seconds,
     )
 
 
-def arguments_of(seed: int, overrides: Sequence[str]) -> list[str]:
-    """The settings of one run of ``train``."""
-    return [f"seed={seed}", "workers=1", 'evaluate.modes=["greedy"]', *overrides]
-
-
-def pooled(success: Sequence[float], tasks: Sequence[int]) -> str:
-    """Success over several seeds with its interval, and of each seed, as three cells in %."""
-    successes = round(sum(share * count for share, count in zip(success, tasks, strict=True)))
-    low, high = wilson_interval(successes, sum(tasks))
-    by_seed = " ".join(f"{100 * share:.0f}" for share in success)
-    return f"{100 * successes / sum(tasks):.1f} | {100 * low:.0f} to {100 * high:.0f} | {by_seed}"
-
-
-def table(learnt: dict[str, list[Learnt]]) -> str:
-    """A line per recipe; gains in points of held-out greedy success, pooled over seeds, and against two controls."""
-    gains = {recipe: statistics.mean(one.best - one.before for one in several) for recipe, several in learnt.items()}
-    lines = [
-        "| recipe | greedy before | best round | 95 % | by seed | by round "
-        "| gain | ÷ flat GRPO | ÷ RFT | env steps | tokens |",
-        f"|{'---|' * 11}",
-    ]
-    for recipe, several in learnt.items():
-        by_round = [statistics.mean(values) for values in zip(*(one.rounds for one in several), strict=False)]
-        ratios = [
-            f"{gains[recipe] / gains[control]:.2f}" if gains.get(control, 0) > 0 else ""
-            for control in ("flat_grpo", "rft")
-        ]
-        lines.append(
-            f"| {recipe} | {100 * statistics.mean(one.before for one in several):.1f} "
-            f"| {pooled([one.best for one in several], [one.tasks for one in several])} "
-            f"| {' '.join(f'{100 * value:.0f}' for value in by_round)} | {100 * gains[recipe]:+.1f} "
-            f"| {ratios[0]} | {ratios[1]} "
-            f"| {statistics.mean(one.environment_steps for one in several):,.0f} "
-            f"| {statistics.mean(one.generated_tokens for one in several):,.0f} |"
-        )
-    return "\n".join(lines)
+def add_start(record: Record, seed: int, learnt: Learnt, start: Path) -> None:
+    """Record the policy before, once a seed."""
+    tasks = {"tasks": len(learnt.before["solved"])}
+    named = digest(settings_of(Run.open(start.parents[1]).config) | tasks)
+    if not record.has("before", seed, named):
+        record.add(learnt.start_row(seed, named))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
-    parser.add_argument(
-        "--starts", type=Path, default=Path("runs/benchmark"), help="where benchmarks/quickstart.py wrote"
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/learning"))
-    parser.add_argument("--environment", type=Path, help="a config of another environment than the store")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every recipe")
-    parser.add_argument("--processes", type=int, default=2, help="runs side by side, a core each")
-    arguments = parser.parse_args()
-    overrides = [*(settings_of(arguments.environment) if arguments.environment else ()), *arguments.set]
-    wanted = [(recipe, seed) for seed in arguments.seeds for recipe in arguments.recipes]
-    with ThreadPoolExecutor(arguments.processes) as pool:
-        made = pool.map(
-            lambda recipe, seed: run(
-                recipe, seed, arguments.starts / f"seed{seed}" / "checkpoints" / "warm", arguments.out, overrides
-            ),
-            *zip(*wanted, strict=True),
-        )
-        learnt: dict[str, list[Learnt]] = {recipe: [] for recipe in arguments.recipes}
-        for (recipe, _), one in zip(wanted, made, strict=True):
-            learnt[recipe].append(one)
-            print(table({name: several for name, several in learnt.items() if several}), flush=True)
+    options = starting(__doc__, "learning", out="runs/learning")
+    options.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
+    options.add_argument("--environment", type=Path, help="a config of another environment than the store")
+    options.add_argument("--processes", type=int, default=2, help="runs side by side, a core each")
+    asked = options.parse_args()
+    overrides = [*(settings_of_place(asked.environment) if asked.environment else ()), *asked.set]
+    starts = {seed: start_of(asked.runs, seed) for seed in asked.seeds}
+    limits = limits_of(load_config(recipe_path("adapt"), overrides))
+    with record_of(asked, QUESTION, **limits) as record, ThreadPoolExecutor(asked.processes) as pool:
+        waiting = {
+            pool.submit(
+                train, recipe_path(recipe), seed, start, asked.out / recipe / f"seed{seed}", overrides
+            ): (recipe, seed)
+            for seed, start in starts.items()
+            for recipe in asked.recipes
+            if not record.has(recipe, seed, settings_digest(recipe_path(recipe), overrides, start))
+        }  # fmt: skip
+        for done in as_completed(waiting):
+            recipe, seed = waiting[done]
+            learnt = done.result()
+            add_start(record, seed, learnt, starts[seed])
+            record.add(learnt.row(recipe, seed))
+            print(f"seed {seed} {recipe}: {100 * learnt.best['success']:.1f} %", flush=True)
 
 
 if __name__ == "__main__":

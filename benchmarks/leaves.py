@@ -1,25 +1,28 @@
 """What several simulations in flight cost in quality: equal simulations, so many of them at once, on random trees.
 
-    PYTHONPATH=tests/search .venv/bin/python benchmarks/leaves.py
+    PYTHONPATH=tests/search .venv/bin/python -m benchmarks.leaves
 
 Success is the share of trees of known values (``KnownTree``) in which the most visited action at the root is the best
-one; ± is the standard error of its difference from one leaf, over the same trees. Batches are calls of the model.
+one. Every repetition has trees of its own, on which all numbers of leaves are tried. Batches are calls of the model.
 """
 
-import argparse
 import asyncio
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from games import KnownTree
 from numpy.typing import NDArray
 
-from treeagent.search.config import SearchConfig
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
+from treeagent.search.config import SearchConfig, Selection
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.types import Task
+
+QUESTION = "What do several simulations in flight cost in quality, at equal simulations?"
+SELECTIONS: tuple[Selection, ...] = ("puct", "uct", "gumbel")
+LEAVES = (1, 2, 4, 8)
 
 
 def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray[np.bool_], float]:
@@ -38,26 +41,42 @@ def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray
     return np.array(found), batches / len(trees)
 
 
-def measure(count: int, simulations: int, selection: Literal["puct", "uct", "gumbel"]) -> None:
-    """Print the table."""
-    trees = [KnownTree(seed) for seed in range(count)]
-    print(f"{selection}, {simulations} simulations, {count} trees")
-    print("leaves  success  lost             batches")
-    alone: NDArray[np.bool_] | None = None
-    for leaves in (1, 2, 4, 8):
-        limits = Limits(simulations=simulations)
-        config = SearchConfig(limits=limits, selection=selection, widening=None, leaves=leaves, skip_exhausted=False)
-        found, batches = successes(trees, config)
-        alone = found if alone is None else alone
-        lost = alone.astype(float) - found
-        error = lost.std() / count**0.5 / alone.mean()
-        print(f"{leaves:6} {found.mean():8.1%} {lost.mean() / alone.mean():6.1%} ± {error:5.1%} {batches:8.1f}")
+def measure(trees: Sequence[KnownTree], simulations: int) -> Figures:
+    """What each selection and number of leaves finds on the same trees."""
+    found: dict[str, dict[str, float]] = {}
+    for selection in SELECTIONS:
+        alone = 0.0
+        for leaves in LEAVES:
+            limits = Limits(simulations=simulations)
+            config = SearchConfig(
+                limits=limits, selection=selection, widening=None, leaves=leaves, skip_exhausted=False
+            )
+            right, batches = successes(trees, config)
+            share = float(right.mean())
+            alone = share if leaves == 1 else alone
+            found[arm(selection, leaves)] = {"success": share, "lost, %": 100 * (1 - share / alone), "batches": batches}
+    return found
+
+
+def arm(selection: str, leaves: int) -> str:
+    return f"{selection}, {leaves} {'leaves' if leaves > 1 else 'leaf'}"
+
+
+def main() -> None:
+    options = repeating(__doc__, "leaves", rounds=10)
+    options.add_argument("--trees", type=int, default=100, help="of a repetition, its own ones")
+    options.add_argument("--simulations", type=int, default=64)
+    asked = options.parse_args()
+    arms = [arm(selection, leaves) for selection in SELECTIONS for leaves in LEAVES]
+    with record_of(asked, QUESTION, simulations=asked.simulations) as record:
+        add_rounds(
+            record, asked.rounds, options_digest(asked), arms,
+            lambda number: measure(
+                [KnownTree(seed) for seed in range(number * asked.trees, (number + 1) * asked.trees)],
+                asked.simulations,
+            ),
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trees", type=int, default=1000)
-    parser.add_argument("--simulations", type=int, default=64)
-    arguments = parser.parse_args()
-    for selection in ("puct", "uct", "gumbel"):
-        measure(arguments.trees, arguments.simulations, selection)
+    main()

@@ -1,7 +1,7 @@
 """Memory of a long collection: what the command and its workers hold while a run's trees go to disk.
 
-    .venv/bin/python benchmarks/memory.py
-    .venv/bin/python benchmarks/memory.py --scripted    # without a model, much faster
+    .venv/bin/python -m benchmarks.memory
+    .venv/bin/python -m benchmarks.memory --scripted    # without a model, much faster
 
 A small policy, warm-started as in the quickstart, searches the shop through the same ``collect`` as every run, workers
 in processes of their own; or random calls do, through the same pool, environment, search and store. After each
@@ -9,7 +9,6 @@ finished batch Linux is asked for the resident memory of all of them. From the f
 fitted to the means of ten stretches, for neighbouring samples tell nearly the same. Ctrl-C ends it early.
 """
 
-import argparse
 import asyncio
 import math
 import os
@@ -27,9 +26,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 import psutil
-from matplotlib.figure import Figure
 
-from treeagent.config import load_config
+from benchmarks.command import Figures, add_rounds, options_digest, parser, record_of
+from treeagent.config import RunConfig, load_config
 from treeagent.generators.grammar import ReAct
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.metrics import Emit
@@ -58,6 +57,8 @@ SETTINGS = (
 WORDS = ("linen shirt", "lunch box", "durable box", "washable", "small", "theft proof", "striped", "canvas")
 CALLS = [*(f"search[{word}]" for word in WORDS), *(f"click[{number}]" for number in range(1, 9)), "click[next >]"]
 ACTIONS = [ReAct().read(f"Thought: so\nAction: {call}", (7, 8, 9), (-1.0, -0.5, -0.1)) for call in CALLS]
+QUESTION = "Does memory grow while trees go to disk?"
+PARTS = ("the command", "its workers", "all")
 STRETCHES = 10
 T_INTERVAL = 2.306
 """97.5 % point of Student's t with ``STRETCHES`` - 2 degrees of freedom."""
@@ -148,62 +149,49 @@ def nodes_on_disk(trees: Path) -> list[int]:
     return list(accumulate(counts, initial=0))
 
 
-def table(nodes: Sequence[int], samples: Sequence[Sample]) -> str:
-    lines = ["| nodes on disk | seconds | command, MiB | workers, MiB |", "|---|---|---|---|"]
-    for part in range(STRETCHES + 1):
-        place = min(len(samples) * part // STRETCHES, len(samples) - 1)
-        at = samples[place]
-        lines.append(f"| {nodes[at.batches]:,} | {at.seconds:.0f} | {at.command / MIB:.1f} | {at.workers / MIB:.1f} |")
-    return "\n".join(lines)
-
-
-def plot(path: Path, nodes: Sequence[int], samples: Sequence[Sample]) -> None:
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    for name, memory in (("command", [at.command for at in samples]), ("workers", [at.workers for at in samples])):
-        axes.plot([nodes[at.batches] for at in samples], [each / MIB for each in memory], label=name, linewidth=1)
-    axes.set_xlabel("nodes on disk")
-    axes.set_ylabel("resident memory, MiB")
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(path)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=1_000_000, help="about so many are collected")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--scripted", action="store_true", help="random calls in place of a model's")
-    parser.add_argument("--plot", type=Path, help="a file for the curves, such as memory.svg")
-    arguments = parser.parse_args()
-    tasks = TREES * math.ceil(arguments.nodes / TREES / SIMULATIONS)
-    config = load_config(CONFIG, [*SETTINGS, f"workers={arguments.workers}", f"collect.tasks={tasks}"])
+    options = parser(__doc__, "memory", seeds=())
+    options.add_argument("--nodes", type=int, default=1_000_000, help="about so many are collected")
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--scripted", action="store_true", help="random calls in place of a model's")
+    asked = options.parse_args()
+    tasks = TREES * math.ceil(asked.nodes / TREES / SIMULATIONS)
+    config = load_config(CONFIG, [*SETTINGS, f"workers={asked.workers}", f"collect.tasks={tasks}"])
+    with record_of(asked, QUESTION) as record:
+        add_rounds(record, 1, options_digest(asked), PARTS, lambda _: collected(config, asked.scripted))
+
+
+def collected(config: RunConfig, scripted: bool) -> Figures:
+    """Slopes from the first tenth of the nodes on, with half of their 95 % interval."""
     with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
         watch = Watch(run.trees)
-        checkpoint = Path() if arguments.scripted else warm_start(config, run, QuietProgress())
+        checkpoint = Path() if scripted else warm_start(config, run, QuietProgress())
         with kept_workers(config), suppress(KeyboardInterrupt):  # what has been measured is told
-            if arguments.scripted:
-                jobs = batches(config, run, checkpoint, COLLECTED, range(tasks))
+            if scripted:
+                jobs = batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks))
                 for _ in run_jobs(click, jobs, config):
                     watch.take()
             else:
                 collect(config, run, watch, checkpoint)
         nodes, samples = nodes_on_disk(run.trees), watch.samples
     settled = [at for at in samples if nodes[at.batches] >= nodes[-1] / 10]
-    seconds = samples[-1].seconds
-    print(f"{nodes[-1]:,} nodes in {len(nodes) - 1} batches, {arguments.workers} workers, {seconds:.0f} s\n")
-    print(table(nodes, samples))
-    print(f"\nAfter the first tenth ({len(settled)} samples), bytes a node with their 95 % interval:")
     at = [nodes[sample.batches] for sample in settled]
-    for part, memory in (
-        ("command", [sample.command for sample in settled]),
-        ("workers", [sample.workers for sample in settled]),
-        ("all", [sample.command + sample.workers for sample in settled]),
-    ):
-        found = slope(at, memory)
-        print(f"{part}: {found.mean:+.1f} ± {found.margin:.1f}")
-    if arguments.plot is not None:
-        plot(arguments.plot, nodes, samples)
+    memory = {
+        "the command": [sample.command for sample in settled],
+        "its workers": [sample.workers for sample in settled],
+        "all": [sample.command + sample.workers for sample in settled],
+    }
+    found: dict[str, dict[str, float]] = {}
+    for part in PARTS:
+        line = slope(at, memory[part])
+        found[part] = {
+            "bytes a node": line.mean,
+            "half of its interval": line.margin,
+            "MiB after a tenth": memory[part][0] / MIB,
+            "MiB at the end": memory[part][-1] / MIB,
+            "nodes": nodes[-1],
+        }
+    return found
 
 
 if __name__ == "__main__":

@@ -1,93 +1,80 @@
 """Ways of searching compared at equal generated tokens, on held-out tasks and without any reward.
 
-    .venv/bin/python benchmarks/quickstart.py --config store --seeds 0 1 2  # trains the policies
-    .venv/bin/python benchmarks/methods.py --seeds 0 1 2
+    .venv/bin/python -m benchmarks.quickstart --config store --seeds 0 1 2  # trains the policies
+    .venv/bin/python -m benchmarks.methods --seeds 0 1 2
 
-Every method plans under one limit of generated tokens a task, judged by the value head alone; its plan is then executed
-and verified. Sequential halving divides a number of simulations, so Gumbel search has that as its limit instead.
+Every method plans under one limit of generated tokens a task, judged as the recipe says; its plan is then executed and
+verified. Sequential halving divides a number of simulations, so Gumbel search has that as its limit instead.
 """
 
-import argparse
-import statistics
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from treeagent.config import Mode, load_config
-from treeagent.run.outcomes import wilson_interval
+from benchmarks.command import record_of, settings_of, start_of, starting
+from benchmarks.record import digest, played
+from treeagent.config import Mode, RunConfig
+from treeagent.run.folder import Run
 from treeagent.search.config import SearchConfig, Selection
 from treeagent.search.limits import Limits
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob
 from treeagent.workers.processes import run_jobs
 
-# Far more than the tokens allow; chains and steps of a beam are counted by them alone.
+QUESTION = "Which search solves most held-out tasks at equal generated tokens?"
 _MANY = 100_000
+"""Far more than the tokens allow: chains and steps of a beam are limited by tokens alone."""
 
 
 def methods(search: SearchConfig, tokens: int) -> dict[str, tuple[Mode, SearchConfig]]:
-    """By name, the mode of evaluation and its settings."""
+    """By name, the mode of evaluation and its settings. "mcts" is tree search as the recipe has it."""
     limited = replace(search, limits=Limits(generated_tokens=tokens))
-
-    def mcts(selection: Selection, limits: Limits) -> tuple[Mode, SearchConfig]:
+    others: dict[Selection, SearchConfig] = {
+        "puct": replace(limited, selection="puct"),
         # UCT's constant is not PUCT's: Agent Q's formula is used with sqrt(2).
-        c_init = 2**0.5 if selection == "uct" else search.c_init
-        return "mcts", replace(search, selection=selection, c_init=c_init, limits=limits)
-
+        "uct": replace(limited, selection="uct", c_init=2**0.5),
+        "gumbel": replace(search, selection="gumbel"),
+    }
     return {
-        "mcts, PUCT": mcts("puct", limited.limits),
-        "mcts, UCT": mcts("uct", limited.limits),
-        "mcts, Gumbel": mcts("gumbel", search.limits),
+        "greedy": ("greedy", limited),
         "best_of_n": ("best_of_n", limited),
+        "mcts": ("mcts", limited),
+        **{f"mcts, {name}": ("mcts", other) for name, other in others.items() if name != search.selection},
         "beam": ("beam", limited),
         "best_first": ("best_first", limited),
         "random_expand": ("random_expand", limited),
         "lookahead": ("lookahead", limited),
-        "greedy": ("greedy", limited),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs/benchmark"), help="where benchmarks/quickstart.py wrote"
-    )
-    parser.add_argument("--policy", default="base", help="checkpoint of those runs")
-    parser.add_argument("--tokens", type=int, default=800, help="generated tokens a task")
-    parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--only", nargs="+", help="names of methods; by default all")
-    arguments = parser.parse_args()
-    solved: dict[str, list[int]] = defaultdict(list)
-    tokens: dict[str, list[float]] = defaultdict(list)
-    steps: dict[str, list[float]] = defaultdict(list)
-    for seed in arguments.seeds:
-        run = arguments.runs / f"seed{seed}"
-        config = load_config(run / "config.toml")
-        for name, (mode, search) in methods(config.search, arguments.tokens).items():
-            if arguments.only and name not in arguments.only:
-                continue
-            settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=_MANY))
-            jobs = [
-                BatchJob(
-                    settings, run / "checkpoints" / arguments.policy, name, index,
-                    range(start, min(start + 50, arguments.tasks)), None, split="test", mode=mode,
-                )
-                for index, start in enumerate(range(0, arguments.tasks, 50))
-            ]  # fmt: skip
-            outcomes = [one for _, (part, _) in run_jobs(evaluate_batch, jobs, config) for one in part]
-            solved[name].append(sum(outcome.success for outcome in outcomes))
-            tokens[name].append(statistics.mean(outcome.budget.generated_tokens for outcome in outcomes))
-            steps[name].append(statistics.mean(outcome.budget.environment_steps for outcome in outcomes))
-    print("| method | success, pooled | 95 % | by seed | tokens / task | env steps / task |")
-    print("|---|---|---|---|---|---|")
-    for name, counts in solved.items():
-        low, high = wilson_interval(sum(counts), arguments.tasks * len(counts))
-        by_seed = " ".join(f"{100 * count / arguments.tasks:.0f}" for count in counts)
-        print(
-            f"| {name} | {100 * sum(counts) / arguments.tasks / len(counts):.1f} | {100 * low:.0f} to {100 * high:.0f} "
-            f"| {by_seed} | {statistics.mean(tokens[name]):.0f} | {statistics.mean(steps[name]):.1f} |"
-        )
+    options = starting(__doc__, "methods")
+    options.add_argument("--policy", default="base", help="checkpoint of the runs")
+    options.add_argument("--tokens", type=int, default=800, help="generated tokens a task")
+    options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
+    options.add_argument("--only", nargs="+", help="names of methods; by default all")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
+        for seed in asked.seeds:
+            checkpoint, config = start_of(asked.runs, seed, asked.policy), Run.open(asked.runs / f"seed{seed}").config
+            for name, (mode, search) in methods(config.search, asked.tokens).items():
+                settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=_MANY))
+                named = digest(settings_of(settings) | {"mode": mode, "policy": asked.policy, "tasks": asked.tasks})
+                if (asked.only and name not in asked.only) or record.has(name, seed, named):
+                    continue
+                first = seed * asked.tasks
+                jobs = _jobs(settings, checkpoint, name, mode, range(first, first + asked.tasks))
+                done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, settings)}
+                outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
+                row = played(name, seed, named, first, outcomes)
+                record.add(replace(row, seconds=sum(seconds for _, seconds in done.values())))
+                print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
+
+
+def _jobs(config: RunConfig, checkpoint: Path, name: str, mode: Mode, tasks: range, size: int = 50) -> list[BatchJob]:
+    return [
+        BatchJob(config, checkpoint, name, index, tasks[start : start + size], None, split="test", mode=mode)
+        for index, start in enumerate(range(0, len(tasks), size))
+    ]
 
 
 if __name__ == "__main__":

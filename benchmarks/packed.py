@@ -1,19 +1,17 @@
 """What shared-prefix training gains: forward and backward of the rows of trees, one by one and packed.
 
-    .venv/bin/python benchmarks/packed.py
+    .venv/bin/python -m benchmarks.packed
 
 A Llama of 10 million random weights on one thread. Repeats take turns, so that a busy machine tells the same of both;
-seconds are the processor's, medians. Memory is what a step adds to a process that holds the model and its gradient.
+seconds are the processor's. Memory is what a step adds to a process that holds the model and its gradient.
 """
 
-import argparse
 import multiprocessing
 import random
-import statistics
 import time
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,9 +19,11 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
 from treeagent.learners.batches import pad
 from treeagent.learners.packed import pack, states_at
 
+QUESTION = "How long does a training step take on rows with a common beginning, one by one and packed?"
 VOCABULARY = 2048
 PACK_TOKENS = 2048
 
@@ -111,25 +111,22 @@ def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
     return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
 
 
-def measure(rows: Rows, repeats: int) -> None:
-    """Print one line of the table."""
+def measure(rows: Rows, number: int) -> dict[str, float]:
+    """The figures of one repetition."""
     model = make_model()
-    separate, together = train(model, rows, packed=False), train(model, rows, packed=True)
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(repeats):
-        for packed in (False, True):
-            start = time.process_time()
-            train(model, rows, packed)
-            seconds[packed].append(time.process_time() - start)
-    one, other = statistics.median(seconds[False]), statistics.median(seconds[True])
-    ratios = [slow / fast for slow, fast in zip(seconds[False], seconds[True], strict=True)]
-    memory = [peak(rows, packed) for packed in (False, True)]
-    print(
-        f"{rows.name:36} {one * 1e3:7.0f} {other * 1e3:7.0f} {statistics.median(ratios):6.2f} "
-        f"({min(ratios):.2f}-{max(ratios):.2f}) {memory[0]:6.0f} {memory[1]:6.0f} "
-        f"{(together - separate).norm() / separate.norm():10.1e}",
-        flush=True,
-    )
+    if number == 0:  # which also loads what both need
+        separate, together = train(model, rows, packed=False), train(model, rows, packed=True)
+    seconds: dict[bool, float] = {}
+    for packed in (False, True):
+        start = time.process_time()
+        train(model, rows, packed)
+        seconds[packed] = time.process_time() - start
+    found = {"ms one by one": 1e3 * seconds[False], "ms packed": 1e3 * seconds[True]}
+    found["ratio"] = seconds[False] / seconds[True]
+    if number == 0:  # the same in every repetition
+        found |= {"MiB one by one": peak(rows, False), "MiB packed": peak(rows, True)}
+        found["difference of gradients"] = float((together - separate).norm() / separate.norm())
+    return found
 
 
 def peak(rows: Rows, packed: bool) -> float:
@@ -152,15 +149,16 @@ def resident_peak() -> float:
     return int(line.split()[1]) / 1024
 
 
-def main(cases: Sequence[Rows], repeats: int) -> None:
-    size = sum(each.numel() for each in make_model().parameters())
-    print(f"Llama of {size / 1e6:.1f} million weights, {repeats} repeats of forward and backward")
-    print(f"{'rows':36} {'ms':>7} {'packed':>7} {'ratio':>6} {'(range)':>11} {'MiB':>6} {'packed':>6} {'gradient':>10}")
-    for rows in cases:
-        measure(rows, repeats)
+def main() -> None:
+    asked = repeating(__doc__, "packed", rounds=7).parse_args()
+    with record_of(asked, QUESTION) as record:
+        for rows in CASES:
+            add_rounds(record, asked.rounds, options_digest(asked), [rows.name], partial(repetition, rows))
+
+
+def repetition(rows: Rows, number: int) -> Figures:
+    return {rows.name: measure(rows, number)}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7)
-    main(CASES, parser.parse_args().repeats)
+    main()

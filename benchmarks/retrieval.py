@@ -2,14 +2,13 @@
 
     python -m venv /tmp/stores
     /tmp/stores/bin/pip install -e . chromadb faiss-cpu hnswlib lancedb pysqlite3-binary sqlite-vec usearch
-    /tmp/stores/bin/python benchmarks/retrieval.py --rows 100000
+    /tmp/stores/bin/python -m benchmarks.retrieval --rows 100000
 
 Rows are (state, action) embeddings with their transition as JSON, added in batches that are durable before the next one
 begins. Libraries that hold an index alone keep rows and vectors in SQLite beside it, as a program that uses them must;
 their index is written whole at the end. Every store is filled, queried, killed and read in processes of its own.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -22,14 +21,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks.command import add_rounds, options_digest, record_of, repeating
 from treeagent.world_model.encoder import Vectors
 
+QUESTION = "Which embedded store finds similar steps fast, and survives a kill?"
 K = 5
 QUERIES = 200
 SPAWN = multiprocessing.get_context("spawn")
@@ -416,38 +418,48 @@ def apart(job: Any, *arguments: object) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--batch", type=int, default=256, help="rows made durable at once")
-    parser.add_argument("--stores", nargs="+", choices=list(STORES), default=list(STORES))
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
+    options = repeating(__doc__, "retrieval", rounds=1)
+    options.add_argument("--rows", type=int, default=100_000)
+    options.add_argument("--batch", type=int, default=256, help="rows made durable at once")
+    options.add_argument("--stores", nargs="+", choices=list(STORES), default=list(STORES))
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record, tempfile.TemporaryDirectory() as place:
         data = Path(place) / "data"
         data.mkdir()
-        apart(make_rows, data, arguments.rows)
-        print(
-            "| store | rows/s | ms a batch, last | open s | query ms | query ms, of 200 | recall@5 | MB memory "
-            "| MB disk | read by others | after kill -9 |\n|---|---|---|---|---|---|---|---|---|---|---|",
-            flush=True,
-        )
-        for name in arguments.stores:
-            filled, broken = Path(place) / "filled", Path(place) / "broken"
-            filled.mkdir()
-            broken.mkdir()
-            try:
-                row = apart(fill, name, data, filled, arguments.batch) | apart(ask, name, data, filled)
-                row |= crash(name, data, broken, arguments.batch)
-            except Exception as error:  # whatever a stranger's store raises is the finding
-                print(f"| {name} | fails: {error} |", flush=True)
-            else:
-                print(
-                    f"| {name} | {row['insert']:,.0f} | {row['insert_ms']:.0f} | {row['open_s']:.2f} "
-                    f"| {row['query_ms']:.2f} | {row['batch_ms']:.2f} | {row['recall']:.3f} "
-                    f"| {row['memory'] / 1e6:.0f} | {row['disk'] / 1e6:.0f} | {row['reader']} | {row['crash']} |",
-                    flush=True,
-                )
-            shutil.rmtree(filled)
-            shutil.rmtree(broken)
+        apart(make_rows, data, asked.rows)
+        for name in asked.stores:
+            measure = partial(measured, name, Path(place), data, asked.batch)
+            add_rounds(record, asked.rounds, options_digest(asked, "stores"), [name], measure)
+
+
+def measured(name: str, place: Path, data: Path, batch: int, _: int) -> dict[str, dict[str, float]]:
+    """One store's figures; nothing of one that fails."""
+    filled, broken = place / "filled", place / "broken"
+    filled.mkdir()
+    broken.mkdir()
+    try:
+        row = apart(fill, name, data, filled, batch) | apart(ask, name, data, filled)
+        row |= crash(name, data, broken, batch)
+    except Exception as error:  # whatever a stranger's store raises is the finding
+        print(f"{name} fails: {error}", flush=True)
+        return {}
+    finally:
+        shutil.rmtree(filled)
+        shutil.rmtree(broken)
+    return {
+        name: {
+            "rows / s": row["insert"],
+            "open s": row["open_s"],
+            "query ms": row["query_ms"],
+            "query ms, of 200": row["batch_ms"],
+            "recall@5": row["recall"],
+            "MB memory": row["memory"] / 1e6,
+            "MB disk": row["disk"] / 1e6,
+            "read while written": row["reader"] == "yes",
+            "rows kept after kill": row["crash"].startswith("kept"),
+            "searchable after kill": row["crash"].endswith("searchable"),
+        }
+    }
 
 
 if __name__ == "__main__":

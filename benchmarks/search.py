@@ -1,13 +1,13 @@
 """Speed of the search engine against other ways of doing the same, all measured in one run.
 
-    .venv/bin/python benchmarks/search.py
-    .venv/bin/python benchmarks/search.py --part core    (or model, or tokens)
+    .venv/bin/python -m benchmarks.search
+    .venv/bin/python -m benchmarks.search --part core    (or model, or tokens)
 
 core: the search alone, in a world that costs nothing (reference_loops.py). model: a model of a million random weights
 plays the shop; treeagent's generator against ``generate`` called as other tree searches call it, under the same search.
 tokens: how often the same prompt token is read. Slow ways search fewer of the same tasks, each of them as far. Seconds
-are the processor's, one thread, medians over interleaved rounds: read the ratios, for absolute numbers are this
-machine's. mctx is compared with where it is installed.
+are the processor's, one thread, in interleaved rounds: read the ratios, for absolute numbers are this machine's. mctx
+is compared with where it is installed.
 """
 
 import argparse
@@ -16,13 +16,14 @@ import os
 import statistics
 import time
 import tracemalloc
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reference_loops import (
+from benchmarks.command import Figures, add_rounds, options_digest, repeating
+from benchmarks.record import Record, recording
+from benchmarks.reference_loops import (
     BRANCHING,
     FIRST_LIMIT,
     LOGPROBS,
@@ -33,7 +34,6 @@ from reference_loops import (
     reasoners_style,
     worth,
 )
-
 from treeagent.generators.grammar import ReAct
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -53,11 +53,6 @@ STUB_SIMULATIONS = 128
 TREE_COUNTS = (1, 32, 256)
 CANDIDATES, MAX_NEW_TOKENS, MAX_STEPS = 4, 16, 6
 PROPOSAL = Proposal((), tuple(Action(str(a), str(a), "", (a,), (logprob,)) for a, logprob in enumerate(LOGPROBS)))
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 class StubWorld:
@@ -112,14 +107,14 @@ class Core:
     grow: Callable[[int], Grown]
 
 
-def measure_core(rounds: int) -> None:
-    """Print the table of part core."""
+def measure_core(record: Record, asked: argparse.Namespace) -> None:
+    """Record part core."""
     cores = [
         Core("treeagent, PUCT", TREE_COUNTS, lambda trees: grow_stub(trees, leaves=1)),
         Core("treeagent, PUCT, 4 leaves in flight", TREE_COUNTS, lambda trees: grow_stub(trees, leaves=4)),
     ]
     for rollouts in (True, False):
-        how = "" if rollouts else ", rollouts left out"
+        how = "" if rollouts else " without rollouts"
         cores += [
             Core(f"LATS-style{how}", (1,), partial(_alone, lats_style, rollouts)),
             Core(f"llm-reasoners-style{how}", (1,), partial(_alone, reasoners_style, rollouts)),
@@ -127,28 +122,23 @@ def measure_core(rounds: int) -> None:
     compiled = {trees: run for trees in TREE_COUNTS if (run := mctx_search(STUB_SIMULATIONS, trees)) is not None}
     if compiled:
         cores.append(Core("mctx, compiled", TREE_COUNTS, lambda trees: compiled[trees]()))
-    speeds: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for _ in range(rounds):
-        for core in cores:
-            for trees in core.tree_counts:
-                speeds[core.name, trees].append(simulations_per_second(core, trees))
-    median = {key: statistics.median(found) for key, found in speeds.items()}
-    rows = []
-    for core in cores:
-        cells = [
-            f"{median[core.name, trees]:,.0f}" if trees in core.tree_counts else "as 1 tree" for trees in TREE_COUNTS
-        ]
-        ratio = median[cores[0].name, 1] / median[core.name, 1]
-        made = core.grow(1).made / STUB_SIMULATIONS
-        size = bytes_per_node(partial(core.grow, 1))
-        rows.append([core.name, *cells, f"{ratio:.2f}", f"{made:.1f}", f"{size:,.0f}"])
-    if not compiled:
-        rows.append(["mctx", *["not installed"] * len(TREE_COUNTS), "", "", ""])
-    print(
-        f"\nSimulations a processor second, {STUB_SIMULATIONS} a tree, {BRANCHING} actions, instant policy and value\n"
-    )
-    counts = [f"{trees} trees" if trees > 1 else "1 tree" for trees in TREE_COUNTS]
-    print(table(["search", *counts, "treeagent / this, 1 tree", "nodes a simulation", "bytes a node"], rows))
+    arms = {_arm(core, trees): (core, trees) for core in cores for trees in core.tree_counts}
+
+    def measure(number: int) -> Figures:
+        speeds = {arm: simulations_per_second(core, trees) for arm, (core, trees) in arms.items()}
+        found: dict[str, dict[str, float]] = {}
+        for arm, (core, trees) in arms.items():
+            found[arm] = {"simulations / s": speeds[arm], "ratio": speeds[_arm(cores[0], trees)] / speeds[arm]}
+            if number == 0 and trees == 1:  # the same in every round
+                found[arm]["nodes / simulation"] = core.grow(1).made / STUB_SIMULATIONS
+                found[arm]["bytes / node"] = bytes_per_node(partial(core.grow, 1))
+        return found
+
+    add_rounds(record, asked.rounds, options_digest(asked), list(arms), measure)
+
+
+def _arm(core: Core, trees: int) -> str:
+    return f"{core.name}, {trees} tree{'s' * (trees > 1)}"
 
 
 def simulations_per_second(core: Core, trees: int) -> float:
@@ -413,104 +403,93 @@ def tokens_to_read(tree: Tree) -> int:
 
 
 WAYS = (
-    Way("`generate` for each candidate", trees=2, batch=1, together=False),
-    Way("`generate`, num_return_sequences = K", trees=4, batch=1, together=True),
+    Way("generate, a call a candidate", trees=2, batch=1, together=False),
+    Way("generate, num_return_sequences", trees=4, batch=1, together=True),
     Way("treeagent, 1 tree", trees=8, batch=1),
     Way("treeagent, 1 tree, 4 leaves in flight", trees=8, batch=1, leaves=4),
     Way("treeagent, 100 trees", trees=100, batch=100),
 )
 
 
-def measure_model(rounds: int, simulations: int = 16) -> None:
-    """Print the tables of part model."""
+def measure_model(record: Record, asked: argparse.Namespace, simulations: int = 16) -> None:
+    """Record part model."""
     shopping = go_shopping(width=128, layers=4)
-    measured = {way.name: Measured() for way in WAYS}
     for way in WAYS:
         search_shop(shopping, way, 2, Measured())
-    for _ in range(rounds):
+
+    def measure(number: int) -> Figures:
+        found = {way.name: Measured() for way in WAYS}
         for way in WAYS:
-            search_shop(shopping, way, simulations, measured[way.name])
-    first, second = (measured[way.name] for way in WAYS[:2])
-    rows, shares = [], []
-    for way in WAYS:
-        found = measured[way.name]
-        candidates = sum(CANDIDATES * tree.budget.proposals for tree in found.trees)
-        tokens = sum(tree.budget.generated_tokens for tree in found.trees)
-        rows.append(
-            [
-                way.name,
-                f"{found.simulations}",
-                f"{tokens}",
-                f"{found.speed:.1f}",
-                f"{found.speed / first.speed:.1f}",
-                f"{found.speed / second.speed:.1f}",
-                f"{candidates / found.simulations:.2f}",
-                f"{tokens / candidates:.1f}",
-                f"{tokens / statistics.median(found.seconds):,.0f}",
-            ]
-        )
-        total, spent = found.seconds[-1], found.spent
-        parts = (
-            spent.model_seconds,
-            spent.outside_seconds - spent.model_seconds - spent.environment_seconds,
-            spent.environment_seconds,
-            total - spent.outside_seconds,
-        )
-        shares.append([way.name, *(f"{part / total:.1%}" for part in parts)])
-    size = sum(parameter.numel() for parameter in shopping.model.parameters())
-    print(
-        f"\nSimulations a processor second, {size / 1e6:.2f}M parameters, K = {CANDIDATES}, at most {MAX_NEW_TOKENS} "
-        f"new tokens, {simulations} simulations a tree, at most {MAX_STEPS} steps\n"
-    )
-    per_second = ["simulations a second", "/ `generate` each", "/ num_return_sequences"]
-    work = ["candidates a simulation", "tokens a candidate", "tokens a second"]
-    print(table(["way of driving the model", "simulations", "tokens generated", *per_second, *work], rows))
-    print("\nWhere the processor's time goes (the house target for the search's own core: under 2 %)\n")
-    print(table(["way of driving the model", "model", "tokens, cache, sampling", "environment", "search core"], shares))
+            search_shop(shopping, way, simulations, found[way.name])
+        alone, together = found["treeagent, 1 tree"].speed, found["treeagent, 100 trees"].speed
+        return {name: _figures(each, alone, together) for name, each in found.items()}
+
+    add_rounds(record, asked.rounds, options_digest(asked), [way.name for way in WAYS], measure)
 
 
-def measure_tokens(simulations: int = 16) -> None:
-    """Print the table of part tokens."""
+def _figures(found: Measured, alone: float, together: float) -> dict[str, float]:
+    """What is recorded of one way and round, beside treeagent's speed with one tree and with 100."""
+    candidates = sum(CANDIDATES * tree.budget.proposals for tree in found.trees)
+    tokens = sum(tree.budget.generated_tokens for tree in found.trees)
+    [total], spent = found.seconds, found.spent
+    return {
+        "simulations / s": found.speed,
+        "ratio": together / found.speed,
+        "ratio, 1 tree": alone / found.speed,
+        "candidates / simulation": candidates / found.simulations,
+        "tokens / candidate": tokens / candidates,
+        "tokens / s": tokens / total,
+        "share of the model": spent.model_seconds / total,
+        "of tokens, cache, sampling": (spent.outside_seconds - spent.model_seconds - spent.environment_seconds) / total,
+        "of the environment": spent.environment_seconds / total,
+        "of the search": (total - spent.outside_seconds) / total,
+    }
+
+
+def measure_tokens(record: Record, asked: argparse.Namespace, simulations: int = 16) -> None:
+    """Record part tokens."""
     shopping = go_shopping(width=32, layers=2)
-    rows = []
-    for way in WAYS:
-        measured = Measured()
-        search_shop(shopping, way, simulations, measured)
-        unique = sum(map(tokens_to_read, measured.trees))
-        nodes = sum(1 for tree in measured.trees for _ in tree.nodes())
-        paid = sum(tree.budget.environment_steps for tree in measured.trees)
-        rows.append(
-            [
-                way.name,
-                f"{measured.spent.encoded:,}",
-                f"{unique:,}",
-                f"{measured.spent.encoded / unique:.3f}",
-                f"{nodes - len(measured.trees)}",
-                f"{paid}",
-                f"{measured.replayed}",
-            ]
-        )
-    print(f"\nPrompt tokens read, {simulations} simulations a tree\n")
-    steps = ["transitions in the trees", "environment steps", "of them replayed"]
-    print(table(["way of driving the model", "encoded", "had to be read", "ratio", *steps], rows))
+
+    def measure(_: int) -> Figures:
+        found: dict[str, dict[str, float]] = {}
+        for way in WAYS:
+            measured = Measured()
+            search_shop(shopping, way, simulations, measured)
+            needed = sum(map(tokens_to_read, measured.trees))
+            nodes = sum(1 for tree in measured.trees for _ in tree.nodes())
+            found[way.name] = {
+                "tokens encoded": measured.spent.encoded,
+                "tokens that had to be read": needed,
+                "encoded / needed": measured.spent.encoded / needed,
+                "transitions": nodes - len(measured.trees),
+                "environment steps": sum(tree.budget.environment_steps for tree in measured.trees),
+                "of them replayed": measured.replayed,
+            }
+        return found
+
+    add_rounds(record, 1, options_digest(asked), [way.name for way in WAYS], measure)
+
+
+PARTS = {
+    "core": (measure_core, "How many simulations a second does the search alone make, with an instant policy?"),
+    "tokens": (measure_tokens, "How often is the same prompt token read, and how often is an environment replayed?"),
+    "model": (measure_model, "How many simulations a second does a small model make, driven in several ways?"),
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("core", "model", "tokens"))
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    if arguments.part != "core":
+    options = repeating(__doc__, "search", rounds=3)
+    options.add_argument("--part", choices=tuple(PARTS), nargs="+", default=list(PARTS))
+    asked = options.parse_args()
+    if asked.part != ["core"]:
         import torch
 
         torch.set_num_threads(1)
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    if arguments.part in (None, "core"):
-        measure_core(arguments.rounds)
-    if arguments.part in (None, "tokens"):
-        measure_tokens()
-    if arguments.part in (None, "model"):
-        measure_model(arguments.rounds)
+    for part in asked.part:
+        measure, question = PARTS[part]
+        with recording(f"{asked.name}_{part}", question, folder=asked.results) as record:
+            measure(record, asked)
 
 
 if __name__ == "__main__":

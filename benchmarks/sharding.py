@@ -1,6 +1,6 @@
 """What sharing weights out among processes takes: one update in two that hold them whole, and in two that share them.
 
-    .venv/bin/python benchmarks/sharding.py
+    .venv/bin/python -m benchmarks.sharding
 
 A Llama of 21 million random weights imitates random rows, a thread a process, on the CPU, by gloo. Growth is the
 process's largest memory less that before the update, when it holds the weights: gradients, Adam's state, activations,
@@ -25,27 +25,39 @@ from tokenizers import Tokenizer, models
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
+from benchmarks.record import ROOT
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
 from treeagent.views.tokens import TokenRow
 
+QUESTION = "What does an update take in two processes that hold the weights whole, and in two that share them?"
 FSDP = Path(__file__).parents[1] / "configs" / "models" / "fsdp.yaml"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
 STEPS, ROWS, TOKENS, VOCABULARY = 6, 2, 64, 4096
 
 
 def compare() -> None:
-    """Start the processes of either kind, one kind after the other."""
-    with tempfile.TemporaryDirectory() as name:
+    """Start the processes of either kind in turns."""
+    asked = repeating(__doc__, "sharding", rounds=3).parse_args()
+    with record_of(asked, QUESTION) as record, tempfile.TemporaryDirectory() as name:
         shared = Path(name) / "fsdp.yaml"
         shared.write_text(yaml.safe_dump(yaml.safe_load(FSDP.read_text()) | {"use_cpu": True}))
-        print("| weights | held by a process, MiB | growth in the update, MiB | s / step |\n|---|---|---|---|")
-        for kind, how in (("whole", ["--multi_gpu", "--dynamo_backend=no"]), ("shared", [f"--config_file={shared}"])):
-            launch = ["accelerate.commands.launch", *how, "--mixed_precision=no", "--main_process_port=0"]
-            command = [sys.executable, "-m", *launch, "--num_processes=2", "--num_machines=1", __file__, name]
-            subprocess.run(command, check=True, env=os.environ | ENVIRONMENT)
-            held, growth, seconds = json.loads((Path(name) / "told.json").read_text())
-            print(f"| {kind} | {held / 2**20:.0f} | {growth / 2**10:.0f} | {seconds:.2f} |")
+        kinds = {"whole": ["--multi_gpu", "--dynamo_backend=no"], "shared": [f"--config_file={shared}"]}
+
+        def measure(_: int) -> Figures:
+            found = {}
+            for kind, how in kinds.items():
+                launch = ["accelerate.commands.launch", *how, "--mixed_precision=no", "--main_process_port=0"]
+                command = [sys.executable, "-m", *launch, "--num_processes=2", "--num_machines=1", __file__, name]
+                # A program that is started by its file does not find this folder's package by itself.
+                paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+                subprocess.run(command, check=True, env=os.environ | ENVIRONMENT | {"PYTHONPATH": paths})
+                held, growth, seconds = json.loads((Path(name) / "told.json").read_text())
+                found[kind] = {"held MiB": held / 2**20, "growth MiB": growth / 2**10, "s / step": seconds}
+            return found
+
+        add_rounds(record, asked.rounds, options_digest(asked), list(kinds), measure)
 
 
 def update(folder: Path) -> None:

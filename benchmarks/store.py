@@ -1,7 +1,7 @@
 """docs/files.md's choice of format: one forest written and read back in several, by size, time, memory and safety.
 
     .venv/bin/pip install msgpack
-    .venv/bin/python benchmarks/store.py
+    .venv/bin/python -m benchmarks.store
 
 The forest is grown by real searches of the shop under a scripted policy: the demonstrator's own steps, tokenised, with
 log-probabilities and values in float32 as a model gives them. Writing and reading happen in processes of their own, one
@@ -9,7 +9,6 @@ after another, all formats before the next round. Seconds are the processor's, s
 medians over the rounds; memory is what Linux counts.
 """
 
-import argparse
 import asyncio
 import functools
 import gzip
@@ -17,12 +16,11 @@ import math
 import multiprocessing
 import random
 import sqlite3
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +32,7 @@ import pyarrow
 import pyarrow.parquet
 import zstandard
 
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
 from treeagent.generators.grammar import ReAct
 from treeagent.search.record import from_record, to_record
 from treeagent.store import CorruptShard, read_records, replacing, write_shard
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from treeagent.envs.shop import ShopEnv
     from treeagent.generators.chat import ChatFormat
 
+QUESTION = "Which format keeps trees small, fast to read and safe from a crash?"
 Record = dict[str, Any]
 Write = Callable[[Path, int, Sequence[Record]], None]
 """(folder, index of the batch, its records): appends a finished batch, and returns when it is safely on disk."""
@@ -292,55 +292,34 @@ def read_sqlite(folder: Path, *, unpack: Callable[[bytes], bytes]) -> Iterator[R
 class Format:
     write: Write
     read: Read
-    readers: str
-    """What reads it without treeagent."""
-    append: str
-    """What a crash while a batch is appended leaves."""
+    tool: bool = False
+    """Whether a command-line tool such as jq reads it without a program of one's own."""
 
 
-_SHARD = "whole shards"
 FORMATS = {
-    "**JSONL, zstd 3: the store**": Format(write_store, read_records, "`zstd \\| jq`", _SHARD),
-    "JSONL, zstd 1": Format(functools.partial(write_zstd, level=1), read_records, "`zstd \\| jq`", _SHARD),
-    "JSONL, zstd 9": Format(functools.partial(write_zstd, level=9), read_records, "`zstd \\| jq`", _SHARD),
-    "JSONL, zstd 3, log-probabilities in float32's digits": Format(
-        write_short_logprobs, read_records, "`zstd \\| jq`", _SHARD
-    ),
-    "JSONL, zstd 3, a frame a tree, trained dictionary": Format(
-        write_dictionary, read_dictionary, "`zstd -D \\| jq`", _SHARD
-    ),
-    "JSONL": Format(write_plain, read_plain, "`jq`", _SHARD),
-    "JSONL, gzip 6": Format(write_gzip, read_gzip, "`gzip \\| jq`", _SHARD),
-    "MessagePack, zstd 3": Format(write_msgpack, read_msgpack, "a library", _SHARD),
+    "JSONL, zstd 3: the store": Format(write_store, read_records, tool=True),
+    "JSONL, zstd 1": Format(functools.partial(write_zstd, level=1), read_records, tool=True),
+    "JSONL, zstd 9": Format(functools.partial(write_zstd, level=9), read_records, tool=True),
+    "JSONL, zstd 3, log-probabilities in float32's digits": Format(write_short_logprobs, read_records, tool=True),
+    "JSONL, zstd 3, a frame a tree, trained dictionary": Format(write_dictionary, read_dictionary, tool=True),
+    "JSONL": Format(write_plain, read_plain, tool=True),
+    "JSONL, gzip 6": Format(write_gzip, read_gzip, tool=True),
+    "MessagePack, zstd 3": Format(write_msgpack, read_msgpack),
     "Parquet, zstd, a row a tree, JSON column": Format(
-        functools.partial(write_parquet, rows=json_rows),
-        functools.partial(read_parquet, records=from_json_rows),
-        "a library",
-        _SHARD,
+        functools.partial(write_parquet, rows=json_rows), functools.partial(read_parquet, records=from_json_rows)
     ),
     "Parquet, zstd, a row a tree, nested columns": Format(
-        functools.partial(write_parquet, rows=tree_rows),
-        functools.partial(read_parquet, records=from_tree_rows),
-        "a library",
-        _SHARD,
+        functools.partial(write_parquet, rows=tree_rows), functools.partial(read_parquet, records=from_tree_rows)
     ),
     "Parquet, zstd, a row a node": Format(
-        functools.partial(write_parquet, rows=node_rows),
-        functools.partial(read_parquet, records=from_node_rows),
-        "a library",
-        _SHARD,
+        functools.partial(write_parquet, rows=node_rows), functools.partial(read_parquet, records=from_node_rows)
     ),
     "SQLite, WAL, JSON": Format(
-        functools.partial(write_sqlite, pack=bytes),
-        functools.partial(read_sqlite, unpack=bytes),
-        "`sqlite3 \\| jq`",
-        "whole transactions",
+        functools.partial(write_sqlite, pack=bytes), functools.partial(read_sqlite, unpack=bytes), tool=True
     ),
     "SQLite, WAL, JSON under zstd 3": Format(
         functools.partial(write_sqlite, pack=zstandard.ZstdCompressor(level=3).compress),
         functools.partial(read_sqlite, unpack=zstandard.ZstdDecompressor().decompress),
-        "a library",
-        "whole transactions",
     ),
 }
 
@@ -372,17 +351,17 @@ def _memory(kind: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def cut_short(name: str, folder: Path) -> str:
+def cut_short(name: str, folder: Path) -> dict[str, float]:
     """What reading gives once the last tenth of the newest file is lost."""
     newest = max((path for path in folder.iterdir() if path.name != "dictionary"), key=lambda path: path.name)
     newest.write_bytes(newest.read_bytes()[: newest.stat().st_size * 9 // 10])
-    count = 0
+    count, told = 0, False
     try:
         for _ in FORMATS[name].read(folder):
             count += 1
     except (CorruptShard, EOFError, ValueError, OSError, zstandard.ZstdError, sqlite3.DatabaseError):
-        return f"told, {count:,} trees read"
-    return f"not told, {count:,} trees read"
+        told = True
+    return {"cut file is told": told, "trees read of it": count}
 
 
 def alone(work: Callable[..., Any], *arguments: object) -> Any:
@@ -391,65 +370,40 @@ def alone(work: Callable[..., Any], *arguments: object) -> Any:
         return pool.submit(work, *arguments).result()
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    size: int = 0
-    """Bytes on disk."""
-    write: tuple[float, ...] = ()
-    records: tuple[float, ...] = ()
-    trees: tuple[float, ...] = ()
-    memory: tuple[float, ...] = ()
-    cut: str = ""
-
-
-def measure(name: str, folder: Path, batches: Sequence[Path], so_far: Measured) -> Measured:
+def measure(name: str, folder: Path, batches: Sequence[Path], nodes: int, number: int) -> dict[str, float]:
+    """One round of a format."""
     folder.mkdir()
     written = alone(write_seconds, name, folder, batches)
     size = sum(path.stat().st_size for path in folder.iterdir())
     records, memory = alone(read_seconds, name, folder, False)
     trees, _ = alone(read_seconds, name, folder, True)
-    return replace(
-        so_far,
-        size=size,
-        write=(*so_far.write, written),
-        records=(*so_far.records, records),
-        trees=(*so_far.trees, trees),
-        memory=(*so_far.memory, memory),
-        cut=so_far.cut or cut_short(name, folder),
-    )
-
-
-def table(measured: dict[str, Measured], nodes: int) -> str:
-    lines = [
-        "| format | bytes per node | write s | read s, records | read s, trees | extra MiB | read without treeagent by "
-        "| a crash leaves | last file cut at 90 % |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, found in measured.items():
-        seconds = " | ".join(f"{statistics.median(part):.1f}" for part in (found.write, found.records, found.trees))
-        lines.append(
-            f"| {name} | {found.size / nodes:.0f} | {seconds} | {statistics.median(found.memory):.0f} "
-            f"| {FORMATS[name].readers} | {FORMATS[name].append} | {found.cut} |"
-        )
-    return "\n".join(lines)
+    found = {
+        "bytes a node": size / nodes,
+        "write s": written,
+        "read s, records": records,
+        "read s, trees": trees,
+        "extra MiB": memory,
+    }
+    return found | ({"read by a tool": FORMATS[name].tool, **cut_short(name, folder)} if number == 0 else {})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=100_000)
-    parser.add_argument("--batch", type=int, default=100, help="trees in a shard")
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        batches = grow(folder, arguments.nodes, arguments.batch)
+    options = repeating(__doc__, "store", rounds=3)
+    options.add_argument("--nodes", type=int, default=100_000)
+    options.add_argument("--batch", type=int, default=100, help="trees in a shard")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record, tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        batches = grow(folder, asked.nodes, asked.batch)
         nodes = sum(len(record["nodes"]) for path in batches for record in _loads(path.read_bytes().splitlines()))
-        measured = {name: Measured() for name in FORMATS}
-        for turn in range(arguments.rounds):
-            for place, name in enumerate(FORMATS):
-                target = folder / f"{turn}-{place}"
-                measured[name] = measure(name, target, batches, measured[name])
-    print(table(measured, nodes))
+
+        def round_of_all(number: int) -> Figures:
+            return {
+                name: measure(name, folder / f"{number}-{place}", batches, nodes, number)
+                for place, name in enumerate(FORMATS)
+            }
+
+        add_rounds(record, asked.rounds, options_digest(asked), list(FORMATS), round_of_all)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """What holding turns to their format brings and costs (``policy.structured``), by how well a policy knows the format.
 
-    .venv/bin/python benchmarks/structured.py
+    .venv/bin/python -m benchmarks.structured
 
 Policies from scratch, after few and many steps of the quickstart's warm start, play held-out tasks of the store, turns
 sampled, free and held; both see the same tasks and seeds. Seconds are the processor's, on one thread.
 """
 
-import argparse
 import asyncio
 import os
 
@@ -16,17 +15,20 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
+from benchmarks.command import own_tasks, parser, record_of, settings_of
+from benchmarks.record import Row, digest, played
 from treeagent.config import RunConfig, load_config
 from treeagent.run.folder import Run
-from treeagent.run.outcomes import wilson_interval
 from treeagent.run.progress import QuietProgress
-from treeagent.stages.build import environment, load_actors, play_on
+from treeagent.stages.build import environment, load_actors, play_on, tasks_at
 from treeagent.stages.play import execute
 from treeagent.stages.warm_start import warm_start
 from treeagent.types import Policy, Proposal, State
 
+QUESTION = "Does it help to hold turns to their format while they are sampled?"
 CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.toml"
 
 
@@ -48,36 +50,39 @@ class Counted:
         return said
 
 
-def play(config: RunConfig, checkpoint: Path, tasks: int) -> str:
-    """Malformed turns, successes and tokens a second, as three cells."""
-    env = environment(config)
+def play(config: RunConfig, checkpoint: Path, seed: int, arm: str) -> Row:
+    """Held-out tasks of a seed, played with sampled turns."""
+    env, tasks = environment(config), config.evaluate.places
     counted = Counted(load_actors(checkpoint, config)[0].sampling)
     started = time.process_time()
-    played = execute(counted, play_on(env, config, "play"), env.tasks("test", tasks), range(tasks), [()] * tasks)
-    outcomes, _ = asyncio.run(played)
+    playing = execute(counted, play_on(env, config, "play"), tasks_at(env, "test", tasks), tasks, [()] * len(tasks))
+    outcomes, _ = asyncio.run(playing)
     seconds = time.process_time() - started
-    successes = sum(outcome.success for outcome in outcomes)
-    low, high = wilson_interval(successes, tasks)
-    return (
-        f"{100 * counted.malformed / counted.turns:.1f} % of {counted.turns} "
-        f"| {100 * successes / tasks:.1f} ({100 * low:.0f} to {100 * high:.0f}) | {counted.tokens / seconds:,.0f}"
-    )
+    figures = {"malformed": counted.malformed / counted.turns, "tokens / s": counted.tokens / seconds}
+    return played(arm, seed, digest(settings_of(config)), tasks.start, outcomes, **figures)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, nargs="+", default=[25, 50, 100, 400], help="of the warm start")
-    parser.add_argument("--tasks", type=int, default=400)
-    arguments = parser.parse_args()
-    print("| steps of the warm start | turns | malformed | success, 95 % | tokens/s |\n|---|---|---|---|---|")
-    for steps in arguments.steps:
-        config = load_config(CONFIG, [f"warm_start.training.max_steps={steps}", "workers=1"])
-        with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
-            checkpoint = warm_start(config, run, QuietProgress())
-            for structured in (False, True):
-                held = replace(config, policy=replace(config.policy, structured=structured))
-                cells = play(held, checkpoint, arguments.tasks)
-                print(f"| {steps} | {'held' if structured else 'free'} | {cells} |", flush=True)
+    options = parser(__doc__, "structured")
+    options.add_argument("--steps", type=int, nargs="+", default=[25, 50, 100, 400], help="of the warm start")
+    options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record:
+        for seed, steps in product(asked.seeds, asked.steps):
+            settings = [f"warm_start.training.max_steps={steps}", "workers=1", f"evaluate.tasks={asked.tasks}"]
+            config = load_config(CONFIG, [*settings, own_tasks(seed, asked.tasks)], seed=seed)
+            arms = {
+                f"{'held' if structured else 'free'}, {steps} steps": replace(
+                    config, policy=replace(config.policy, structured=structured)
+                )
+                for structured in (False, True)
+            }
+            if all(record.has(arm, seed, digest(settings_of(held))) for arm, held in arms.items()):
+                continue
+            with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
+                checkpoint = warm_start(config, run, QuietProgress())
+                for arm, held in arms.items():
+                    record.add(play(held, checkpoint, seed, arm))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,33 @@
-"""README's table of updates: what each way of learning makes of the same trees, and what it would do without care.
+"""What each way of learning makes of the same trees, and what it would do without care.
 
-    .venv/bin/python benchmarks/quickstart.py --config store --seeds 0 1 2  # trains the policies to start from
-    .venv/bin/python benchmarks/updates.py --seeds 0 1 2
+    .venv/bin/python -m benchmarks.quickstart --config store --seeds 0 1 2  # trains the policies to start from
+    .venv/bin/python -m benchmarks.updates --seeds 0 1 2
 
-A seed's trees are collected once, as configs/adapt.toml says. Runs that are there already are read, unfinished ones
-resumed.
+A seed's trees are collected once, as configs/adapt.toml says. Rows that are there already are kept, unfinished runs
+resumed. Validation tasks choose the weights of each update.
 """
 
-import argparse
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: a process a core
 
-import statistics
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from learning import pooled
-
-from treeagent.config import Method, load_config
+from benchmarks.command import limits_of, own_tasks, record_of, settings_of, start_of, starting
+from benchmarks.record import Row, digest
+from treeagent.config import Method, RunConfig, load_config
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.progress import QuietProgress
 from treeagent.stages.evaluate import measure
 from treeagent.stages.search import collect
 from treeagent.stages.update import learn
 
+QUESTION = "Which update of the same trees leads to the highest greedy success?"
 ADAPT = Path(__file__).parent.parent / "configs" / "adapt.toml"
 PLAIN = ("update.dpo.loss_type=['sigmoid']", "update.dpo.loss_weights=[1.0]")
 BARE = ("update.grpo.anchor=0.0",)
@@ -60,79 +60,89 @@ VARIANTS: Mapping[str, Variant] = {
 }
 
 
-@dataclass(frozen=True)
-class Learnt:
-    """What a variant made of one start."""
-
-    before: float
-    """Greedy success on held-out tasks."""
-    after: float
-    """The same of the weights that validation chose."""
-    last_validation: float
-    """Greedy success on validation tasks after the last step, whatever was chosen."""
-    best_validation: float
-    tasks: int
+def config_of(seed: int, overrides: Sequence[str]) -> RunConfig:
+    """The settings of a seed, which evaluates greedily on its own test tasks."""
+    chosen = ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
+    return load_config(ADAPT, [*chosen, own_tasks(seed, load_config(ADAPT, chosen).evaluate.tasks)], seed=seed)
 
 
-def run(seed: int, names: Sequence[str], starts: Path, out: Path) -> dict[str, Learnt]:
-    """Every variant from one start and the same trees."""
-    start, progress = starts / f"seed{seed}" / "checkpoints" / "warm", QuietProgress()
-    alone = ["workers=1", 'evaluate.modes=["greedy"]']
-    config = load_config(ADAPT, alone, seed=seed)
-    learnt = {}
+def settings_digest(start: Path, overrides: Sequence[str], methods: Sequence[Method] = ()) -> str:
+    """Of an arm: its settings and updates, and the settings of the run that it starts from, without the seed."""
+    return digest(
+        {
+            "run": settings_of(config_of(0, overrides)),
+            "start": settings_of(Run.open(start.parents[1]).config),
+            "methods": methods,
+        }
+    )
+
+
+def run(seed: int, names: Sequence[str], start: Path, out: Path, overrides: Sequence[str]) -> list[Row]:
+    """The rows of a start, and of every variant learnt from it and the same trees."""
+    progress, config = QuietProgress(), config_of(seed, overrides)
     with Run.create(out / f"seed{seed}", config, resume=True) as kept:
         collect(config, kept, progress, start)
-        for name in names:
-            variant, checkpoint = VARIANTS[name], start
-            settings = load_config(ADAPT, [*alone, *variant.overrides], seed=seed)
-            for written, method in zip(
-                (*name.split("-")[: len(variant.methods) - 1], name), variant.methods, strict=True
-            ):
-                [checkpoint] = learn(
-                    settings, kept, progress, [(checkpoint, method, kept.checkpoints / written)], [COLLECTED]
-                )
-            before, after = measure(config, kept, progress, [(start, "greedy"), (checkpoint, "greedy")])
-            validations = [row["validation"] for row in kept.metrics() if row["stage"] == name and "validation" in row]
-            learnt[name] = Learnt(
-                before["success"], after["success"], validations[-1], max(validations), before["tasks"]
+        return list(_rows(seed, names, start, kept, overrides))
+
+
+def _rows(seed: int, names: Sequence[str], start: Path, kept: Run, overrides: Sequence[str]) -> Iterator[Row]:
+    progress = QuietProgress()
+    for name in names:
+        variant, checkpoint = VARIANTS[name], start
+        wanted = [*variant.overrides, *overrides]
+        settings = config_of(seed, wanted)
+        before_name = name.split("-")[: len(variant.methods) - 1]
+        for written, method in zip((*before_name, name), variant.methods, strict=True):
+            [checkpoint] = learn(
+                settings, kept, progress, [(checkpoint, method, kept.checkpoints / written)], [COLLECTED]
             )
-            print(f"seed {seed} {name}: {learnt[name]}", flush=True)
-    return learnt
+        before, after = measure(kept.config, kept, progress, [(start, "greedy"), (checkpoint, "greedy")])
+        validations = [row["validation"] for row in kept.metrics() if row["stage"] == name and "validation" in row]
+        figures = {"best validation": max(validations), "last validation": validations[-1]} if validations else {}
+        yield _row("before", seed, settings_digest(start, overrides), kept, before, {})
+        yield _row(name, seed, settings_digest(start, wanted, variant.methods), kept, after, figures)
+        print(f"seed {seed} {name}: {100 * after['success']:.1f} %", flush=True)
 
 
-def table(seeds: Sequence[Mapping[str, Learnt]]) -> str:
-    """A line per variant, pooled over seeds; gains in points of held-out greedy success."""
-    lines = [
-        "| updates | greedy before | after | 95 % | by seed | gain | ÷ RFT | validation: best | after the last step |",
-        f"|{'---|' * 9}",
-    ]
-    imitation = statistics.mean(seed["rft"].after - seed["rft"].before for seed in seeds) if "rft" in seeds[0] else 0.0
-    for name in seeds[0]:
-        several = [seed[name] for seed in seeds]
-        gain = statistics.mean(one.after - one.before for one in several)
-        lines.append(
-            f"| {name} | {100 * statistics.mean(one.before for one in several):.1f} "
-            f"| {pooled([one.after for one in several], [one.tasks for one in several])} "
-            f"| {100 * gain:+.1f} | {f'{gain / imitation:.2f}' if imitation > 0 else ''} "
-            f"| {' '.join(f'{100 * one.best_validation:.0f}' for one in several)} "
-            f"| {' '.join(f'{100 * one.last_validation:.0f}' for one in several)} |"
-        )
-    return "\n".join(lines)
+def _row(arm: str, seed: int, settings: str, kept: Run, row: Mapping[str, Any], figures: Mapping[str, float]) -> Row:
+    return Row(
+        arm,
+        seed,
+        settings,
+        first_task=kept.config.evaluate.first_task,
+        solved=row["solved"],
+        environment_steps=row["environment_steps"],
+        generated_tokens=row["generated_tokens"],
+        seconds=row["seconds"],
+        figures=figures,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    parser.add_argument(
-        "--starts", type=Path, default=Path("runs/benchmark"), help="where benchmarks/quickstart.py wrote"
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/updates"))
-    parser.add_argument("--processes", type=int, default=2, help="seeds side by side, a core each")
-    arguments = parser.parse_args()
-    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
-        each = [pool.submit(run, seed, arguments.variants, arguments.starts, arguments.out) for seed in arguments.seeds]
-        print(table([one.result() for one in each]))
+    options = starting(__doc__, "updates", out="runs/updates")
+    options.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    options.add_argument("--processes", type=int, default=2, help="seeds side by side, a core each")
+    asked = options.parse_args()
+    with (
+        record_of(asked, QUESTION, **limits_of(config_of(0, asked.set))) as record,
+        ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool,
+    ):
+        waiting = []
+        for seed in asked.seeds:
+            start = start_of(asked.runs, seed)
+            missing = [
+                name
+                for name in asked.variants
+                if not record.has(
+                    name, seed, settings_digest(start, [*VARIANTS[name].overrides, *asked.set], VARIANTS[name].methods)
+                )
+            ]
+            if missing:
+                waiting.append(pool.submit(run, seed, missing, start, asked.out, asked.set))
+        for done in as_completed(waiting):
+            for row in done.result():
+                if not record.has(row.arm, row.seed, row.settings):
+                    record.add(row)
 
 
 if __name__ == "__main__":

@@ -324,6 +324,8 @@ class EvaluateConfig:
 
     tasks: Annotated[int, Field(gt=0)] = 200
     """Held-out tasks, of the environment's test split."""
+    first_task: Annotated[int, Field(ge=0)] = 0
+    """Index of the first of them in the test split, so that several seeds can each have their own."""
     modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once)] = ("greedy", "best_of_n", "mcts")
     """Ways of acting that are evaluated: "greedy" is the policy at temperature 0, the others are methods of search.
     Sampling is "best_of_n" with ``best_of`` 1."""
@@ -336,6 +338,11 @@ class EvaluateConfig:
     world: Annotated[str, REACHES_OUT] = ""
     """Folder of a run whose world model is searched in place of the environment, anew after every real step (model
     predictive control); empty searches the environment."""
+
+    @property
+    def places(self) -> range:
+        """Indices of the held-out tasks in the test split."""
+        return range(self.first_task, self.first_task + self.tasks)
 
 
 @dataclass(frozen=True, config=_STRICT)

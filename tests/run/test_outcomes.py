@@ -133,6 +133,18 @@ def test_every_episode_is_kept_greedy_ones_too(whole: Path) -> None:
         assert CliRunner().invoke(app, ["show", str(whole), "--episodes", "all", *other]).exit_code == 2
 
 
+def test_every_seed_can_have_test_tasks_of_its_own(toy: Path, whole: Path, tmp_path: Path) -> None:
+    """The last three of seven tasks, played alone, are those tasks and end as they did among the seven."""
+    own = load_config(None, [*SETTINGS, "evaluate.tasks=3", "evaluate.first_task=4"])
+    measured(tmp_path / "run", toy, Watcher(), own)
+    ids, all_ids = (
+        [record["task"]["id"] for record in read_records(run / "trees")] for run in (tmp_path / "run", whole)
+    )
+    assert len(ids) == 3 and ids == all_ids[4:]
+    for row, among in zip(Run.open(tmp_path / "run").result_rows(), Run.open(whole).result_rows(), strict=True):
+        assert row["solved"] == among["solved"][4:] and len(among["solved"]) == row["tasks"] + 4
+
+
 def cut_short(run: Path) -> None:
     [path] = (run / "outcomes").glob("*-00001.json")
     path.write_bytes(path.read_bytes()[:-20])

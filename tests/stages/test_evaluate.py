@@ -17,7 +17,7 @@ from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.grammar import ReAct
 from treeagent.report.episodes import ending, steps
-from treeagent.run.outcomes import Outcome, summarise, wilson_interval
+from treeagent.run.outcomes import Outcome, summarise
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
@@ -37,6 +37,7 @@ from treeagent.types import (
     derive_seed,
 )
 from treeagent.world_model.experience import ExperienceModel
+from treeagent.world_model.fidelity import wilson_interval
 
 SHOP = ShopEnv(ShopOptions(products=200))
 SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
@@ -432,6 +433,7 @@ def test_a_step_that_hangs_is_given_up() -> None:
         (1, 29, 0.0061, 0.1718),
         (20, 20, 0.8389, 1.0),
         (5, 10, 0.2366, 0.7634),
+        (0, 0, 0.0, 1.0),
     ],
 )
 def test_wilson_interval_known_values(successes: int, trials: int, low: float, high: float) -> None:
@@ -454,6 +456,7 @@ def test_summary_by_hand() -> None:
         "success_high": high,
         "reward": pytest.approx(0.625),
         "tasks": 4,
+        "solved": "1001",
         "errors": 1,
         "error": "OSError: gone",
         "steps": 4.0,

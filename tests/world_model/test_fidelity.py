@@ -85,7 +85,7 @@ def test_returns_by_hand() -> None:
 def test_cap_by_hand() -> None:
     """Wilson's upper end of 0 of 1000 is z² / (n + z²) = 0.00383, of 10 % of 400 it is 0.1333."""
     assert lambda_cap(0.0, 1000) == 1.0
-    assert lambda_cap(0.0, 1000, noise=0.001) == pytest.approx(0.001 * (1000 + 1.96**2) / 1.96**2)
+    assert lambda_cap(0.0, 1000, noise=0.001) == pytest.approx(0.001 * (1000 + 1.959964**2) / 1.959964**2)
     assert lambda_cap(0.1, 400) == pytest.approx(0.05 / 0.1333, rel=1e-3)
     assert lambda_cap(0.1, 400, 0.6) == pytest.approx(0.05 / 0.4)
     assert lambda_cap(0.1, 400, 1.2) == lambda_cap(0.1, 400)

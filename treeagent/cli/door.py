@@ -90,7 +90,7 @@ def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
         "collect": ("train", "collect.tasks", per_round),
         "adapt": ("train", "adapt.rounds of collect.tasks and adapt.seed_tasks", adapt.rounds * per_round + seeding),
         "update": ("validation", "update.validation_tasks", config.update.validation_tasks),
-        "evaluate": ("test", "evaluate.tasks", config.evaluate.tasks),
+        "evaluate": ("test", "evaluate.first_task and evaluate.tasks", config.evaluate.places.stop),
     }
     for use in uses:
         split, key, count = wanted[use]

@@ -2,7 +2,6 @@
 evaluation plays none of them twice.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +15,7 @@ from treeagent.config import Mode
 from treeagent.search.node import Budget, reaches
 from treeagent.store import regular, write_atomic
 from treeagent.types import UserError, storable
+from treeagent.world_model.fidelity import wilson_interval
 
 Row = dict[str, Any]
 """One row of results, as ``summarise`` makes it."""
@@ -73,7 +73,8 @@ def forget_batches(paths: Iterable[Path]) -> None:
 
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> dict[str, float | int | str]:
-    """One row of results, with the 95 % Wilson interval of success.
+    """One row of results, with the 95 % Wilson interval of success. ``solved`` has a "1" or "0" for each task, in
+    order, by which two policies can be compared task by task.
 
     Raises:
         UserError: every episode failed before its first step.
@@ -94,6 +95,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         "success_high": high,
         "reward": sum(outcome.reward for outcome in outcomes) / len(outcomes),
         "tasks": len(outcomes),
+        "solved": "".join("01"[outcome.success] for outcome in outcomes),
         "errors": sum(bool(outcome.error) for outcome in outcomes),
         "error": error,
         "steps": sum(outcome.steps for outcome in outcomes) / len(outcomes),
@@ -106,12 +108,3 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
 def went_nowhere(outcomes: Sequence[Outcome]) -> bool:
     """Whether every episode failed before its first step, as when a server answers no request."""
     return all(outcome.error and not outcome.steps for outcome in outcomes)
-
-
-def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (Wilson 1927), by default of 95 %. It is valid near 0 and 1, too."""
-    share = successes / trials
-    centre = share + z * z / (2 * trials)
-    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    return max((centre - spread) / scale, 0.0), min((centre + spread) / scale, 1.0)

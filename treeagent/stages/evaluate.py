@@ -35,7 +35,7 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
     for checkpoint, mode in wanted:
         stage = f"evaluate-{checkpoint.name}-{mode}"
         run.take(stage, checkpoint)
-        whole[stage] = batches(config, run, checkpoint, stage, range(config.evaluate.tasks), mode)
+        whole[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
     jobs = [job for stage, row in whole.items() if not run.is_done(stage) for job in row]
     played: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in whole}
 

@@ -254,7 +254,10 @@ def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) 
     if not count:
         return []
     env = environment(config)
-    kept = chain(env.tasks("validation", config.update.validation_tasks), env.tasks("test", config.evaluate.tasks))
+    test = config.evaluate
+    kept = chain(
+        env.tasks("validation", config.update.validation_tasks), env.tasks("test", test.tasks, test.first_task)
+    )
     held_out = {task.prompt for task in kept}
     offered = {
         place: [which for which, task in enumerate(variations(config, env, base)) if task.prompt not in held_out]

@@ -224,16 +224,20 @@ def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise
     If imagined plans were replayed, q is at least 1 - CR (``ratio``): search seeks out the states where the model errs
     in the agent's favour, and an audit on other trajectories does not see these.
     """
-    q = max(_wilson_high(wrong, episodes), 1 - ratio if ratio is not None else 0.0)
+    q = max(wilson_interval(wrong * episodes, episodes)[1], 1 - ratio if ratio is not None else 0.0)
     return 0.0 if q >= 0.5 else min(1.0, noise / q)
 
 
-def _wilson_high(share: float, count: int, z: float = 1.96) -> float:
-    if not count:
-        return 1.0
-    centre = share + z * z / (2 * count)
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return min(1.0, (centre + spread) / (1 + z * z / count))
+def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson 1927), by default of 95 %. It is valid near 0 and 1, too; of no
+    trials it is (0, 1)."""
+    if not trials:
+        return 0.0, 1.0
+    share = successes / trials
+    centre = share + z * z / (2 * trials)
+    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return max((centre - spread) / scale, 0.0), min((centre + spread) / scale, 1.0)
 
 
 def error_bound(reward_error: float, transition_error: float, horizon: int, reward_max: float = 1.0) -> Bound:

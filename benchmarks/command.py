@@ -1,0 +1,94 @@
+"""Options that the benchmarks share, and the settings that give every seed test tasks of its own."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.record import RESULTS, Record, Row, digest, recording
+from treeagent.config import RunConfig, flat_settings
+from treeagent.run.folder import Run
+
+Figures = Mapping[str, Mapping[str, float]]
+"""Arm -> name -> number."""
+SEEDED = ("seed", "workers", "evaluate.first_task")
+"""Settings that differ between the seeds of an arm, or on which no result depends."""
+
+
+def parser(doc: str | None, name: str, seeds: Sequence[int] = (0, 1, 2)) -> argparse.ArgumentParser:
+    """A parser with ``--seeds``, ``--name`` and ``--results``; ``doc`` is the module's docstring."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if seeds:
+        made.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    made.add_argument("--name", default=name, help="of the result file")
+    made.add_argument("--results", type=Path, default=RESULTS, help="folder of the result file")
+    return made
+
+
+def repeating(doc: str | None, name: str, rounds: int) -> argparse.ArgumentParser:
+    """A parser for a measurement of speed, whose ``--rounds`` are its repetitions."""
+    made = parser(doc, name, seeds=())
+    made.add_argument("--rounds", type=int, default=rounds, help="repetitions, both sides in turns")
+    return made
+
+
+def starting(doc: str | None, name: str, out: str = "") -> argparse.ArgumentParser:
+    """A parser for a benchmark that starts from the policies of ``benchmarks.quickstart``."""
+    made = parser(doc, name)
+    made.add_argument("--runs", type=Path, default=Path("runs/store"), help="where benchmarks.quickstart wrote")
+    if out:
+        made.add_argument("--out", type=Path, default=Path(out), help="folder of this benchmark's own runs")
+        made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
+    return made
+
+
+def record_of(arguments: argparse.Namespace, question: str, **budgets: float) -> AbstractContextManager[Record]:
+    """The result file that the options name."""
+    return recording(arguments.name, question, budgets, arguments.results)
+
+
+def own_tasks(seed: int, tasks: int) -> str:
+    """The setting by which a seed evaluates on tasks ``seed · tasks`` to ``(seed + 1) · tasks`` of the test split."""
+    return f"evaluate.first_task={seed * tasks}"
+
+
+def settings_of(config: RunConfig) -> dict[str, object]:
+    """All settings on which results depend but the seed, for a digest."""
+    return {key: repr(value) for key, value in flat_settings(config).items() if key not in SEEDED}
+
+
+def limits_of(config: RunConfig) -> dict[str, float]:
+    """The limits of the search of one task, by name; those that are set."""
+    return {name: value for name, value in asdict(config.search.limits).items() if value is not None}
+
+
+def start_of(runs: Path, seed: int, checkpoint: str = "warm") -> Path:
+    """A checkpoint of one seed's run of ``benchmarks.quickstart``.
+
+    Raises:
+        RunError: there is no such run.
+    """
+    return Run.open(runs / f"seed{seed}").checkpoints / checkpoint
+
+
+def options_digest(asked: argparse.Namespace, *without: str) -> str:
+    """The digest of all options but those that name files, seeds and repetitions."""
+    left_out = {"name", "results", "rounds", "seeds", "only", "part", *without}
+    return digest({key: repr(value) for key, value in vars(asked).items() if key not in left_out})
+
+
+def add_rounds(
+    record: Record, rounds: int, settings: str, arms: Sequence[str], measure: Callable[[int], Figures]
+) -> None:
+    """Record repetitions in which all arms take turns; those that are there already are not measured again.
+
+    Args:
+        measure: by the number of a repetition, the figures of each arm.
+    """
+    for number in range(rounds):
+        if not all(record.has(arm, number, settings) for arm in arms):
+            for arm, figures in measure(number).items():
+                record.add(Row(arm, number, settings, figures=figures))
+                told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+                print(f"{number}: {arm}: {told}", flush=True)

@@ -1,0 +1,197 @@
+"""Numbers of a result file as Markdown and words."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from benchmarks.estimates import Estimate, Figure, difference, estimate, figure, mean, paired, percent
+from benchmarks.record import Result, Row, Session
+
+
+def decimal(value: float, digits: int = 1) -> str:
+    """A number with separators and a true minus sign."""
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def short(value: float) -> str:
+    """A number to three significant digits, or whole where it is larger."""
+    if abs(value) >= 100 or value == int(value):
+        return decimal(value, 0)
+    return f"{value:#.3g}".rstrip(".").replace("-", "−") if abs(value) >= 1e-3 else f"{value:.1e}".replace("-", "−")
+
+
+def spread(found: Estimate, sign: str = "", digits: int = 1) -> str:
+    """A mean ± half of its 95 % interval."""
+    shown = f"{found.mean:{sign},.{digits}f}".replace("-", "−")
+    return shown if found.half is None else f"{shown} ± {decimal(found.half, digits)}"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def has(result: Result | None, *arms: str) -> bool:
+    """Whether all of these arms were measured."""
+    return result is not None and set(arms) <= set(result.arms)
+
+
+def played_arms(result: Result) -> list[str]:
+    """The arms that played test tasks."""
+    return [arm for arm in result.arms if all(row.tasks for row in result.of(arm).values())]
+
+
+def success_table(
+    result: Result,
+    control: str = "",
+    arms: Sequence[str] = (),
+    whole: bool = False,
+    more: Mapping[str, str] | None = None,
+) -> str:
+    """A line an arm: success, its paired difference from a control, and costs.
+
+    Args:
+        arms: by default all that played.
+        whole: costs are those of the whole run, not of a task.
+        more: headings of further columns, with the figures that they show by seed, in %.
+    """
+    head = ["", "success, %", "by seed"]
+    head += [f"against {control}, points"] if control else []
+    head += ["environment steps", "tokens"] if whole else ["environment steps / task", "tokens / task"]
+    head += more or ()
+    lines = []
+    for arm in arms or played_arms(result):
+        rows = list(result.of(arm).values())
+        found = estimate([percent(row) for row in rows])
+        line = [arm, spread(found), " ".join(decimal(value) for value in found.values)]
+        if control:
+            line.append("" if arm == control else spread(difference(result, arm, control), "+"))
+        for cost in ("environment_steps", "generated_tokens"):
+            each = [getattr(row, cost) / (1 if whole else row.tasks) for row in rows]
+            line.append(short(statistics.fmean(each)) if any(row.generated_tokens for row in rows) else "")
+        for name in (more or {}).values():
+            line.append(" ".join(decimal(100 * row.figures[name], 0) for row in rows if name in row.figures))
+        lines.append(line)
+    return markdown(head, lines)
+
+
+def figures_table(result: Result, names: Sequence[str] = (), arms: Sequence[str] = ()) -> str:
+    """A line an arm: the mean of each further figure ± half of its 95 % interval over the repetitions."""
+    shown = names or list(dict.fromkeys(name for row in result.rows for name in row.figures))
+    lines = []
+    for arm in arms or result.arms:
+        rows = list(result.of(arm).values())
+        line = [arm]
+        for name in shown:
+            values = [row.figures[name] for row in rows if name in row.figures]
+            line.append(_around(estimate(values)) if values else "")
+        lines.append(line)
+    return markdown(["", *shown], lines)
+
+
+def _around(found: Estimate) -> str:
+    return short(found.mean) if not found.half else f"{short(found.mean)} ± {short(found.half)}"
+
+
+def against(result: Result, arm: str, control: str, called: str = "") -> str:
+    """A sentence's part: how an arm's success compares with a control's.
+
+    Args:
+        called: the control's name in the sentence.
+    """
+    gain, name = difference(result, arm, control), called or f"`{control}`"
+    if gain.half is None:
+        return f"{spread(gain, '+')} points against {name} (one seed, which has no interval)"
+    told = f"{decimal(gain.low)} to {decimal(gain.high)}, {gain.seeds} seeds"
+    if gain.verdict == "level":
+        return f"level with {name} ({spread(gain, '+').partition(' ')[0]} points, 95 % interval {told})"
+    return f"{decimal(abs(gain.mean))} points {gain.verdict} than {name} (95 % interval {told})"
+
+
+def within(result: Result, budget: str = "generated_tokens", slack: float = 1.1) -> list[str]:
+    """The arms whose mean cost of a task is at least half of the common limit, and above it by 10 % at most: a batch
+    of model calls may exceed a limit, and greedy play does not spend it."""
+    limit, kept = result.budgets[budget], list[str]()
+    for arm in played_arms(result):
+        spent = statistics.fmean(getattr(row, budget) / row.tasks for row in result.of(arm).values())
+        if limit / 2 <= spent <= slack * limit:
+            kept.append(arm)
+    return kept
+
+
+def best(result: Result, arms: Sequence[str] = ()) -> str:
+    """The arm with the highest mean success."""
+    return max(arms or played_arms(result), key=lambda arm: mean(result, arm).mean)
+
+
+def level_with(result: Result, arm: str, arms: Sequence[str] = ()) -> list[str]:
+    """The other arms whose paired difference from an arm has an interval that includes 0."""
+    others = [other for other in arms or played_arms(result) if other != arm]
+    return [other for other in others if difference(result, other, arm).verdict == "level"]
+
+
+def times(result: Result, arm: str, control: str, of: str) -> str:
+    """How many times a control's cost an arm has, in the mean over seeds: ``of`` is the name of a row's field."""
+    pairs = paired(result.of(arm), result.of(control))
+    return f"{statistics.fmean(getattr(one, of) / getattr(other, of) for one, other in pairs):.2f} ×"
+
+
+def names(arms: Sequence[str]) -> str:
+    """Arms in a sentence."""
+    *first, last = (f"`{arm}`" for arm in arms)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def caption(result: Result) -> str:
+    """By what, when and where a result was measured."""
+    tasks = sorted({row.tasks for row in result.rows if row.tasks})
+    count = len(result.seeds)
+    parts = []
+    if tasks:
+        firsts = {(row.seed, row.first_task) for row in result.rows if row.tasks}
+        own = len({first for _, first in firsts}) == len(firsts)
+        each = f"{' or '.join(map(str, tasks))} held-out tasks a seed"
+        parts.append(f"{count} seed{'s' * (count != 1)}, {each}{', own ones for each' * (own and count > 1)}")
+    else:
+        parts.append(f"{count} repetition{'s' * (count != 1)}")
+    if count > 1:
+        parts.append("mean ± half of the 95 % t-interval over them")
+    limits = [f"{decimal(value, 0)} {name.replace('_', ' ')}" for name, value in result.budgets.items()]
+    if limits:
+        parts.append(f"limit of a task: {', '.join(limits)}")
+    told = f"{'; '.join(parts)}. Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
+    commands = _each(f"`{session.command}`" for session in result.sessions)
+    return f"{told}, by {commands}, commit {_each(map(_commit, result.sessions))}."
+
+
+def _where(session: Session) -> str:
+    return str(session.machine)
+
+
+def _commit(session: Session) -> str:
+    return f"{session.commit[:7]}{' with changes' * session.dirty}"
+
+
+def _each(texts: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(texts))
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 600
+        else f"{seconds / 60:.0f} min"
+        if seconds < 36000
+        else f"{seconds / 3600:.0f} h"
+    )
+
+
+def figure_estimates(result: Result, of: str = "", arms: Sequence[str] = ()) -> dict[str, Estimate]:
+    """By arm, the mean success in %, or that of a further figure."""
+    chosen: Figure = figure(of) if of else percent
+    wanted = arms or (played_arms(result) if not of else [arm for arm in result.arms if _all_have(result, arm, of)])
+    return {arm: mean(result, arm, chosen) for arm in wanted}
+
+
+def _all_have(result: Result, arm: str, name: str) -> bool:
+    rows: Sequence[Row] = list(result.of(arm).values())
+    return all(name in row.figures for row in rows)

@@ -1,0 +1,69 @@
+"""Means over seeds and paired differences, by hand."""
+
+import math
+
+import pytest
+
+from benchmarks.estimates import difference, estimate, figure, mean
+from benchmarks.record import Machine, Result, Row, Session
+from treeagent.types import UserError
+
+SESSION = Session("abc", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {}, "2026-01-01")
+
+
+def result(*rows: Row) -> Result:
+    return Result("toy", "Which arm?", {}, (SESSION,), rows)
+
+
+def test_the_interval_is_students() -> None:
+    found = estimate([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.half == pytest.approx(4.302653 / math.sqrt(3))  # t(0.975, 2) · s / √n with s = 1
+    assert (found.low, found.high) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-5)
+
+
+def test_one_seed_has_no_interval_and_no_verdict() -> None:
+    found = estimate([40.0])
+    assert found.half is None
+    assert (found.verdict, found.low, found.high) == ("level", -math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [([1.0, 1.1, 0.9], "more"), ([-1.0, -1.1, -0.9], "less"), ([1.0, -1.0, 0.5], "level"), ([0.0, 0.0], "level")],
+)
+def test_a_difference_is_level_where_the_interval_includes_0(values: list[float], verdict: str) -> None:
+    assert estimate(values).verdict == verdict
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """Seeds differ by 50 points, the arms by 25 in each: the paired interval has no width."""
+    found = result(
+        Row("search", 0, "s", solved="1110", first_task=0),
+        Row("search", 1, "s", solved="1000", first_task=4),
+        Row("greedy", 1, "g", solved="0000", first_task=4),
+        Row("greedy", 0, "g", solved="1100", first_task=0),
+        Row("greedy", 2, "g", solved="1111", first_task=8),
+    )
+    gain = difference(found, "search", "greedy")
+    assert (gain.mean, gain.half, gain.seeds, gain.verdict) == (25.0, 0.0, 2, "more")
+    assert mean(found, "search").values == (75.0, 25.0)
+    assert mean(found, "greedy").seeds == 3
+
+
+def test_tasks_are_not_pooled_over_seeds() -> None:
+    """The mean is that of the seeds, whatever their number of tasks."""
+    assert mean(result(Row("a", 0, "s", solved="1"), Row("a", 1, "s", solved="000")), "a").mean == 50.0
+
+
+@pytest.mark.parametrize(
+    "other", [Row("b", 0, "s", solved="11", first_task=2), Row("b", 0, "s", solved="111"), Row("b", 1, "s")]
+)
+def test_arms_that_played_other_tasks_are_not_compared(other: Row) -> None:
+    with pytest.raises(UserError, match="'a' and 'b'"):
+        difference(result(Row("a", 0, "s", solved="10"), other), "a", "b")
+
+
+def test_further_figures_are_compared_too() -> None:
+    rows = [Row(arm, 0, "s", figures={"ratio": value}) for arm, value in (("a", 3.0), ("b", 2.0))]
+    assert difference(result(*rows), "a", "b", figure("ratio")).mean == 1.0

@@ -1,0 +1,165 @@
+"""The pages of results say what the files say, and nothing else."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pages.__main__ import PAGES, made, with_block, write
+from benchmarks.pages.tables import decimal, short
+from benchmarks.record import ROOT, Machine, Result, Row, Session
+from benchmarks.record import write as write_result
+
+SESSION = Session("0123456789ab", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {}, "2026-01-01", 90.0)
+README = "Before.\n<!-- results:begin -->\nold\n<!-- results:end -->\nAfter.\n"
+DOTS = 10
+"""Tasks of a row."""
+
+
+def store(folder: Path, name: str, solved: Mapping[str, tuple[int, ...]], **budgets: float) -> None:
+    """A result file: by arm, how many of ten tasks each seed solved."""
+    rows = [
+        Row(
+            arm,
+            seed,
+            arm,
+            first_task=seed * DOTS,
+            solved="1" * count + "0" * (DOTS - count),
+            generated_tokens=8000,
+            environment_steps=50,
+        )
+        for arm, counts in solved.items()
+        for seed, count in enumerate(counts)
+    ]
+    write_result(folder / f"{name}.json", Result(name, "Which?", budgets, (SESSION,), tuple(rows)))
+
+
+def page(files: Mapping[str, bytes], name: str) -> str:
+    return files[f"results/{name}.md"].decode()
+
+
+def answer(files: Mapping[str, bytes], name: str) -> str:
+    return page(files, name).split("\n\n")[1]
+
+
+@pytest.mark.parametrize(
+    ("mcts", "told"),
+    [
+        ((6, 7, 8), "10.0 points more than best-of-N"),
+        ((3, 4, 5), "20.0 points less than best-of-N"),
+        ((9, 3, 7), "level with best-of-N (+3.3 points"),
+    ],
+)
+def test_the_answer_follows_the_interval(tmp_path: Path, mcts: tuple[int, ...], told: str) -> None:
+    store(tmp_path, "methods", {"mcts": mcts, "best_of_n": (5, 6, 7), "greedy": (1, 1, 1)}, generated_tokens=800.0)
+    assert told in answer(made(tmp_path), "search")
+
+
+@pytest.mark.parametrize(
+    ("name", "arms", "where", "told"),
+    [
+        (
+            "quickstart",
+            {"base, greedy": (3, 4), "rft, greedy": (8, 9)},
+            "learning",
+            "50.0 points more than the base policy",
+        ),
+        ("updates", {"before": (3, 4), "rft": (5, 6), "dpo": (8, 9)}, "learning", "30.0 points more than imitating"),
+        ("updates", {"before": (3, 4), "rft": (8, 9), "dpo": (8, 9)}, "learning", "level with it: `dpo`"),
+        (
+            "imagination",
+            {"before": (3, 4), "real, one round": (8, 9), "real": (8, 9), "imagined": (7, 8)},
+            "imagination",
+            "10.0 points less than one that learnt from a round of real trees",
+        ),
+    ],
+)
+def test_every_question_has_its_answer(
+    tmp_path: Path, name: str, arms: Mapping[str, tuple[int, ...]], where: str, told: str
+) -> None:
+    store(tmp_path, name, arms)
+    assert told in answer(made(tmp_path), where)
+    assert told in made(tmp_path)["results.md"].decode()
+
+
+def test_speed_is_told_as_a_factor(tmp_path: Path) -> None:
+    rows = [
+        Row(arm, number, "s", figures={"ratio": ratio + number, "simulations / s": 1000.0})
+        for arm, ratio in (("treeagent, PUCT, 1 tree", 1.0), ("LATS-style, 1 tree", 3.0))
+        for number in (0, 1)
+    ]
+    write_result(tmp_path / "search_core.json", Result("search_core", "How fast?", {}, (SESSION,), tuple(rows)))
+    assert "3.50 × as many as a loop in the style of LATS" in answer(made(tmp_path), "engine")
+    assert "| LATS-style, 1 tree | 3.50 ± 6.35 | 1,000 |" in page(made(tmp_path), "engine")
+
+
+def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> None:
+    store(tmp_path, "methods", {"mcts": (6, 7), "best_of_n": (5, 6)}, generated_tokens=800.0)
+    files = made(tmp_path)
+    # 12.706 · 7.07 / √2 = 63.5 for both; each seed gains ten points, so that the paired interval has no width.
+    assert "| mcts | 65.0 ± 63.5 | 60.0 70.0 | +10.0 ± 0.0 | 5 | 800 |" in page(files, "search")
+    assert "2 seeds, 10 held-out tasks a seed, own ones for each" in page(files, "search")
+    assert "commit 0123456" in page(files, "search")
+    assert b"mcts" in files["results/search-methods.svg"]
+
+
+def test_without_files_the_pages_hold_no_table(tmp_path: Path) -> None:
+    files = made(tmp_path)
+    assert set(files) == {"results.md", *(f"results/{name}.md" for name in PAGES)}
+    assert not any("|" in page(files, name) for name in PAGES)
+    assert with_block(README, tmp_path) == README
+
+
+def test_one_seed_is_told_as_such(tmp_path: Path) -> None:
+    store(tmp_path, "quickstart", {"base, mcts": (6,), "base, best_of_n": (5,)})
+    assert "one seed" in answer(made(tmp_path), "search")
+
+
+def test_readme_gets_the_block_between_its_marks(tmp_path: Path) -> None:
+    store(tmp_path, "quickstart", {"base, greedy": (4, 5), "base, mcts": (8, 9)})
+    block = with_block(README, tmp_path)
+    assert block.startswith("Before.\n<!-- results:begin -->\n| ") and block.endswith("<!-- results:end -->\nAfter.\n")
+    assert "| base, mcts | 85.0 ± 63.5 | 80.0 90.0 | +40.0 ± 0.0 |" in block and "old" not in block
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
+    store(tmp_path, "updates", {"before": (4, 5, 3), "rft": (8, 9, 8), "dpo": (8, 7, 7)})
+    assert made(tmp_path) == made(tmp_path)
+
+
+def test_figures_that_are_gone_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "old.svg").write_text("")
+    write({"results/new.md": b"new\n", "results.md": b"index\n"}, tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["new.md", "results.md"]
+
+
+def test_the_stored_pages_are_made_from_the_stored_files() -> None:
+    """Write them anew by ``make results-docs``."""
+    files = made()
+    stored = {path for path in (ROOT / "docs" / "results").iterdir()} | {ROOT / "docs" / "results.md"}
+    assert stored == {ROOT / "docs" / name for name in files}
+    for name, content in files.items():
+        assert (ROOT / "docs" / name).read_bytes() == content, name
+    readme = (ROOT / "README.md").read_text()
+    assert with_block(readme) == readme
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1234.5, "1,234"),
+        (12.34, "12.3"),
+        (-0.5, "−0.500"),
+        (3.0, "3"),
+        (0.00012, "1.2e−04"),
+        (0.0, "0"),
+        (99.96, "100"),
+    ],
+)
+def test_short_numbers(value: float, shown: str) -> None:
+    assert short(value) == shown
+
+
+def test_numbers_have_a_true_minus_sign() -> None:
+    assert decimal(-1.25, 2) == "−1.25"

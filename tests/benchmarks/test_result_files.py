@@ -1,0 +1,168 @@
+"""Result files: rows survive a kill, are not measured twice, and are checked when they are read."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.record import (
+    RESULTS,
+    ROOT,
+    Machine,
+    Result,
+    Row,
+    Session,
+    digest,
+    played,
+    read,
+    recording,
+    this_machine,
+    this_session,
+    write,
+)
+from treeagent.run.outcomes import Outcome
+from treeagent.search.node import Budget
+from treeagent.types import UserError
+
+SESSION = Session("abc", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {"torch": "2"}, "2026-01-01")
+ROW = Row("mcts", 0, "s1", first_task=200, solved="101", environment_steps=12, figures={"ratio": 1.5})
+
+
+def test_a_file_reads_back_equal(tmp_path: Path) -> None:
+    result = Result("toy", "Which?", {"generated_tokens": 800}, (SESSION,), (ROW, replace(ROW, seed=1)))
+    write(tmp_path / "toy.json", result)
+    assert read(tmp_path / "toy.json") == result
+    assert (tmp_path / "toy.json").read_text().count('{"arm":') == 2
+    assert result.of("mcts")[0].success == pytest.approx(2 / 3)
+
+
+def test_a_file_without_rows_reads_back_too(tmp_path: Path) -> None:
+    write(tmp_path / "toy.json", Result("toy", "Which?"))
+    assert read(tmp_path / "toy.json") == Result("toy", "Which?")
+    assert read(tmp_path / "other.json") is None
+
+
+def test_rows_that_are_there_are_not_measured_again(tmp_path: Path) -> None:
+    with recording("toy", "Which?", folder=tmp_path) as record:
+        record.add(ROW)
+    with recording("toy", "Which?", folder=tmp_path) as record:
+        assert record.has("mcts", 0, "s1")
+        assert not record.has("mcts", 1, "s1") and not record.has("mcts", 0, "s2") and not record.has("uct", 0, "s1")
+        record.add(replace(ROW, seed=1))
+    found = read(tmp_path / "toy.json")
+    assert found is not None
+    assert [(row.seed, row.session) for row in found.rows] == [(0, 0), (1, 1)]
+    assert len(found.sessions) == 2
+
+
+def test_a_session_that_measured_nothing_is_forgotten(tmp_path: Path) -> None:
+    for _ in range(3):
+        with recording("toy", "Which?", folder=tmp_path) as record:
+            if not record.has("mcts", 0, "s1"):
+                record.add(ROW)
+    with recording("toy", "Which?", folder=tmp_path) as record:
+        record.add(replace(ROW, settings="s2"))  # the first session's only row is replaced
+        record.add(replace(ROW, settings="s2", seed=1))
+    with recording("toy", "Which?", folder=tmp_path) as record:
+        record.add(replace(ROW, arm="uct"))
+        assert [(row.arm, row.session) for row in record.result.rows] == [("mcts", 0), ("mcts", 0), ("uct", 1)]
+
+
+def test_other_settings_of_an_arm_replace_all_of_its_seeds(tmp_path: Path) -> None:
+    with recording("toy", "Which?", folder=tmp_path) as record:
+        for row in (ROW, replace(ROW, seed=1), replace(ROW, arm="uct")):
+            record.add(row)
+        record.add(replace(ROW, settings="s2"))
+        assert [(row.arm, row.seed, row.settings) for row in record.result.rows] == [
+            ("uct", 0, "s1"),
+            ("mcts", 0, "s2"),
+        ]
+
+
+def test_rows_outlive_a_kill(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom benchmarks.record import Row, recording\n"
+        "with recording('toy', 'Which?', folder=Path(sys.argv[1])) as record:\n"
+        "    for seed in range(1000):\n"
+        "        record.add(Row('mcts', seed, 's1', solved='1'))\n"
+        "        print(seed, flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    for _ in range(5):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.stdout.close()
+    process.wait()
+    found = read(tmp_path / "toy.json")
+    assert found is not None and len(found.rows) >= 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": [{"arm": "a", "seed": 0, "settings": "s", "solved": "12"}]},
+        {"rows": [{"arm": "a", "seed": 0, "settings": "s", "figures": {"ratio": None}}]},
+        {"rows": [{"arm": "a", "seed": 0, "settings": "s"}] * 2},
+        {"rows": [{"arm": "a", "seed": 0, "settings": "s"}, {"arm": "a", "seed": 1, "settings": "t"}]},
+        {"rows": [{"arm": "a", "seed": 0, "settings": "s", "session": 1}]},
+        {"rows": 3},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_result_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    write(tmp_path / "toy.json", Result("toy", "Which?", sessions=(SESSION,)))
+    content = orjson.loads((tmp_path / "toy.json").read_bytes()) | change
+    (tmp_path / "toy.json").write_bytes(orjson.dumps(content))
+    with pytest.raises(UserError, match=r"toy\.json"):
+        read(tmp_path / "toy.json")
+
+
+@pytest.mark.parametrize(("question", "budgets"), [("Else?", {"tokens": 800.0}), ("Which?", {"tokens": 900.0})])
+def test_another_question_or_budget_wants_a_new_file(tmp_path: Path, question: str, budgets: dict[str, float]) -> None:
+    write(tmp_path / "toy.json", Result("toy", "Which?", {"tokens": 800.0}))
+    with pytest.raises(UserError, match=r"toy\.json"), recording("toy", question, budgets, tmp_path):
+        pass
+
+
+def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
+    with (
+        recording("toy", "Which?", folder=tmp_path) as record,
+        pytest.raises(UserError, match=r"toy\.json"),
+        recording("toy", "Which?", folder=tmp_path),
+    ):
+        pass
+    record.add(ROW)
+    with recording("toy", "Which?", folder=tmp_path) as again:
+        assert again.has("mcts", 0, "s1")
+
+
+def test_equal_settings_have_one_digest() -> None:
+    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1}) != digest({"a": 1, "b": [3]})
+
+
+def test_a_played_row_counts_by_task() -> None:
+    outcomes = [Outcome("a", 1.0, 2, Budget(environment_steps=3, generated_tokens=5)), Outcome("b", 0.5, 2)]
+    row = played("mcts", 1, "s", 200, outcomes, kept=0.5)
+    assert (row.solved, row.environment_steps, row.generated_tokens, row.figures) == ("10", 3, 5, {"kept": 0.5})
+
+
+def test_a_session_tells_no_place_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/home/someone/benchmarks/toy.py", "--out", "/home/someone/runs", "--seeds", "0"])
+    assert this_session().command == "python -m benchmarks.toy --out runs --seeds 0"
+    assert os.uname().nodename not in str(this_machine())
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: str(path.stem))
+def test_stored_results_are_whole(path: Path) -> None:
+    found = read(path)
+    assert found is not None and found.name == path.stem and found.rows
