@@ -6,7 +6,6 @@ from typing import Any
 
 from treeagent.types import Split, Task, UserError
 
-
 PACKAGES = {"planning": "unified_planning"}
 """The package that an extra brings, where their names differ."""
 

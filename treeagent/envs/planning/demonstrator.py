@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from treeagent.envs.base import probability
 from treeagent.envs.planning.planner import Planner
-from treeagent.envs.planning.problem import Problem, State, holds
+from treeagent.envs.planning.problem import Problem, State
 from treeagent.envs.planning.words import sentence
 
 FINISH = "finish"

@@ -136,10 +136,8 @@ class PlanningEnv(VisitEnv[Place]):
         return self._loaded(_problem_in(self.task)).problem
 
     def _load(self, lines: tuple[str, ...]) -> Loaded:
-        if self._files is None:
-            problem = problem_of(self._domain, lines)
-        else:
-            problem = read_problem(self._text, "\n".join(lines))
+        generated = self._files is None
+        problem = problem_of(self._domain, lines) if generated else read_problem(self._text, "\n".join(lines))
         return Loaded(problem, Planner(problem))
 
     def _task(self, split: Split, number: int) -> Task:

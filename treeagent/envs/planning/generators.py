@@ -6,6 +6,7 @@ A problem is drawn as lines, of which each begins with ``object``, ``init`` or `
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from string import ascii_lowercase
 
 from treeagent.envs.planning.problem import Domain, Fact, Holds, Join, Problem
@@ -88,11 +89,11 @@ def draw_tireworld(size: int, rng: random.Random) -> list[str]:
     names = [f"p{number + 1}" for number in range(size + 1 + sum(sides))]
     rng.shuffle(names)
     way, others = names[: size + 1], iter(names[size + 1 :])
-    roads, spares = list(zip(way, way[1:], strict=False)), set(way[1:-1])
+    roads, spares = list(pairwise(way)), set(way[1:-1])
     for number, length in enumerate(sides):
         side = [next(others) for _ in range(length)]
         stops = [way[number], *side, way[rng.randint(number + 1, size)]]
-        roads += zip(stops, stops[1:], strict=False)
+        roads += pairwise(stops)
         spares |= {*side} - {rng.choice(side)}
     rng.shuffle(roads)
     init = [("vehicle-at", way[0]), *(("road", *road) for road in roads), *(("spare-in", name) for name in spares)]

@@ -52,12 +52,17 @@ def read_problem(domain: str, problem: str) -> Problem:
 
 
 def _parsed(domain: str, problem: str | None) -> Any:
+    reader, environment = _reader()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an action and a predicate with one name
+        # An action and a predicate may have one name in PDDL. The library warns of it or, by default, refuses it.
+        warnings.simplefilter("ignore")
+        strict, environment.error_used_name = environment.error_used_name, False
         try:
-            found = _reader().parse_problem_string(domain.lower(), problem and problem.lower())
+            found = reader.parse_problem_string(domain.lower(), problem and problem.lower())
         except Exception as error:  # the library raises errors of many kinds, its parser's among them
             raise UserError(f"the PDDL cannot be read ({error}): write STRIPS or ADL without numbers") from error
+        finally:
+            environment.error_used_name = strict
     odd = [each.name for each in found.fluents if not each.type.is_bool_type()]
     odd += [each.name for each in found.actions if not hasattr(each, "effects") or hasattr(each, "duration")]
     if odd:
@@ -66,14 +71,13 @@ def _parsed(domain: str, problem: str | None) -> Any:
 
 
 @cache
-def _reader() -> Any:
-    """The library's reader, which takes a tenth of a second to build."""
-    from unified_planning.environment import Environment
+def _reader() -> tuple[Any, Any]:
+    """The library's reader, which takes a tenth of a second to build, and what it keeps expressions in."""
+    from unified_planning.environment import get_environment
     from unified_planning.io import PDDLReader
 
-    environment = Environment()
-    environment.error_used_name = False  # PDDL lets a predicate and an action have one name.
-    return PDDLReader(environment)
+    # In an environment of its own the reader fails at quantified effects (version 1.3.0).
+    return PDDLReader(), get_environment()
 
 
 def _domain(found: Any) -> Domain:
