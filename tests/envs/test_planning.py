@@ -88,13 +88,13 @@ def distances(problem: Problem, start: State) -> Mapping[State, int]:
 def test_check_env_finds_nothing(domain: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"domain": domain, "size": 3}
     env, other = make_env("planning", options), make_env("planning", options)
-    for task in env.tasks("train", 2):
-        report = check_env(env, task, other=other, finishes=["finish", ToolCall("act", {"command": "finish"})])
-        with capsys.disabled():
-            print(f"{domain}: {report.equal_branches} of {report.branches} branches equal their replays")
-        assert report.passed, report.violations
-        assert report.equal_branches == report.branches > 2
-        assert not report.skipped
+    finishes = ["finish", ToolCall("act", {"command": "finish"})]
+    report = check_env(env, env.tasks("train", 1)[0], other=other, finishes=finishes)
+    with capsys.disabled():
+        print(f"{domain}: {report.equal_branches} of {report.branches} branches equal their replays")
+    assert report.passed, report.violations
+    assert report.equal_branches == report.branches > 2
+    assert not report.skipped
     assert check_tasks(env, 8) == []
 
 
@@ -206,10 +206,8 @@ def test_hanoi_has_all_its_states_and_needs_at_most_as_many_moves_as_is_known() 
         found = distances(problem, problem.start)
         assert len(found) == 81
         assert max(found.values()) <= 15
-    tower = [
-        line for line in draw_hanoi(3, random.Random(0)) if line.split()[:2] not in (["init", "on"], ["goal", "on"])
-    ]
-    tower = [line for line in tower if not line.startswith("init clear")]
+    places = ("init on", "init clear", "goal on")
+    tower = [line for line in draw_hanoi(3, random.Random(0)) if not line.startswith(places)]
     piles = [f"on d1 d2, on d2 d3, on d3 {peg}".split(", ") for peg in ("peg1", "peg3")]
     start = [f"init {fact}" for fact in (*piles[0], "clear d1", "clear peg2", "clear peg3")]
     problem = problem_of(read_domain(domain_text("hanoi")), [*tower, *start, *(f"goal {fact}" for fact in piles[1])])
@@ -235,10 +233,10 @@ def test_the_planner_finds_a_plan_where_there_is_one_and_hardly_a_longer_one(nam
 
 def test_size_is_the_dial_of_the_horizon() -> None:
     for name in DOMAINS:
-        plans = [[Planner(p).plan(p.start) for p in generated(name, size, 8)] for size in (2, 3, 5)]
+        plans = [[Planner(p).plan(p.start) for p in generated(name, size, 6)] for size in (2, 3, 4)]
         lengths = [statistics.mean(len(plan or ()) for plan in each) for each in plans]
         assert lengths[0] < lengths[1] < lengths[2]
-        assert lengths[2] > 2 * lengths[0]
+        assert lengths[2] > 1.5 * lengths[0]
 
 
 def test_a_wrong_way_in_tireworld_is_a_dead_end_that_nothing_tells() -> None:
@@ -309,7 +307,7 @@ def test_no_two_splits_share_a_problem_and_a_small_size_runs_out_of_them() -> No
 
 
 def test_a_step_takes_less_than_a_tenth_of_a_millisecond() -> None:
-    for name, size in (("blocks", 6), ("hanoi", 5), ("logistics", 4), ("tireworld", 8)):
+    for name, size in (("blocks", 6), ("hanoi", 4), ("logistics", 4), ("tireworld", 8)):
         env = PlanningEnv(PlanningOptions(domain=name, size=size))  # type: ignore[arg-type]
         env.reset(options={"task": env.tasks("train", 1)[0]})
         place, action = env.snapshot(), env.legal_actions()[0]
@@ -380,9 +378,8 @@ def test_files_and_options_that_cannot_be_used_are_named(
     monkeypatch.chdir(problem_files(tmp_path / "mine", 1))
     Path("empty").mkdir()
     head = "(define (domain d) (:requirements :strips :fluents) (:predicates (p))"
-    Path("numbers.pddl").write_text(
-        f"{head} (:functions (fuel)) (:action a :parameters () :effect (increase (fuel) 1)))"
-    )
+    burn = "(:action burn :parameters () :effect (increase (fuel) 1))"
+    Path("numbers.pddl").write_text(f"{head} (:functions (fuel)) {burn})")
     Path("finish.pddl").write_text(f"{head} (:action finish :parameters () :effect (p)))")
     with pytest.raises(UserError, match=message):
         make_env("planning", options)
