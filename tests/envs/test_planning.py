@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.envs import check_env, make_env
+from treeagent.envs import Env, check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.types import Task, ToolCall, UserError
 
@@ -71,6 +71,13 @@ def generated(name: str, size: int, count: int) -> Iterator[Problem]:
         yield problem_of(domain, DRAW[name](size, random.Random(seed)))
 
 
+def demonstrated(env: Env) -> str:
+    """The call of a demonstrator that does not err."""
+    player = env.demonstrator(0.0)
+    assert player is not None
+    return player.act(random.Random(0))[1]
+
+
 def distances(problem: Problem, start: State) -> Mapping[State, int]:
     """Fewest actions to every state that can be reached, by breadth-first search."""
     found, queue = {start: 0}, deque([start])
@@ -88,7 +95,7 @@ def distances(problem: Problem, start: State) -> Mapping[State, int]:
 def test_check_env_finds_nothing(domain: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"domain": domain, "size": 3}
     env, other = make_env("planning", options), make_env("planning", options)
-    finishes = ["finish", ToolCall("act", {"command": "finish"})]
+    finishes: list[str | ToolCall] = ["finish", ToolCall("act", {"command": "finish"})]
     report = check_env(env, env.tasks("train", 1)[0], other=other, finishes=finishes)
     with capsys.disabled():
         print(f"{domain}: {report.equal_branches} of {report.branches} branches equal their replays")
@@ -167,17 +174,17 @@ def test_every_construct_of_adl_does_what_pddl_says() -> None:
     one, two, power, is_open = ("lit", "one"), ("lit", "two"), ("power",), ("open",)
     # The attic is dark, so that nobody enters it before the switch is open; a room is not entered from itself.
     assert sorted(problem.steps) == ["enter attic hall", "enter hall attic", "toggle one", "toggle two"]
-    state = frozenset([one])
+    state: State = frozenset([one])
     assert problem.start == state
     assert problem.possible(state) == ["enter hall attic"]
     state = problem.steps["enter hall attic"].after(state)
     assert state == {one, power, is_open}
     assert problem.possible(state) == ["enter attic hall", "enter hall attic", "toggle one", "toggle two"]
     both = problem.steps["toggle two"].after(state)
-    assert (both, holds(problem.goal, both)) == ({one, two, power, is_open}, False)
+    assert both == {one, two, power, is_open} and not holds(problem.goal, both)
     assert problem.steps["toggle one"].after(both) == {two, power, is_open}
     end = problem.steps["enter attic hall"].after(both)
-    assert (end, holds(problem.goal, end)) == ({two, power, is_open}, True)
+    assert end == {two, power, is_open} and holds(problem.goal, end)
     assert problem.possible(frozenset([power])) == ["enter hall attic", "toggle two"]
     plan = Planner(problem).plan(problem.start)
     assert plan is not None and (len(plan), plan[0]) == (3, "enter hall attic")
@@ -276,7 +283,7 @@ def test_without_noise_the_demonstrator_wins_and_with_noise_it_does_not_always(n
             assert calls[0] == calls[1]
             won[noise] += env.verify()
     assert won[0.0] == 20
-    assert 0 < won[0.3] < 20
+    assert 5 <= won[0.3] < 20
 
 
 def test_a_thought_is_the_next_goal_that_stays_reached() -> None:
@@ -344,9 +351,8 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
     task = env.tasks("train", 1)[0]
     assert task.prompt.startswith("Goal: ") and task.prompt.count("\n") == 1
     env.reset(options={"task": task})
-    player = env.demonstrator(0.0)
-    for _ in range(3):
-        env.step(player.act(random.Random(0))[1])
+    while env.legal_actions():
+        env.step(demonstrated(env))
     assert env.verify() == 1.0
     report = check_env(env, task)
     assert report.passed, report.violations
@@ -395,7 +401,8 @@ def test_a_problem_that_cannot_be_read_is_named_by_its_file(tmp_path: Path) -> N
 
 def test_foreign_values_are_refused() -> None:
     env = begun(SWAP)
-    for data in ({}, {"problem": []}, {"problem": 3}, {"problem": ["room a"]}, {"problem": ["object a"]}):
+    strange: list[dict[str, object]] = [{"problem": each} for each in ([], 3, ["room a"], ["object a"])]
+    for data in ({}, *strange):
         with pytest.raises(UserError, match=r"take tasks from PlanningEnv\.tasks"):
             env.reset(options={"task": Task("other", "plan", data=data)})
     with pytest.raises(UserError, match="is no snapshot of PlanningEnv"):

@@ -9,13 +9,16 @@ from treeagent.envs.planning.problem import Problem, State
 from treeagent.envs.planning.words import sentence
 
 FINISH = "finish"
+_ENDS = 0.1
+"""Share of the errors that finish too early. With as many as of any other action, most episodes would end by one; with
+none, each end would be a success, and a value estimate could not learn that it may not be."""
 
 
 class PlanningDemonstrator:
     """Follows a plan, made anew where it has erred, and finishes at the goal. Its thought is the next fact that the
     plan achieves for good, of those that the goal asks for. Where there is no plan, it thinks "stuck" and finishes.
 
-    With probability ``noise`` it takes any other possible action.
+    With probability ``noise`` it errs: one time in ten it finishes, otherwise it takes any other possible action.
 
     Args:
         place: gives what is played: the problem and the state.
@@ -29,8 +32,12 @@ class PlanningDemonstrator:
         plan = planner.plan(state)
         thought = "stuck" if plan is None else _next_goal(problem, state, plan) if plan else "done"
         meant = plan[0] if plan else FINISH
-        others = [name for name in (*problem.possible(state), FINISH) if name != meant]
-        return thought, rng.choice(others) if others and rng.random() < self._noise else meant
+        if rng.random() < self._noise:
+            others = [name for name in problem.possible(state) if name != meant]
+            if rng.random() < _ENDS:
+                return thought, FINISH
+            return thought, rng.choice(others or [meant])
+        return thought, meant
 
 
 def _next_goal(problem: Problem, state: State, plan: tuple[str, ...]) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from treeagent.envs.planning.options import Files, PlanningOptions
 from treeagent.types import Split, UserError
 
-_TENTHS: Sequence[Split] = (*["train"] * 8, "validation", "test")
+_TENTHS: tuple[Split, ...] = (*("train",) * 8, "validation", "test")
+_TRAINING: tuple[Split, ...] = (*("train",) * 8, "validation")
 
 
 def read_text(path: Path) -> str:
@@ -52,7 +53,7 @@ def _of_pddlgym(name: str) -> tuple[Path, Mapping[Split, Sequence[Path]]]:
     if not (folder / name).is_dir() or not (folder / f"{name}.pddl").is_file():
         names = sorted(path.stem for path in folder.glob("*.pddl") if path.with_suffix("").is_dir())
         raise UserError(f"pddlgym has no domain {name!r}: use one of {', '.join(names)}")
-    found = _by_hash(sorted((folder / name).glob("*.pddl")), ("train",) * 9 + ("validation",))
+    found = _by_hash(sorted((folder / name).glob("*.pddl")), _TRAINING)
     return folder / f"{name}.pddl", {**found, "test": sorted((folder / f"{name}_test").glob("*.pddl"))}
 
 

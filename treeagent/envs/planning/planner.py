@@ -25,6 +25,7 @@ class Planner:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._relaxed = problem, _Relaxed(problem)
         self._plans: dict[State, tuple[str, ...] | None] = {}
+        self._estimates: dict[State, float] = {}
 
     def plan(self, state: State) -> tuple[str, ...] | None:
         """Actions that lead from ``state`` to the goal; ``None`` where there are none, or none was found in 20,000
@@ -38,11 +39,10 @@ class Planner:
         return self._plans[state]
 
     def _search(self, start: State) -> tuple[str, ...] | None:
-        problem, order = self._problem, numbers()
+        problem, order, estimates = self._problem, numbers(), self._estimates
         came: dict[State, tuple[State, str] | None] = {start: None}
         costs, closed = {start: 0}, set[State]()
-        estimates = {start: self._relaxed.steps_left(start)}
-        queue = [(estimates[start], next(order), start)]
+        queue = [(0.0, next(order), start)]
         while queue and len(closed) < _PATIENCE:
             _, _, state = heapq.heappop(queue)
             if state in closed:
@@ -98,7 +98,8 @@ class _Relaxed:
         by: list[int] = [-1] * len(known)
         missing = [len(rule.needs) for rule in rules]
         sums = [1.0] * len(rules)
-        queue = [(0.0, known[fact]) for fact in state if fact in known]
+        # Sorted, as a set's order, and with it a plan among equals, differs from process to process.
+        queue = sorted((0.0, known[fact]) for fact in state if fact in known)
         for _, fact in queue:
             costs[fact] = 0.0
         ready = list(self._free)

@@ -1,5 +1,6 @@
 """Planning problems as values, and what each action of a problem does once its objects are filled in."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -170,19 +171,45 @@ class Problem:
     def steps(self) -> Mapping[str, Step]:
         """The actions by name that can become possible, sorted. An action whose facts cannot be reached even if nothing
         were ever deleted is left out."""
-        left = [step for schema in self.domain.schemas for step in self._grounded(schema)]
-        reached, found = set(self.start), list[Step]()
-        while True:
-            possible = [step for step in left if any(case.yes <= reached for case in step.when)]
-            if not possible:
-                return {step.name: step for step in sorted(found)}
-            found += possible
-            left = [step for step in left if not any(case.yes <= reached for case in step.when)]
-            reached.update(*(change.adds for step in possible for change in step.changes))
+        steps = [step for schema in self.domain.schemas for step in self._grounded(schema)]
+        cases = [(step, case) for step in steps for case in step.when]
+        missing = [len(case.yes) for _, case in cases]
+        users: dict[Fact, list[int]] = {}
+        for number, (_, case) in enumerate(cases):
+            for fact in case.yes:
+                users.setdefault(fact, []).append(number)
+        found = {step.name: step for step, case in cases if not case.yes}
+        queue = list(
+            {*self.start, *(fact for step in found.values() for change in step.changes for fact in change.adds)}
+        )
+        reached = set(queue)
+        for fact in queue:
+            for number in users.get(fact, ()):
+                missing[number] -= 1
+                step = cases[number][0]
+                if not missing[number] and step.name not in found:
+                    found[step.name] = step
+                    new = {each for change in step.changes for each in change.adds} - reached
+                    reached |= new
+                    queue += new
+        return dict(sorted(found.items()))
 
     def possible(self, state: State) -> list[str]:
-        """The names of the actions that are possible in a state."""
-        return [name for name, step in self.steps.items() if holds(step.when, state)]
+        """The names of the actions that are possible in a state, sorted."""
+        candidates = (each for fact in (None, *state) for each in self._by_fact.get(fact, ()))
+        return sorted({name for case, name in candidates if case.holds(state)})
+
+    @cached_property
+    def _by_fact(self) -> Mapping[Fact | None, Sequence[tuple[Case, str]]]:
+        """The cases of all conditions with the names of the actions, each under the fact of it that the fewest others
+        ask for. So few of them have to be looked at in a state."""
+        asked = Counter(fact for step in self.steps.values() for case in step.when for fact in case.yes)
+        found: dict[Fact | None, list[tuple[Case, str]]] = {}
+        for step in self.steps.values():
+            for case in step.when:
+                rarest = min(case.yes, key=lambda fact: (asked[fact], fact), default=None)
+                found.setdefault(rarest, []).append((case, step.name))
+        return found
 
     @cached_property
     def _of_type(self) -> Mapping[str, Sequence[str]]:
