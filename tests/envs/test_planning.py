@@ -1,5 +1,6 @@
 """Planning: its rules by hand, its planner against exhaustive search, problems from files, and the contract."""
 
+import os
 import pickle
 import random
 import statistics
@@ -284,6 +285,29 @@ def test_without_noise_the_demonstrator_wins_and_with_noise_it_does_not_always(n
             won[noise] += env.verify()
     assert won[0.0] == 20
     assert 5 <= won[0.3] < 20
+
+
+@pytest.mark.slow
+def test_two_processes_demonstrate_alike() -> None:
+    """Sets of texts have another order in each."""
+    code = (
+        "import random\n"
+        "from treeagent.envs import make_env\n"
+        "for domain in ('blocks', 'hanoi', 'logistics', 'tireworld'):\n"
+        "    env = make_env('planning', {'domain': domain, 'size': 5})\n"
+        "    for task in env.tasks('train', 5):\n"
+        "        rng, player = random.Random(0), env.demonstrator(0.3)\n"
+        "        print(task.prompt, env.reset(options={'task': task}))\n"
+        "        for _ in range(10):\n"
+        "            if env.legal_actions():\n"
+        "                print(env.state_key(), act := player.act(rng), env.step(act[1]))\n"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **seeded})
+        for seeded in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"})
+    ]
+    assert runs[0].stdout == runs[1].stdout
+    assert runs[0].stdout.count("\n") > 100, runs[0].stderr
 
 
 def test_a_thought_is_the_next_goal_that_stays_reached() -> None:

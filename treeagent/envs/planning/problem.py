@@ -179,10 +179,8 @@ class Problem:
             for fact in case.yes:
                 users.setdefault(fact, []).append(number)
         found = {step.name: step for step, case in cases if not case.yes}
-        queue = list(
-            {*self.start, *(fact for step in found.values() for change in step.changes for fact in change.adds)}
-        )
-        reached = set(queue)
+        reached = {*self.start, *(fact for step in found.values() for each in step.changes for fact in each.adds)}
+        queue = list(reached)
         for fact in queue:
             for number in users.get(fact, ()):
                 missing[number] -= 1
