@@ -132,7 +132,7 @@ def test_blocks_played_by_hand() -> None:
     [
         ("jump", "no such action, use: pick-up, put-down, stack, unstack, finish"),
         ("", "no such action, use: pick-up, put-down, stack, unstack, finish"),
-        ("unstack a", "write unstack block lower"),
+        ("unstack a", "write unstack x y"),
         ("unstack b a", "not possible now, this must hold: b is clear, b is on a"),
         ("pick-up a", "not possible now, this must hold: a is on the table"),
         ("stack a a", "not possible now, this must hold: you hold a"),

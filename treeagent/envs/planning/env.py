@@ -23,7 +23,8 @@ from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 256
 """Problems kept in memory. A batch of trees goes through all of its problems at every step."""
-_HIDDEN = ("clear", "handempty", "smaller")
+_HIDDEN = frozenset(["clear", "handempty", "handfull", "smaller"])
+"""Predicates of the generated domains, and of pddlgym's blocks and hanoi, whose facts follow from others."""
 _ACT = text_tool("act", f"Take an action, such as: pick-up a. {FINISH} ends the task.", "command")
 
 
@@ -172,12 +173,13 @@ class PlanningEnv(VisitEnv[Place]):
         ]
         return f"not possible now, this must hold: {', '.join(filter(None, needs))}"
 
-    def _hidden_by_default(self) -> set[str]:
-        if self._files is None:
-            return set(_HIDDEN)
-        # pddlgym states as facts which actions an agent may call.
+    def _hidden_by_default(self) -> frozenset[str]:
+        ours = _HIDDEN if self._domain.name in DRAW else frozenset[str]()
+        if self.options.pddlgym is None:
+            return ours if self._files is None else frozenset()
+        # pddlgym states as facts which actions may be called.
         calls = {name for each in self._domain.schemas for name in (each.name, each.name.replace("-", ""))}
-        return calls - self._domain.fluents
+        return ours | (calls - self._domain.fluents)
 
 
 def _problem_in(task: Task) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class PlanningOptions:
     """A domain of the package pddlgym, such as "blocks_operator_actions". Its test problems are the split test, and a
     hash puts a tenth of the others into validation."""
     hide: list[str] | None = None
-    """Predicates whose facts the agent does not read. By default those of the generated domains that follow from
-    others: ``clear``, ``handempty`` and ``smaller``."""
+    """Predicates whose facts the agent does not read. By default, in the generated domains and in pddlgym's blocks and
+    hanoi, those that follow from others, such as ``clear``; and those by which pddlgym says what may be called."""
     show_commands: bool = False
     """Show the possible actions after each observation."""
