@@ -25,7 +25,6 @@ class Planner:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._relaxed = problem, _Relaxed(problem)
         self._plans: dict[State, tuple[str, ...] | None] = {}
-        self._estimates: dict[State, float] = {}
 
     def plan(self, state: State) -> tuple[str, ...] | None:
         """Actions that lead from ``state`` to the goal; ``None`` where there are none, or none was found in 20,000
@@ -39,9 +38,9 @@ class Planner:
         return self._plans[state]
 
     def _search(self, start: State) -> tuple[str, ...] | None:
-        problem, order, estimates = self._problem, numbers(), self._estimates
+        problem, order = self._problem, numbers()
         came: dict[State, tuple[State, str] | None] = {start: None}
-        costs, closed = {start: 0}, set[State]()
+        costs, estimates, closed = {start: 0}, dict[State, float](), set[State]()
         queue = [(0.0, next(order), start)]
         while queue and len(closed) < _PATIENCE:
             _, _, state = heapq.heappop(queue)

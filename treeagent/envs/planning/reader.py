@@ -60,7 +60,8 @@ def _parsed(domain: str, problem: str | None) -> Any:
         try:
             found = reader.parse_problem_string(domain.lower(), problem and problem.lower())
         except Exception as error:  # the library raises errors of many kinds, its parser's among them
-            raise UserError(f"the PDDL cannot be read ({error}): write STRIPS or ADL without numbers") from error
+            why = " ".join(str(error).split())
+            raise UserError(f"the PDDL cannot be read ({why}): write STRIPS or ADL without numbers") from error
         finally:
             environment.error_used_name = strict
     odd = [each.name for each in found.fluents if not each.type.is_bool_type()]
