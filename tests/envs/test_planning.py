@@ -23,8 +23,9 @@ pytest.importorskip("unified_planning", reason="the planning extra is not instal
 from treeagent.envs.planning import PlanningEnv, PlanningOptions
 from treeagent.envs.planning.generators import DRAW, draw_hanoi, draw_tireworld, problem_of
 from treeagent.envs.planning.planner import Planner
-from treeagent.envs.planning.problem import Problem, State, holds
+from treeagent.envs.planning.problem import Holds, Join, Not, Problem, State, holds
 from treeagent.envs.planning.reader import read_domain, read_problem
+from treeagent.envs.planning.words import goal_words, prompt_of
 
 DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
 BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]
@@ -187,6 +188,12 @@ def test_every_construct_of_adl_does_what_pddl_says() -> None:
     end = problem.steps["enter attic hall"].after(both)
     assert end == {two, power, is_open} and holds(problem.goal, end)
     assert problem.possible(frozenset([power])) == ["enter hall attic", "toggle two"]
+    assert prompt_of(problem, ()).split("\n") == [
+        "Goal: (every lamp ?l: (lit ?l or ?l is in hall)), not lit one",
+        "Always: dark attic, one is in hall, two is in attic",
+        "Actions: toggle l, enter r s, finish",
+    ]
+    assert goal_words(Not(Join((Holds(one), Holds(two)), every=False))) == "not (lit one or lit two)"
     plan = Planner(problem).plan(problem.start)
     assert plan is not None and (len(plan), plan[0]) == (3, "enter hall attic")
 

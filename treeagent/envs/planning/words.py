@@ -45,11 +45,9 @@ def goal_words(goal: Formula) -> str:
             return f"{'every' if every else 'some'} {names}: {_inner(part)}"
 
 
-def _inner(part: Formula, in_list: bool = False) -> str:
-    """In brackets, unless it is a fact or a list within a list."""
-    plain = isinstance(part, Holds | Not) or (
-        isinstance(part, Join) and (len(part.parts) == 1 or in_list == part.every)
-    )
+def _inner(part: Formula, every: bool | None = None) -> str:
+    """In brackets, unless it is a fact, or a list within a list of the same kind: ``every`` says of which."""
+    plain = isinstance(part, Holds | Not) or (isinstance(part, Join) and (len(part.parts) == 1 or every == part.every))
     return goal_words(part) if plain else f"({goal_words(part)})"
 
 
