@@ -9,7 +9,7 @@ from treeagent.envs.planning.options import Files, PlanningOptions
 from treeagent.types import Split, UserError
 
 _TENTHS: tuple[Split, ...] = (*("train",) * 8, "validation", "test")
-_TRAINING: tuple[Split, ...] = (*("train",) * 8, "validation")
+_TRAINING: tuple[Split, ...] = (*("train",) * 9, "validation")
 
 
 def read_text(path: Path) -> str:
