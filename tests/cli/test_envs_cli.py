@@ -287,6 +287,16 @@ def test_a_split_may_hold_fewer_tasks_than_are_asked_for() -> None:
     assert first_tasks(Example(), "train", 1, start=33) == ()
 
 
+def test_a_split_may_be_empty() -> None:
+    class TestOnly(Quiz):
+        def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+            if split != "test" and start + count > 0:
+                raise ValueError("there are no such tasks")
+            return super().tasks(split, count, start)
+
+    assert check_tasks(TestOnly(), 3) == []
+
+
 def test_every_kind_of_call_is_timed() -> None:
     env = Example()
     milliseconds = measure_env(env, env.tasks("train", 1)[0], episodes=3, depth=2)

@@ -47,12 +47,13 @@ def list_envs() -> None:
     from rich.table import Table
 
     from treeagent.envs import BUILT_IN, EXTRAS, env_class
+    from treeagent.envs.adapters import PACKAGES
     from treeagent.run.recipes import first_sentence
 
     table = Table("name", "extra", "installed", "snapshots", "what it is", box=None)
     for name in BUILT_IN:
         extra, made = EXTRAS.get(name, ""), env_class(name)
-        installed = "yes" if not extra or find_spec(extra) else "no"
+        installed = "yes" if not extra or find_spec(PACKAGES.get(extra, extra)) else "no"
         table.add_row(name, extra, installed, made.snapshot_kind, first_sentence(made.__doc__ or ""))
     Terminal().print(table)
 

@@ -10,7 +10,7 @@ works, and ``treeagent envs check module:Class`` checks yours.
   ``probability`` for a demonstrator's noise, ``VisitEnv`` for an episode that is one frozen value, ``ToolEnv`` for such
   an episode that goes on by calls of tools, ``CallRefused`` for a call that is not possible.
 * To check and play one: ``check_env`` gives a ``CheckReport``; ``make_env`` makes one by name (``BUILT_IN``,
-  ``"module:Class"``; ``EXTRAS`` names the packages that some need); ``Forkable`` goes back to a ``Mark``, by snapshot
+  ``"module:Class"``; ``EXTRAS`` names the extras that some need); ``Forkable`` goes back to a ``Mark``, by snapshot
   or by replay (``ReplayDivergence``); ``EnvDynamics`` is what search steps through, with rewards and step limit.
 * Around one: ``WorkerEnv`` runs it in a process of its own, under time limits in seconds (``EnvTimeout``,
   ``EnvCrashed``); ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and cuts observations at a number of bytes.

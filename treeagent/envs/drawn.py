@@ -13,9 +13,15 @@ _MISSES = 5000
 
 class DrawnTasks:
     """``draw(seed)`` gives the rows of a task, which ``Task.data`` holds under ``key``. A hash of the rows names the
-    split, so no two splits share a task."""
+    split, so no two splits share a task. The prompt can depend on the rows."""
 
-    def __init__(self, name: str, prompt: str, key: str, draw: Callable[[int], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        prompt: str | Callable[[Sequence[str]], str],
+        key: str,
+        draw: Callable[[int], Sequence[str]],
+    ) -> None:
         self._name, self._prompt, self._key, self._draw = name, prompt, key, draw
         self._tasks: dict[Split, list[Task]] = {split: [] for split in _SPLITS}
         self._seen, self._seeds = set[str](), numbers()
@@ -34,5 +40,6 @@ class DrawnTasks:
             if text not in self._seen:
                 self._seen.add(text)
                 known = self._tasks[drawn]
-                known.append(Task(f"{self._name}-{drawn}-{len(known)}", self._prompt, drawn, seed, {self._key: rows}))
+                prompt = self._prompt if isinstance(self._prompt, str) else self._prompt(rows)
+                known.append(Task(f"{self._name}-{drawn}-{len(known)}", prompt, drawn, seed, {self._key: rows}))
         return wanted

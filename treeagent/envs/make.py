@@ -23,6 +23,7 @@ BUILT_IN = {
     "sokoban": "treeagent.envs.sokoban:SokobanEnv",
     "miniwob": "treeagent.envs.miniwob:MiniWoBEnv",
     "alfworld": "treeagent.envs.alfworld:AlfworldEnv",
+    "planning": "treeagent.envs.planning:PlanningEnv",
 }
 
 EXTRAS = {
@@ -31,8 +32,9 @@ EXTRAS = {
     "minigrid": "minigrid",
     "miniwob": "miniwob",
     "alfworld": "alfworld",
+    "planning": "planning",
 }
-"""The extra that a built-in environment needs, which is also the name of the package that it brings."""
+"""The extra that a built-in environment needs."""
 
 
 def env_class(name: str) -> type[Env]:

@@ -6,17 +6,21 @@ from typing import Any
 
 from treeagent.types import Split, Task, UserError
 
+PACKAGES = {"planning": "unified_planning"}
+"""The package that an extra brings, where their names differ."""
 
-def required(package: str) -> Any:
-    """The package that an extra of the same name brings.
+
+def required(extra: str) -> Any:
+    """The package that an extra brings.
 
     Raises:
         UserError: it is not installed.
     """
+    package = PACKAGES.get(extra, extra)
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise UserError(f"{package} is missing ({error}): pip install 'treeagent[{package}]'") from error
+        raise UserError(f"{package} is missing ({error}): pip install 'treeagent[{extra}]'") from error
 
 
 def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -> Sequence[Task]:

@@ -1,0 +1,482 @@
+"""Planning: its rules by hand, its planner against exhaustive search, problems from files, and the contract."""
+
+import os
+import pickle
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata, resources
+from pathlib import Path
+
+import pytest
+
+from treeagent.envs import Env, check_env, make_env
+from treeagent.envs.check import check_tasks
+from treeagent.types import Task, ToolCall, UserError
+
+pytest.importorskip("unified_planning", reason="the planning extra is not installed")
+
+from treeagent.envs.planning import PlanningEnv, PlanningOptions
+from treeagent.envs.planning.generators import DRAW, draw_hanoi, draw_tireworld, problem_of
+from treeagent.envs.planning.planner import Planner
+from treeagent.envs.planning.problem import Holds, Join, Not, Problem, State, holds
+from treeagent.envs.planning.reader import read_domain, read_problem
+from treeagent.envs.planning.words import goal_words, prompt_of
+
+DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
+BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]
+SWAP = [*BLOCKS, "goal on b a"]
+
+# Every construct of ADL that is understood: a lamp whose switch is shut away, and a conditional effect for all lamps.
+LAMPS = """
+(define (domain lamps)
+  (:requirements :adl)
+  (:types lamp room)
+  (:constants hall - room)
+  (:predicates (lit ?l - lamp) (dark ?r - room) (in ?l - lamp ?r - room) (power) (open))
+  (:action Toggle
+    :parameters (?l - lamp)
+    :precondition (and (power) (or (open) (not (in ?l hall))))
+    :effect (and (when (lit ?l) (not (lit ?l))) (when (not (lit ?l)) (lit ?l))))
+  (:action enter
+    :parameters (?r - room ?s - room)
+    :precondition (and (not (= ?r ?s)) (exists (?l - lamp) (in ?l ?r)) (imply (dark ?r) (open)))
+    :effect (and (open) (power) (forall (?l - lamp) (when (in ?l ?s) (not (lit ?l))))))
+)
+"""
+DUSK = """
+(define (problem dusk)
+  (:domain lamps)
+  (:objects one two - lamp attic - room)
+  (:init (in one hall) (in two attic) (dark attic) (lit one))
+  (:goal (and (forall (?l - lamp) (or (lit ?l) (in ?l hall))) (not (lit one)))))
+"""
+
+
+def domain_text(name: str) -> str:
+    return resources.files("treeagent.envs.planning").joinpath(f"{name}.pddl").read_text()
+
+
+def begun(lines: Sequence[str], domain: str = "blocks", **options: object) -> PlanningEnv:
+    env = PlanningEnv(PlanningOptions(domain=domain, **options))  # type: ignore[arg-type]
+    env.reset(options={"task": Task("own", "plan", data={"problem": list(lines)})})
+    return env
+
+
+def generated(name: str, size: int, count: int) -> Iterator[Problem]:
+    domain = read_domain(domain_text(name))
+    for seed in range(count):
+        yield problem_of(domain, DRAW[name](size, random.Random(seed)))
+
+
+def demonstrated(env: Env) -> str:
+    """The call of a demonstrator that does not err."""
+    player = env.demonstrator(0.0)
+    assert player is not None
+    return player.act(random.Random(0))[1]
+
+
+def distances(problem: Problem, start: State) -> Mapping[State, int]:
+    """Fewest actions to every state that can be reached, by breadth-first search."""
+    found, queue = {start: 0}, deque([start])
+    while queue:
+        state = queue.popleft()
+        for name in problem.possible(state):
+            then = problem.steps[name].after(state)
+            if then not in found:
+                found[then] = found[state] + 1
+                queue.append(then)
+    return found
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_check_env_finds_nothing(domain: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"domain": domain, "size": 3}
+    env, other = make_env("planning", options), make_env("planning", options)
+    finishes: list[str | ToolCall] = ["finish", ToolCall("act", {"command": "finish"})]
+    report = check_env(env, env.tasks("train", 1)[0], other=other, finishes=finishes)
+    with capsys.disabled():
+        print(f"{domain}: {report.equal_branches} of {report.branches} branches equal their replays")
+    assert report.passed, report.violations
+    assert report.equal_branches == report.branches > 2
+    assert not report.skipped
+    assert check_tasks(env, 8) == []
+
+
+def test_blocks_played_by_hand() -> None:
+    env = begun(SWAP)
+    task = Task("own", "plan", data={"problem": SWAP})
+    assert env.reset(options={"task": task})[0] == "a is on b, b is on the table"
+    assert env.legal_actions() == ["unstack a b", "finish"]
+    assert env.step("unstack a b") == ("b is on the table, you hold a", 0.0, False, False, {})
+    assert env.legal_actions() == ["put-down a", "stack a b", "finish"]
+    place = env.snapshot()
+    env.step(ToolCall("act", {"command": "put-down a"}))
+    assert env.step("  Pick-Up  b ")[0] == "a is on the table, you hold b"
+    assert env.step("stack b a") == ("a is on the table, b is on a", 0.0, False, False, {})
+    assert env.verify() == 0.0  # the goal holds, but only an end is judged
+    assert env.step("finish") == ("finished", 1.0, True, False, {})
+    assert (env.verify(), env.legal_actions()) == (1.0, [])
+    over = "the task is finished"
+    assert env.step("unstack b a") == (over, 0.0, True, False, {"tool_error": over})
+    env.restore(pickle.loads(pickle.dumps(place)))
+    assert env.state_key() == "own [('clear', 'b'), ('holding', 'a'), ('ontable', 'b')]"
+    assert env.step("finish")[1:3] == (0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("jump", "no such action, use: pick-up, put-down, stack, unstack, finish"),
+        ("", "no such action, use: pick-up, put-down, stack, unstack, finish"),
+        ("unstack a", "write unstack x y"),
+        ("unstack b a", "not possible now, this must hold: b is clear, b is on a"),
+        ("pick-up a", "not possible now, this must hold: a is on the table"),
+        ("stack a a", "not possible now, this must hold: you hold a"),
+        ("stack a robot", "stack a robot is never possible"),
+        (ToolCall("act", {}), "act needs command"),
+        (ToolCall("go", {"command": "unstack a b"}), "no tool go, use one of: act"),
+    ],
+)
+def test_a_refused_action_says_what_it_lacks_and_changes_nothing(call: str | ToolCall, reason: str) -> None:
+    env = begun(SWAP)
+    before = env.state_key()
+    assert env.step(call) == (reason, 0.0, False, False, {"tool_error": reason})
+    assert env.state_key() == before
+
+
+def test_a_condition_that_a_fact_is_false_is_named_as_such() -> None:
+    lines = ["object p1 place", "object p2 place", "init vehicle-at p1", "init road p1 p2", "init road p2 p1"]
+    env = begun([*lines, "goal vehicle-at p2"], "tireworld")
+    env.step("move-car p1 p2")
+    assert env.step("move-car p2 p1")[0] == "not possible now, this must hold: not: the tire is flat"
+
+
+def test_the_prompt_has_the_goal_the_fixed_facts_and_the_actions() -> None:
+    (task,) = PlanningEnv(PlanningOptions(domain="logistics", size=2)).tasks("train", 1)
+    goal, always, actions = task.prompt.split("\n")
+    assert goal.startswith("Goal: box1 is at ") and ", box2 is at " in goal
+    assert always.startswith("Always: air airport1 airport2, air airport2 airport1, road airport1 office1")
+    assert actions == (
+        "Actions: load package vehicle place, unload package vehicle place, drive truck from to, fly plane from to, "
+        "finish"
+    )
+    for hide, shown in ((None, "a is on b, b is on the table"), ([], "a is clear, a is on b, b is on the table, your")):
+        env = begun(SWAP, hide=hide)
+        assert env.reset(options={"task": env.task})[0].startswith(shown)
+    assert begun(SWAP, show_commands=True).step("unstack a b")[0].endswith("Commands: put-down a; stack a b; finish")
+
+
+def test_every_construct_of_adl_does_what_pddl_says() -> None:
+    problem = read_problem(LAMPS, DUSK)
+    one, two, power, is_open = ("lit", "one"), ("lit", "two"), ("power",), ("open",)
+    # The attic is dark, so that nobody enters it before the switch is open; a room is not entered from itself.
+    assert sorted(problem.steps) == ["enter attic hall", "enter hall attic", "toggle one", "toggle two"]
+    state: State = frozenset([one])
+    assert problem.start == state
+    assert problem.possible(state) == ["enter hall attic"]
+    state = problem.steps["enter hall attic"].after(state)
+    assert state == {one, power, is_open}
+    assert problem.possible(state) == ["enter attic hall", "enter hall attic", "toggle one", "toggle two"]
+    both = problem.steps["toggle two"].after(state)
+    assert both == {one, two, power, is_open} and not holds(problem.goal, both)
+    assert problem.steps["toggle one"].after(both) == {two, power, is_open}
+    end = problem.steps["enter attic hall"].after(both)
+    assert end == {two, power, is_open} and holds(problem.goal, end)
+    assert problem.possible(frozenset([power])) == ["enter hall attic", "toggle two"]
+    assert prompt_of(problem, ()).split("\n") == [
+        "Goal: (every lamp ?l: (lit ?l or ?l is in hall)), not lit one",
+        "Always: dark attic, one is in hall, two is in attic",
+        "Actions: toggle l, enter r s, finish",
+    ]
+    assert goal_words(Not(Join((Holds(one), Holds(two)), every=False))) == "not (lit one or lit two)"
+    plan = Planner(problem).plan(problem.start)
+    assert plan is not None and (len(plan), plan[0]) == (3, "enter hall attic")
+
+
+def test_what_is_deleted_and_added_at_once_is_true() -> None:
+    loop = ["object p1 place", "init vehicle-at p1", "init road p1 p1", "goal flattire"]
+    assert begun(loop, "tireworld").step("move-car p1 p1")[0] == "the car is at p1, the tire is flat"
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_a_generated_problem_is_the_one_that_the_library_reads_from_its_pddl(name: str) -> None:
+    for problem in generated(name, 4, 3):
+        objects = " ".join(f"{each} - {kind}" for each, kind in problem.objects.items())
+        facts = " ".join(f"({' '.join(fact)})" for fact in problem.init)
+        aim = " ".join(f"({' '.join(fact)})" for fact in problem.goal[0].yes)
+        text = f"(define (problem p) (:domain {name}) (:objects {objects}) (:init {facts}) (:goal (and {aim})))"
+        read = read_problem(domain_text(name), text)
+        assert (read.start, read.known, read.goal) == (problem.start, problem.known, problem.goal)
+        assert read.steps == problem.steps
+
+
+def test_hanoi_has_all_its_states_and_needs_at_most_as_many_moves_as_is_known() -> None:
+    """3^n arrangements (Hinz et al. 2013), of which none is further from another than 2^n - 1 moves."""
+    for problem in generated("hanoi", 4, 3):
+        found = distances(problem, problem.start)
+        assert len(found) == 81
+        assert max(found.values()) <= 15
+    places = ("init on", "init clear", "goal on")
+    tower = [line for line in draw_hanoi(3, random.Random(0)) if not line.startswith(places)]
+    piles = [f"on d1 d2, on d2 d3, on d3 {peg}".split(", ") for peg in ("peg1", "peg3")]
+    start = [f"init {fact}" for fact in (*piles[0], "clear d1", "clear peg2", "clear peg3")]
+    problem = problem_of(read_domain(domain_text("hanoi")), [*tower, *start, *(f"goal {fact}" for fact in piles[1])])
+    plan = Planner(problem).plan(problem.start)
+    assert plan is not None and len(plan) == 7
+
+
+@pytest.mark.parametrize(("name", "size"), [("blocks", 4), ("hanoi", 4), ("logistics", 2), ("tireworld", 4)])
+def test_the_planner_finds_a_plan_where_there_is_one_and_hardly_a_longer_one(name: str, size: int) -> None:
+    fewest, planned = 0, 0
+    for problem in generated(name, size, 10):
+        found = distances(problem, problem.start)
+        shortest = min(steps for state, steps in found.items() if holds(problem.goal, state))
+        state, plan = problem.start, Planner(problem).plan(problem.start)
+        assert plan is not None and len(plan) >= shortest
+        for action in plan:
+            assert action in problem.possible(state)
+            state = problem.steps[action].after(state)
+        assert holds(problem.goal, state)
+        fewest, planned = fewest + shortest, planned + len(plan)
+    assert planned <= 1.05 * fewest
+
+
+def test_size_is_the_dial_of_the_horizon() -> None:
+    for name in DOMAINS:
+        plans = [[Planner(p).plan(p.start) for p in generated(name, size, 6)] for size in (2, 3, 4)]
+        lengths = [statistics.mean(len(plan or ()) for plan in each) for each in plans]
+        assert lengths[0] < lengths[1] < lengths[2]
+        assert lengths[2] > 1.5 * lengths[0]
+
+
+def test_a_wrong_way_in_tireworld_is_a_dead_end_that_nothing_tells() -> None:
+    dead = 0
+    for seed in range(12):
+        env = begun(draw_tireworld(4, random.Random(seed)), "tireworld")
+        planner, steps = Planner(env.problem), env.problem.steps
+        place = env.visit
+        plan = planner.plan(place.state)
+        assert plan is not None and len(plan) == 7
+        for action in (each for each in env.legal_actions() if each not in (plan[0], "finish")):
+            env.restore((env.task, place))
+            assert env.step(action)[1:] == (0.0, False, False, {})
+            state = steps[action].after(place.state)
+            assert planner.plan(state) is None
+            assert not any(holds(env.problem.goal, each) for each in distances(env.problem, state))
+            assert env.demonstrator(0.0).act(random.Random(0)) == ("stuck", "finish")
+            dead += 1
+    assert dead == 12
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_without_noise_the_demonstrator_wins_and_with_noise_it_does_not_always(name: str) -> None:
+    env = PlanningEnv(PlanningOptions(domain=name, size=3))  # type: ignore[arg-type]
+    won = {0.0: 0.0, 0.3: 0.0}
+    for noise in won:
+        player = env.demonstrator(noise)
+        for number, task in enumerate(env.tasks("train", 20)):
+            calls = []
+            for _ in range(2):  # equal seeds give equal episodes
+                env.reset(options={"task": task})
+                rng, made = random.Random(number), []
+                while env.legal_actions():
+                    made.append(player.act(rng))
+                    assert "tool_error" not in env.step(made[-1][1])[4]
+                calls.append(made)
+            assert calls[0] == calls[1]
+            won[noise] += env.verify()
+    assert won[0.0] == 20
+    assert 5 <= won[0.3] < 20
+
+
+@pytest.mark.slow
+def test_two_processes_demonstrate_alike() -> None:
+    """Sets of texts have another order in each."""
+    code = (
+        "import random\n"
+        "from treeagent.envs import make_env\n"
+        "for domain in ('blocks', 'hanoi', 'logistics', 'tireworld'):\n"
+        "    env = make_env('planning', {'domain': domain, 'size': 5})\n"
+        "    for task in env.tasks('train', 5):\n"
+        "        rng, player = random.Random(0), env.demonstrator(0.3)\n"
+        "        print(task.prompt, env.reset(options={'task': task}))\n"
+        "        for _ in range(10):\n"
+        "            if env.legal_actions():\n"
+        "                print(env.state_key(), act := player.act(rng), env.step(act[1]))\n"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **seeded})
+        for seeded in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"})
+    ]
+    assert runs[0].stdout == runs[1].stdout
+    assert runs[0].stdout.count("\n") > 100, runs[0].stderr
+
+
+def test_a_thought_is_the_next_goal_that_stays_reached() -> None:
+    env = begun([*BLOCKS, "object c block", "init ontable c", "init clear c", "goal on b a", "goal on a c"])
+    player, thoughts = env.demonstrator(0.0), []
+    while env.legal_actions():
+        thought, call = player.act(random.Random(0))
+        thoughts.append((thought, call))
+        env.step(call)
+    assert thoughts == [
+        ("a is on c", "unstack a b"),
+        ("a is on c", "stack a c"),
+        ("b is on a", "pick-up b"),
+        ("b is on a", "stack b a"),
+        ("done", "finish"),
+    ]
+
+
+def test_no_two_splits_share_a_problem_and_a_small_size_runs_out_of_them() -> None:
+    env, other = PlanningEnv(), PlanningEnv()
+    test = other.tasks("test", 20)
+    train = env.tasks("train", 20)
+    assert list(other.tasks("train", 20)) == list(train)
+    assert list(env.tasks("test", 20)) == list(test)
+    assert len({repr(task.data["problem"]) for task in (*train, *test)}) == 40
+    with pytest.raises(UserError, match="raise option size"):
+        PlanningEnv(PlanningOptions(size=2)).tasks("train", 50)
+
+
+def test_a_step_takes_less_than_a_tenth_of_a_millisecond() -> None:
+    for name, size in (("blocks", 6), ("hanoi", 4), ("logistics", 4), ("tireworld", 8)):
+        env = PlanningEnv(PlanningOptions(domain=name, size=size))  # type: ignore[arg-type]
+        env.reset(options={"task": env.tasks("train", 1)[0]})
+        place, action = env.snapshot(), env.legal_actions()[0]
+        times = []
+        for _ in range(200):
+            env.restore(place)
+            began = time.perf_counter()
+            env.legal_actions()
+            env.step(action)
+            times.append(time.perf_counter() - began)
+        assert statistics.median(times) < 1e-4
+
+
+def problem_files(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    (folder / "domain.pddl").write_text(domain_text("blocks"))
+    blocks = "abcd"
+    for number in range(count):
+        upper, lower = random.Random(number).sample(blocks, 2)
+        facts = " ".join(f"(ontable {each}) (clear {each})" for each in blocks)
+        (folder / f"p{number:02}.pddl").write_text(
+            f"(define (problem P{number}) (:domain blocks) (:objects {' '.join(blocks)} - block)\n"
+            f"; a comment\n(:init (handempty) {facts})\n(:goal (and (ON {upper} {lower}))))"
+        )
+    return folder
+
+
+def test_problems_come_from_your_files(tmp_path: Path) -> None:
+    folder = problem_files(tmp_path / "mine", 12)
+    env = make_env("planning", {"domain_file": str(folder / "domain.pddl"), "problems": str(folder)})
+    with pytest.raises(UserError, match=r"validation has \d problem files, not 12"):
+        env.tasks("validation", 12)
+    assert check_tasks(env, 20) == []
+    task = env.tasks("train", 1)[0]
+    assert task.prompt.startswith("Goal: ") and task.prompt.count("\n") == 1
+    env.reset(options={"task": task})
+    while env.legal_actions():
+        env.step(demonstrated(env))
+    assert env.verify() == 1.0
+    report = check_env(env, task)
+    assert report.passed, report.violations
+
+    split = {"train": str(folder / "p03.pddl"), "test": [str(folder / "p05.pddl"), str(folder / "p01.pddl")]}
+    env = make_env("planning", {"domain_file": str(folder / "domain.pddl"), "problems": split})
+    assert [each.id for each in env.tasks("test", 2)] == ["blocks-test-p05", "blocks-test-p01"]
+    assert check_tasks(env, 5) == []  # also where a split is empty
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"domain_file": "domain.pddl"}, "set both"),
+        ({"problems": "."}, "set both"),
+        ({"domain_file": "nowhere.pddl", "problems": "."}, r"nowhere\.pddl cannot be read"),
+        ({"domain_file": "domain.pddl", "problems": "empty"}, "has no file"),
+        ({"domain_file": "p00.pddl", "problems": "."}, "the PDDL cannot be read"),
+        ({"domain_file": "numbers.pddl", "problems": "."}, "fuel has a number or a duration"),
+        ({"domain_file": "finish.pddl", "problems": "."}, "has an action finish"),
+        ({"size": 1}, "refuses option size=1"),
+        ({"domain": "chess"}, "refuses option domain='chess'"),
+        ({"problems": {"held-out": "."}}, "refuses option problems"),
+    ],
+)
+def test_files_and_options_that_cannot_be_used_are_named(
+    options: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(problem_files(tmp_path / "mine", 1))
+    Path("empty").mkdir()
+    head = "(define (domain d) (:requirements :strips :fluents) (:predicates (p))"
+    burn = "(:action burn :parameters () :effect (increase (fuel) 1))"
+    Path("numbers.pddl").write_text(f"{head} (:functions (fuel)) {burn})")
+    Path("finish.pddl").write_text(f"{head} (:action finish :parameters () :effect (p)))")
+    with pytest.raises(UserError, match=message):
+        make_env("planning", options)
+
+
+def test_a_problem_that_cannot_be_read_is_named_by_its_file(tmp_path: Path) -> None:
+    folder = problem_files(tmp_path / "mine", 1)
+    (folder / "broken.pddl").write_text("(define (problem p) (:domain blocks) (:init")
+    settings = {"domain_file": str(folder / "domain.pddl"), "problems": {"train": str(folder / "broken.pddl")}}
+    with pytest.raises(UserError, match=r"broken\.pddl: the PDDL cannot be read"):
+        make_env("planning", settings).tasks("train", 1)
+
+
+def test_foreign_values_are_refused() -> None:
+    env = begun(SWAP)
+    strange: list[dict[str, object]] = [{"problem": each} for each in ([], 3, ["room a"], ["object a"])]
+    for data in ({}, *strange):
+        with pytest.raises(UserError, match=r"take tasks from PlanningEnv\.tasks"):
+            env.reset(options={"task": Task("other", "plan", data=data)})
+    with pytest.raises(UserError, match="is no snapshot of PlanningEnv"):
+        env.restore(3)
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
+        env.demonstrator(1.5)
+    with pytest.raises(ValueError, match="no episode has begun"):
+        PlanningEnv().step("finish")
+
+
+def test_pddlgym_s_layout_is_read_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a package of the same layout, which pip could have installed without its requirements."""
+    folder = tmp_path / "pddlgym" / "pddl"
+    folder.mkdir(parents=True)
+    for name, count in (("towers", 4), ("towers_test", 2)):
+        (problem_files(folder / name, count) / "domain.pddl").rename(folder / "towers.pddl")
+    (tmp_path / "pddlgym" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "pddlgym-0.0.7.dist-info").mkdir()
+    (tmp_path / "pddlgym-0.0.7.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pddlgym\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    env = make_env("planning", {"pddlgym": "towers"})
+    assert len(env.tasks("test", 2)) == 2
+    assert check_tasks(env, 3) == []
+    with pytest.raises(UserError, match="no domain 'nowhere': use one of towers"):
+        make_env("planning", {"pddlgym": "nowhere"})
+
+
+def test_without_pddlgym_the_command_that_installs_its_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata.MetadataPathFinder, "find_distributions", lambda *context: iter(()))
+    with pytest.raises(UserError, match="pip install --no-deps pddlgym"):
+        make_env("planning", {"pddlgym": "blocks"})
+
+
+def test_without_unified_planning_the_extra_is_named() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['unified_planning'] = None\n"
+        "from treeagent.envs import make_env\n"
+        "try:\n"
+        "    make_env('planning')\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout.startswith("UserError unified_planning is missing"), run.stderr
+    assert "pip install 'treeagent[planning]'" in run.stdout

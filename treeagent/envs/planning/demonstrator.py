@@ -1,0 +1,54 @@
+"""A player that follows the planner."""
+
+import random
+from collections.abc import Callable
+
+from treeagent.envs.base import probability
+from treeagent.envs.planning.planner import Planner
+from treeagent.envs.planning.problem import Problem, State
+from treeagent.envs.planning.words import sentence
+
+FINISH = "finish"
+_ENDS = 0.1
+"""Share of the errors that finish too early. With as many as of any other action, most episodes would end by one; with
+none, each end would be a success, and a value estimate could not learn that it may not be."""
+
+
+class PlanningDemonstrator:
+    """Follows a plan, made anew where it has erred, and finishes at the goal. Its thought is the next fact that the
+    plan achieves for good, of those that the goal asks for. Where there is no plan, it thinks "stuck" and finishes.
+
+    With probability ``noise`` it errs: one time in ten it finishes, otherwise it takes any other possible action.
+
+    Args:
+        place: gives what is played: the problem and the state.
+    """
+
+    def __init__(self, place: Callable[[], tuple[Problem, Planner, State]], noise: float) -> None:
+        self._place, self._noise = place, probability(noise)
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        problem, planner, state = self._place()
+        plan = planner.plan(state)
+        thought = "stuck" if plan is None else _next_goal(problem, state, plan) if plan else "done"
+        meant = plan[0] if plan else FINISH
+        if rng.random() < self._noise:
+            others = [name for name in problem.possible(state) if name != meant]
+            if rng.random() < _ENDS:
+                return thought, FINISH
+            return thought, rng.choice(others or [meant])
+        return thought, meant
+
+
+def _next_goal(problem: Problem, state: State, plan: tuple[str, ...]) -> str:
+    """The first goal that the plan reaches and keeps."""
+    states = [state]
+    for name in plan:
+        states.append(problem.steps[name].after(states[-1]))
+    case = next(case for case in problem.goal if case.holds(states[-1]))
+    since: dict[str, int] = {}
+    for fact, wanted in [*((fact, True) for fact in case.yes), *((fact, False) for fact in case.no)]:
+        wrong = [number for number, each in enumerate(states) if (fact in each) != wanted]
+        if wrong:
+            since[sentence(fact) if wanted else f"not {sentence(fact)}"] = wrong[-1]
+    return min(since, key=lambda goal: (since[goal], goal))

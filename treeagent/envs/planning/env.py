@@ -1,0 +1,189 @@
+"""Planning problems as an environment."""
+
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import NamedTuple
+
+from treeagent.envs.adapters import required
+from treeagent.envs.base import StepResult, ToolSpec, task_to_play
+from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.drawn import DrawnTasks
+from treeagent.envs.planning.demonstrator import FINISH, PlanningDemonstrator
+from treeagent.envs.planning.files import find_files, read_text
+from treeagent.envs.planning.generators import DRAW, problem_of
+from treeagent.envs.planning.options import PlanningOptions
+from treeagent.envs.planning.planner import Planner
+from treeagent.envs.planning.problem import Problem, State, holds
+from treeagent.envs.planning.reader import read_domain, read_problem
+from treeagent.envs.planning.words import prompt_of, sentences
+from treeagent.envs.visit import VisitEnv
+from treeagent.types import Split, Task, ToolCall, UserError
+
+LOADED = 256
+"""Problems kept in memory. A batch of trees goes through all of its problems at every step."""
+_HIDDEN = frozenset(["clear", "handempty", "handfull", "smaller"])
+"""Predicates of the generated domains, and of pddlgym's blocks and hanoi, whose facts follow from others."""
+_ACT = text_tool("act", f"Take an action, such as: pick-up a. {FINISH} ends the task.", "command")
+
+
+class Place(NamedTuple):
+    """What holds, and whether the agent has finished."""
+
+    state: State
+    finished: bool = False
+
+
+class Loaded(NamedTuple):
+    problem: Problem
+    planner: Planner
+
+
+class PlanningEnv(VisitEnv[Place]):
+    """Planning problems in PDDL, in words: take actions until the goal holds, then finish.
+
+    Problems are generated for four domains, whose size is the dial of the horizon, or come from files. An action is a
+    name and its objects, such as ``unstack a b``, or a call of the one tool ``act``. Only ``finish`` ends an episode:
+    reward is 1 if the goal holds then and 0 otherwise. So an end does not tell a success, and a dead end is silent.
+
+    Raises:
+        UserError: unified-planning is not installed, a file cannot be read, or the domain has an action ``finish``.
+    """
+
+    options_type = PlanningOptions
+    visit_type = Place
+
+    def __init__(self, options: PlanningOptions | None = None) -> None:
+        self.options = options or PlanningOptions()
+        required("planning")
+        name, size = self.options.domain, self.options.size
+        files = find_files(self.options)
+        if files is None:
+            self._text = resources.files(__package__).joinpath(f"{name}.pddl").read_text(encoding="utf-8")
+        else:
+            self._text = read_text(files[0])
+        self._files = None if files is None else files[1]
+        self._domain = read_domain(self._text)
+        if any(schema.name == FINISH for schema in self._domain.schemas):
+            raise UserError(f"the domain {self._domain.name} has an action {FINISH}, which ends a task here: rename it")
+        self._hidden = frozenset(self._hidden_by_default() if self.options.hide is None else self.options.hide)
+        self._loaded = functools.lru_cache(LOADED)(self._load)
+        self._drawn = DrawnTasks(
+            f"{name}{size}",
+            lambda lines: prompt_of(problem_of(self._domain, lines), self._hidden),
+            "problem",
+            lambda seed: DRAW[name](size, random.Random(f"{name} {size} {seed}")),
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        """Start ``options["task"]``, or training task number ``seed``."""
+        task = task_to_play(self, seed, options)
+        self._at = task, Place(self._loaded(_problem_in(task)).problem.start)
+        return self._shown(), {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        place, problem = self.visit, self.problem
+        asked = action if isinstance(action, ToolCall) else ToolCall(_ACT.name, {"command": action})
+        call = "the task is finished" if place.finished else read_call(asked, (_ACT,))
+        if isinstance(call, str):
+            return call, 0.0, place.finished, False, {"tool_error": call}
+        name = " ".join(str(call.arguments["command"]).lower().split())
+        if name == FINISH:
+            self.visit = Place(place.state, finished=True)
+            return "finished", self.verify(), True, False, {}
+        step = problem.steps.get(name)
+        if step is None or not holds(step.when, place.state):
+            refusal = self._refusal(name)
+            return refusal, 0.0, False, False, {"tool_error": refusal}
+        self.visit = Place(step.after(place.state))
+        return self._shown(), 0.0, False, False, {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return (_ACT,)
+
+    def legal_actions(self) -> list[str]:
+        place = self.visit
+        return [] if place.finished else [*self.problem.possible(place.state), FINISH]
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        if self._files is None:
+            return self._drawn.first(split, start + count)[start : start + count]
+        files = self._files.get(split, ())
+        if start + count > len(files):
+            raise UserError(f"{split} has {len(files)} problem files, not {start + count}: ask for fewer tasks")
+        return [self._task(split, number) for number in range(start, start + count)]
+
+    def verify(self) -> float:
+        """1 where the agent has finished and the goal holds, else 0."""
+        place = self.visit
+        return float(place.finished and holds(self.problem.goal, place.state))
+
+    def state_key(self) -> str:
+        place = self.visit
+        return f"{self.task.id} {sorted(place.state)}{' finished' * place.finished}"
+
+    def demonstrator(self, noise: float) -> PlanningDemonstrator:
+        return PlanningDemonstrator(lambda: (*self._loaded(_problem_in(self.task)), self.visit.state), noise)
+
+    def close(self) -> None:
+        self._loaded.cache_clear()
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that is played."""
+        return self._loaded(_problem_in(self.task)).problem
+
+    def _load(self, lines: tuple[str, ...]) -> Loaded:
+        generated = self._files is None
+        problem = problem_of(self._domain, lines) if generated else read_problem(self._text, "\n".join(lines))
+        return Loaded(problem, Planner(problem))
+
+    def _task(self, split: Split, number: int) -> Task:
+        path = (self._files or {})[split][number]
+        lines = tuple(read_text(path).splitlines())
+        try:
+            prompt = prompt_of(self._loaded(lines).problem, self._hidden)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+        return Task(f"{self._domain.name}-{split}-{path.stem}", prompt, split, number, {"problem": list(lines)})
+
+    def _shown(self) -> str:
+        text = sentences(self.visit.state, self._hidden) or "nothing to see"
+        return f"{text}\nCommands: {'; '.join(self.legal_actions())}" if self.options.show_commands else text
+
+    def _refusal(self, name: str) -> str:
+        """Why an action is not possible."""
+        verb, *objects = name.split() or [""]
+        schema = next((each for each in self._domain.schemas if each.name == verb), None)
+        if schema is None:
+            return f"no such action, use: {', '.join([*(each.name for each in self._domain.schemas), FINISH])}"
+        if len(objects) != len(schema.variables):
+            names = " ".join(each.name.removeprefix("?") for each in schema.variables)
+            return f"write {verb} {names}"
+        step, state = self.problem.steps.get(name), self.visit.state
+        if step is None:
+            return f"{name} is never possible"
+        case = min(step.when, key=lambda case: len(case.yes - state) + len(case.no & state))
+        needs = [
+            sentences(case.yes - state, ()),
+            *(f"not: {each}" for each in [sentences(case.no & state, ())] if each),
+        ]
+        return f"not possible now, this must hold: {', '.join(filter(None, needs))}"
+
+    def _hidden_by_default(self) -> frozenset[str]:
+        ours = _HIDDEN if self._domain.name in DRAW else frozenset[str]()
+        if self.options.pddlgym is None:
+            return ours if self._files is None else frozenset()
+        # pddlgym states as facts which actions may be called.
+        calls = {name for each in self._domain.schemas for name in (each.name, each.name.replace("-", ""))}
+        return ours | (calls - self._domain.fluents)
+
+
+def _problem_in(task: Task) -> tuple[str, ...]:
+    lines = task.data.get("problem")
+    if not isinstance(lines, list | tuple) or not lines:
+        raise UserError(f"task {task.id!r} holds no planning problem: take tasks from PlanningEnv.tasks")
+    return tuple(map(str, lines))

@@ -1,0 +1,137 @@
+"""Problems drawn at random for the domains that come with the environment. Their size is the dial of the horizon.
+
+A problem is drawn as lines, of which each begins with ``object``, ``init`` or ``goal``: ``object a block`` says that
+``a`` is a block, ``init on a b`` is a fact at the start, ``goal on b a`` one that must hold at the end.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from string import ascii_lowercase
+
+from treeagent.envs.planning.problem import Domain, Fact, Holds, Join, Problem
+from treeagent.types import UserError
+
+PEGS = ("peg1", "peg2", "peg3")
+
+
+def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:
+    """The problem of ``domain`` that the lines describe.
+
+    Raises:
+        UserError: they describe none.
+    """
+    parts: dict[str, list[Fact]] = {"object": [], "init": [], "goal": []}
+    for line in lines:
+        kind, *fact = line.split()
+        if kind not in parts or not fact:
+            raise UserError(f"{line!r} is no line of a planning problem: take tasks from PlanningEnv.tasks")
+        parts[kind].append(tuple(fact))
+    try:
+        objects = {name: kind for name, kind in parts["object"]}
+    except ValueError:
+        raise UserError("an object of a planning problem has no type: take tasks from PlanningEnv.tasks") from None
+    aim = Join(tuple(Holds(fact) for fact in parts["goal"]))
+    return Problem(domain, objects, frozenset(parts["init"]), aim)
+
+
+def draw_blocks(size: int, rng: random.Random) -> list[str]:
+    """``size`` blocks in random towers, to be built into other ones."""
+    names = ascii_lowercase[:size]
+    while True:
+        (start, clear), (end, _) = _towers(names, rng), _towers(names, rng)
+        goal = [fact for fact in end if fact[0] == "on"]
+        if not set(goal) <= set(start):
+            init = [*start, *(("clear", name) for name in clear), ("handempty",)]
+            return _lines({name: "block" for name in names}, init, goal)
+
+
+def draw_hanoi(size: int, rng: random.Random) -> list[str]:
+    """``size`` discs in one legal arrangement, to be brought into another one. ``d1`` is the smallest disc."""
+    discs = [f"d{number + 1}" for number in range(size)]
+    while True:
+        start, end = ([rng.choice(PEGS) for _ in discs] for _ in range(2))
+        if start != end:
+            break
+    on, covered = _piles(discs, start), {place for _, place in _piles(discs, start)}
+    smaller = [(peg, disc) for peg in PEGS for disc in discs]
+    smaller += [(large, small) for number, small in enumerate(discs) for large in discs[number + 1 :]]
+    init = [
+        *(("on", *each) for each in on),
+        *(("clear", place) for place in (*discs, *PEGS) if place not in covered),
+        *(("smaller", *each) for each in smaller),
+    ]
+    objects = {**dict.fromkeys(discs, "disc"), **dict.fromkeys(PEGS, "peg")}
+    return _lines(objects, init, [("on", *each) for each in _piles(discs, end)])
+
+
+def draw_logistics(size: int, rng: random.Random) -> list[str]:
+    """``size`` packages to be brought elsewhere, in two cities of an office and an airport each."""
+    places = ["office1", "airport1", "office2", "airport2"]
+    boxes = [f"box{number + 1}" for number in range(size)]
+    ways = [("road", "office1", "airport1"), ("road", "office2", "airport2"), ("air", "airport1", "airport2")]
+    init: list[Fact] = [*ways, *((kind, there, here) for kind, here, there in ways)]
+    init += [("at", "truck1", rng.choice(places[:2])), ("at", "truck2", rng.choice(places[2:]))]
+    init += [("at", "plane", rng.choice(places[1::2]))]
+    goal = list[Fact]()
+    for box in boxes:
+        start, end = rng.sample(places, 2)
+        init.append(("at", box, start))
+        goal.append(("at", box, end))
+    objects = {**dict.fromkeys(boxes, "package"), "truck1": "truck", "truck2": "truck", "plane": "plane"}
+    return _lines({**objects, **dict.fromkeys(places, "place")}, init, goal)
+
+
+def draw_tireworld(size: int, rng: random.Random) -> list[str]:
+    """A way of ``size`` roads with a spare at each place between, and as many wrong ways, of one to three places, that
+    lead on but lack a spare somewhere. As each drive costs a tire, who takes one never arrives."""
+    sides = [rng.randint(1, 3) for _ in range(size)]
+    names = [f"p{number + 1}" for number in range(size + 1 + sum(sides))]
+    rng.shuffle(names)
+    way, others = names[: size + 1], iter(names[size + 1 :])
+    roads, spares = list(pairwise(way)), set(way[1:-1])
+    for number, length in enumerate(sides):
+        side = [next(others) for _ in range(length)]
+        stops = [way[number], *side, way[rng.randint(number + 1, size)]]
+        roads += pairwise(stops)
+        spares |= {*side} - {rng.choice(side)}
+    rng.shuffle(roads)
+    init = [("vehicle-at", way[0]), *(("road", *road) for road in roads), *(("spare-in", name) for name in spares)]
+    return _lines(dict.fromkeys(sorted(names), "place"), sorted(init), [("vehicle-at", way[-1])])
+
+
+DRAW: Mapping[str, Callable[[int, random.Random], list[str]]] = {
+    "blocks": draw_blocks,
+    "hanoi": draw_hanoi,
+    "logistics": draw_logistics,
+    "tireworld": draw_tireworld,
+}
+
+
+def _lines(objects: Mapping[str, str], init: Iterable[Fact], goal: Iterable[Fact]) -> list[str]:
+    parts = {"object": objects.items(), "init": init, "goal": goal}
+    return [" ".join((kind, *each)) for kind, part in parts.items() for each in part]
+
+
+def _towers(names: str, rng: random.Random) -> tuple[list[Fact], list[str]]:
+    """Where each block stands, and the blocks with nothing on them."""
+    found, tops = list[Fact](), list[str]()
+    for name in rng.sample(names, len(names)):
+        place = rng.randrange(len(tops) + 1)
+        if place == len(tops):
+            found.append(("ontable", name))
+            tops.append(name)
+        else:
+            found.append(("on", name, tops[place]))
+            tops[place] = name
+    return found, tops
+
+
+def _piles(discs: Sequence[str], pegs: Sequence[str]) -> list[tuple[str, str]]:
+    """What each disc lies on, given the peg of each, the smallest disc first."""
+    below = dict(zip(PEGS, PEGS, strict=True))
+    found = list[tuple[str, str]]()
+    for disc, peg in zip(reversed(discs), reversed(pegs), strict=True):
+        found.append((disc, below[peg]))
+        below[peg] = disc
+    return found[::-1]

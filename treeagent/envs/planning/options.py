@@ -1,0 +1,34 @@
+"""The settings of planning."""
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from treeagent.types import Split
+
+DomainName = Literal["blocks", "hanoi", "logistics", "tireworld"]
+Files = str | list[str]
+"""A folder of problem files, or problem files."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class PlanningOptions:
+    """Settings of ``PlanningEnv``. Problems are generated for ``domain``, unless files are named."""
+
+    domain: DomainName = "blocks"
+    size: int = Field(default=4, ge=2, le=20)
+    """Blocks, discs, packages, or roads to the goal. More of them need more actions."""
+    domain_file: str | None = None
+    """A PDDL file of your own domain; its problems are those of ``problems``."""
+    problems: Files | dict[Split, Files] | None = None
+    """PDDL files of your own problems, or the folder that holds them. A hash of the text puts a tenth into validation
+    and a tenth into test. To choose the splits, give a table: ``{train = "easy", test = "hard"}``."""
+    pddlgym: str | None = None
+    """A domain of the package pddlgym, such as "blocks_operator_actions". Its test problems are the split test, and a
+    hash puts a tenth of the others into validation."""
+    hide: list[str] | None = None
+    """Predicates whose facts the agent does not read. By default, in the generated domains and in pddlgym's blocks and
+    hanoi, those that follow from others, such as ``clear``; and those by which pddlgym says what may be called."""
+    show_commands: bool = False
+    """Show the possible actions after each observation."""

@@ -1,0 +1,153 @@
+"""A planner: weighted A* (Pohl 1970) with the heuristic of the planner FF (Hoffmann and Nebel 2001)."""
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from itertools import count as numbers
+from typing import NamedTuple
+
+from treeagent.envs.planning.problem import Condition, Fact, Problem, State, holds
+
+_PATIENCE = 20_000
+"""States whose successors the planner looks at before it gives up."""
+_WEIGHT = 2
+"""Factor of the estimate. On generated blocks and logistics 1 plans some ten times as long for plans that are hardly
+shorter, and 5 for plans a fifth longer."""
+
+
+class Planner:
+    """Plans for the states of one problem.
+
+    A plan can be longer than necessary. A found plan is kept for each state that it
+    goes through, so that who follows it plans only once.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._relaxed = problem, _Relaxed(problem)
+        self._plans: dict[State, tuple[str, ...] | None] = {}
+
+    def plan(self, state: State) -> tuple[str, ...] | None:
+        """Actions that lead from ``state`` to the goal; ``None`` where there are none, or none was found in 20,000
+        states."""
+        if state not in self._plans:
+            self._plans[state] = left = self._search(state)
+            there = state
+            while left:
+                there, left = self._problem.steps[left[0]].after(there), left[1:]
+                self._plans.setdefault(there, left)
+        return self._plans[state]
+
+    def _search(self, start: State) -> tuple[str, ...] | None:
+        problem, order = self._problem, numbers()
+        came: dict[State, tuple[State, str] | None] = {start: None}
+        costs, estimates, closed = {start: 0}, dict[State, float](), set[State]()
+        queue = [(0.0, next(order), start)]
+        while queue and len(closed) < _PATIENCE:
+            _, _, state = heapq.heappop(queue)
+            if state in closed:
+                continue
+            closed.add(state)
+            if holds(problem.goal, state):
+                return _way(came, state)
+            for name in problem.possible(state):
+                then = problem.steps[name].after(state)
+                cost = costs[state] + 1
+                if cost >= costs.get(then, math.inf):
+                    continue
+                if then not in estimates:
+                    estimates[then] = self._relaxed.steps_left(then)
+                if estimates[then] < math.inf:
+                    costs[then], came[then] = cost, (state, name)
+                    closed.discard(then)
+                    heapq.heappush(queue, (cost + _WEIGHT * estimates[then], next(order), then))
+        return None
+
+
+class _Rule(NamedTuple):
+    """Where the facts ``needs`` hold, action number ``step`` makes the facts ``adds`` true; facts by their numbers."""
+
+    needs: tuple[int, ...]
+    adds: tuple[int, ...]
+    step: int
+
+
+class _Relaxed:
+    """The problem without deletions and without conditions that a fact be false."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._numbers: dict[Fact, int] = {}
+        self._rules: list[_Rule] = []
+        for step, each in enumerate(problem.steps.values()):
+            for change in each.changes:
+                if change.adds:
+                    for needs in _needs(each.when, change.when):
+                        self._rules.append(_Rule(self._all(needs), self._all(change.adds), step))
+        self._goals = [self._all(case.yes) for case in problem.goal]
+        self._free = [number for number, rule in enumerate(self._rules) if not rule.needs]
+        self._users: list[list[int]] = [[] for _ in self._numbers]
+        for number, rule in enumerate(self._rules):
+            for fact in rule.needs:
+                self._users[fact].append(number)
+
+    def steps_left(self, state: State) -> float:
+        """How many actions a relaxed plan to the goal has; infinite where there is none. Each fact is reached by the
+        rule of least cost, the cost of a rule being the sum of its facts' costs and one."""
+        rules, known = self._rules, self._numbers
+        costs = [math.inf] * len(known)
+        by: list[int] = [-1] * len(known)
+        missing = [len(rule.needs) for rule in rules]
+        sums = [1.0] * len(rules)
+        # Sorted, as a set's order, and with it a plan among equals, differs from process to process.
+        queue = sorted((0.0, known[fact]) for fact in state if fact in known)
+        for _, fact in queue:
+            costs[fact] = 0.0
+        ready = list(self._free)
+        while queue or ready:
+            if ready:
+                number = ready.pop()
+                for fact in rules[number].adds:
+                    if sums[number] < costs[fact]:
+                        costs[fact], by[fact] = sums[number], number
+                        heapq.heappush(queue, (sums[number], fact))
+                continue
+            cost, fact = heapq.heappop(queue)
+            if cost > costs[fact]:
+                continue
+            for number in self._users[fact]:
+                missing[number] -= 1
+                sums[number] += cost
+                if not missing[number]:
+                    ready.append(number)
+        goal = min(self._goals, key=lambda facts: sum(costs[fact] for fact in facts), default=None)
+        if goal is None or any(costs[fact] == math.inf for fact in goal):
+            return math.inf
+        return len(self._used(goal, by))
+
+    def _used(self, goal: Sequence[int], by: Sequence[int]) -> set[int]:
+        steps, wanted, seen = set[int](), list(goal), set[int]()
+        while wanted:
+            fact = wanted.pop()
+            if fact not in seen and by[fact] >= 0:
+                seen.add(fact)
+                steps.add(self._rules[by[fact]].step)
+                wanted += self._rules[by[fact]].needs
+        return steps
+
+    def _all(self, facts: State) -> tuple[int, ...]:
+        return tuple(self._numbers.setdefault(fact, len(self._numbers)) for fact in sorted(facts))
+
+
+def _needs(*conditions: Condition) -> Iterator[State]:
+    """The facts that all conditions together ask for, in each way to fulfil them."""
+    first, second = conditions
+    for one in first:
+        for other in second:
+            yield one.yes | other.yes
+
+
+def _way(came: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    names = list[str]()
+    while (before := came[state]) is not None:
+        state, name = before
+        names.append(name)
+    return tuple(reversed(names))

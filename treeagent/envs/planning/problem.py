@@ -1,0 +1,331 @@
+"""Planning problems as values, and what each action of a problem does once its objects are filled in."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import NamedTuple
+
+from treeagent.types import UserError
+
+Fact = tuple[str, ...]
+"""A predicate and its objects: ``("on", "a", "b")``. In a domain, a variable such as ``?x`` can stand for an object."""
+State = frozenset[Fact]
+"""The facts that hold, of those that actions change."""
+
+_MOST_CASES = 2_000
+"""Alternatives of one condition. A condition with more of them would make every step slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """A fact."""
+
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Two names stand for one object."""
+
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: "Formula"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """All of the parts, or any of them."""
+
+    parts: "tuple[Formula, ...]"
+    every: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Quantified:
+    """The part with every choice of objects for the variables, or with any choice."""
+
+    variables: "tuple[Variable, ...]"
+    part: "Formula"
+    every: bool
+
+
+Formula = Holds | Equal | Not | Join | Quantified
+TRUE = Join(())
+
+
+class Variable(NamedTuple):
+    name: str
+    type: str
+
+
+class Effect(NamedTuple):
+    """Where ``when`` holds, ``fact`` becomes ``value`` for every choice of objects for ``variables``."""
+
+    fact: Fact
+    value: bool
+    when: Formula = TRUE
+    variables: tuple[Variable, ...] = ()
+
+
+class Schema(NamedTuple):
+    """An action of a domain, with variables for its objects."""
+
+    name: str
+    variables: tuple[Variable, ...]
+    when: Formula
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True)
+class Domain:
+    name: str
+    schemas: tuple[Schema, ...]
+    types: Mapping[str, tuple[str, ...]]
+    """For each type the types that it belongs to, itself included."""
+    constants: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The type of each object that all problems of the domain have."""
+
+    @cached_property
+    def fluents(self) -> frozenset[str]:
+        """The predicates that some action changes."""
+        return frozenset(effect.fact[0] for schema in self.schemas for effect in schema.effects)
+
+
+class Case(NamedTuple):
+    """One way to fulfil a condition: the facts that must hold and those that must not."""
+
+    yes: State
+    no: State
+
+    def holds(self, state: State) -> bool:
+        return self.yes <= state and not (self.no and self.no & state)
+
+
+Condition = tuple[Case, ...]
+"""The condition holds where any of the cases does."""
+_ALWAYS: Condition = (Case(frozenset(), frozenset()),)
+
+
+def holds(condition: Condition, state: State) -> bool:
+    return any(case.holds(state) for case in condition)
+
+
+class Change(NamedTuple):
+    """What an action does where the condition holds."""
+
+    when: Condition
+    adds: State
+    deletes: State
+
+
+class Step(NamedTuple):
+    """An action with its objects."""
+
+    name: str
+    """As the agent writes it, such as ``unstack a b``."""
+    when: Condition
+    changes: tuple[Change, ...]
+
+    def after(self, state: State) -> State:
+        """The state after the step, whose condition must hold. What is both deleted and added is true (PDDL 2.1)."""
+        adds, deletes = frozenset[Fact](), frozenset[Fact]()
+        for change in self.changes:
+            if change.when is _ALWAYS or holds(change.when, state):
+                adds, deletes = adds | change.adds, deletes | change.deletes
+        return state - deletes | adds
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A task of a domain: its objects with their types, the facts at the start, and the goal.
+
+    Raises:
+        UserError: a condition has too many alternatives.
+    """
+
+    domain: Domain
+    objects: Mapping[str, str]
+    init: State
+    aim: Formula
+
+    @cached_property
+    def start(self) -> State:
+        return frozenset(fact for fact in self.init if fact[0] in self.domain.fluents)
+
+    @cached_property
+    def known(self) -> State:
+        """The facts that no action changes."""
+        return self.init - self.start
+
+    @cached_property
+    def goal(self) -> Condition:
+        return tuple(self._cases(self.aim, {}))
+
+    @cached_property
+    def steps(self) -> Mapping[str, Step]:
+        """The actions by name that can become possible, sorted. An action whose facts cannot be reached even if nothing
+        were ever deleted is left out."""
+        steps = [step for schema in self.domain.schemas for step in self._grounded(schema)]
+        cases = [(step, case) for step in steps for case in step.when]
+        missing = [len(case.yes) for _, case in cases]
+        users: dict[Fact, list[int]] = {}
+        for number, (_, case) in enumerate(cases):
+            for fact in case.yes:
+                users.setdefault(fact, []).append(number)
+        found = {step.name: step for step, case in cases if not case.yes}
+        reached = {*self.start, *(fact for step in found.values() for each in step.changes for fact in each.adds)}
+        queue = list(reached)
+        for fact in queue:
+            for number in users.get(fact, ()):
+                missing[number] -= 1
+                step = cases[number][0]
+                if not missing[number] and step.name not in found:
+                    found[step.name] = step
+                    new = {each for change in step.changes for each in change.adds} - reached
+                    reached |= new
+                    queue += new
+        return dict(sorted(found.items()))
+
+    def possible(self, state: State) -> list[str]:
+        """The names of the actions that are possible in a state, sorted."""
+        candidates = (each for fact in (None, *state) for each in self._by_fact.get(fact, ()))
+        return sorted({name for case, name in candidates if case.holds(state)})
+
+    @cached_property
+    def _by_fact(self) -> Mapping[Fact | None, Sequence[tuple[Case, str]]]:
+        """The cases of all conditions with the names of the actions, each under the fact of it that the fewest others
+        ask for. So few of them have to be looked at in a state."""
+        asked = Counter(fact for step in self.steps.values() for case in step.when for fact in case.yes)
+        found: dict[Fact | None, list[tuple[Case, str]]] = {}
+        for step in self.steps.values():
+            for case in step.when:
+                rarest = min(case.yes, key=lambda fact: (asked[fact], fact), default=None)
+                found.setdefault(rarest, []).append((case, step.name))
+        return found
+
+    @cached_property
+    def _of_type(self) -> Mapping[str, Sequence[str]]:
+        members: dict[str, list[str]] = {name: [] for name in self.domain.types}
+        for name, kind in {**self.domain.constants, **self.objects}.items():
+            for each in self.domain.types[kind]:
+                members[each].append(name)
+        return {kind: sorted(names) for kind, names in members.items()}
+
+    @cached_property
+    def _known_of(self) -> Mapping[str, Sequence[Fact]]:
+        found: dict[str, list[Fact]] = {}
+        for fact in sorted(self.known):
+            found.setdefault(fact[0], []).append(fact)
+        return found
+
+    def _grounded(self, schema: Schema) -> Iterator[Step]:
+        for names in self._choices(schema.variables, schema.when):
+            when = tuple(self._cases(schema.when, names))
+            changes = self._changes(schema.effects, names) if when else ()
+            if changes:
+                yield Step(" ".join([schema.name, *(names[each.name] for each in schema.variables)]), when, changes)
+
+    def _choices(self, variables: Sequence[Variable], when: Formula) -> Iterator[dict[str, str]]:
+        """Objects for the variables, by name. Those that contradict a fact that never changes are mostly left out: the
+        facts that a condition asks for are matched first, so that few choices remain."""
+        kinds = dict(variables)
+        patterns = [
+            part.fact
+            for part in _conjuncts(when)
+            if isinstance(part, Holds) and part.fact[0] not in self.domain.fluents and len(part.fact) > 1
+        ]
+        choices: list[dict[str, str]] = [{}]
+        bound = set[str]()
+        while patterns and choices:
+            pattern = max(patterns, key=lambda each: len(bound.intersection(each)))
+            patterns.remove(pattern)
+            choices = [
+                match
+                for choice in choices
+                for fact in self._known_of.get(pattern[0], ())
+                if (match := _matched(pattern, fact, choice, kinds)) is not None
+            ]
+            bound.update(pattern)
+        free = [each for each in variables if each.name not in bound]
+        allowed = {name: frozenset(self._of_type.get(kind, ())) for name, kind in kinds.items()}
+        for choice in choices:
+            if all(value in allowed[name] for name, value in choice.items()):
+                for values in product(*(self._of_type.get(each.type, ()) for each in free)):
+                    yield choice | dict(zip((each.name for each in free), values, strict=True))
+
+    def _changes(self, effects: Sequence[Effect], names: Mapping[str, str]) -> tuple[Change, ...]:
+        """Changes of one condition are one change."""
+        found: dict[Condition, tuple[set[Fact], set[Fact]]] = {}
+        for effect in effects:
+            for more in self._bindings(effect.variables):
+                here = {**names, **more}
+                when = _ALWAYS if effect.when == TRUE else tuple(self._cases(effect.when, here))
+                if when:
+                    adds, deletes = found.setdefault(when, (set(), set()))
+                    (adds if effect.value else deletes).add(_filled(effect.fact, here))
+        always = {when: _ALWAYS if when == _ALWAYS else when for when in found}
+        return tuple(Change(always[when], frozenset(adds), frozenset(gone)) for when, (adds, gone) in found.items())
+
+    def _bindings(self, variables: Sequence[Variable]) -> Iterator[dict[str, str]]:
+        for values in product(*(self._of_type.get(each.type, ()) for each in variables)):
+            yield dict(zip((each.name for each in variables), values, strict=True))
+
+    def _cases(self, formula: Formula, names: Mapping[str, str], wanted: bool = True) -> list[Case]:
+        """The ways in which a formula can be ``wanted``; none where it cannot. Facts that never change and equalities
+        are decided here."""
+        match formula:
+            case Not(part):
+                return self._cases(part, names, not wanted)
+            case Equal(left, right):
+                return list(_ALWAYS) if (names.get(left, left) == names.get(right, right)) == wanted else []
+            case Holds(fact):
+                filled = _filled(fact, names)
+                if filled[0] not in self.domain.fluents:
+                    return list(_ALWAYS) if (filled in self.known) == wanted else []
+                one, none = frozenset([filled]), frozenset[Fact]()
+                return [Case(one, none) if wanted else Case(none, one)]
+            case Join(parts, every):
+                return _joined((self._cases(part, names, wanted) for part in parts), every == wanted)
+            case Quantified(variables, part, every):
+                each = (self._cases(part, {**names, **more}, wanted) for more in self._bindings(variables))
+                return _joined(each, every == wanted)
+
+
+def _joined(parts: Iterable[list[Case]], every: bool) -> list[Case]:
+    """The cases of all parts together, or of any part."""
+    if not every:
+        return list(dict.fromkeys(case for part in parts for case in part))
+    cases = list(_ALWAYS)
+    for part in parts:
+        both = (Case(one.yes | other.yes, one.no | other.no) for one in cases for other in part)
+        cases = list(dict.fromkeys(case for case in both if not case.yes & case.no))
+        if len(cases) > _MOST_CASES:
+            raise UserError(f"a condition has more than {_MOST_CASES} alternatives: split the action or the goal")
+    return cases
+
+
+def _conjuncts(formula: Formula) -> Iterator[Formula]:
+    if isinstance(formula, Join) and (formula.every or len(formula.parts) == 1):
+        for part in formula.parts:
+            yield from _conjuncts(part)
+    else:
+        yield formula
+
+
+def _filled(fact: Fact, names: Mapping[str, str]) -> Fact:
+    return tuple(names.get(each, each) for each in fact)
+
+
+def _matched(pattern: Fact, fact: Fact, names: dict[str, str], variables: Mapping[str, str]) -> dict[str, str] | None:
+    """``names`` with the objects of ``fact`` for the variables of ``pattern``; ``None`` where they disagree."""
+    found = dict(names)
+    for wanted, given in zip(pattern[1:], fact[1:], strict=True):
+        if (found.setdefault(wanted, given) if wanted in variables else wanted) != given:
+            return None
+    return found

@@ -1,0 +1,140 @@
+"""PDDL read by unified-planning, into the values of ``problem``."""
+
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from treeagent.envs.planning.problem import (
+    Domain,
+    Effect,
+    Equal,
+    Fact,
+    Formula,
+    Holds,
+    Join,
+    Not,
+    Problem,
+    Quantified,
+    Schema,
+    Variable,
+)
+from treeagent.types import UserError
+
+_OBJECT = "object"
+"""The type of all objects."""
+
+
+def read_domain(text: str) -> Domain:
+    """The domain that a PDDL text defines.
+
+    Raises:
+        UserError: the text is no domain, or uses numbers, durations, chance or another part of PDDL that is not
+            supported.
+    """
+    return _domain(_parsed(text, None))
+
+
+def read_problem(domain: str, problem: str) -> Problem:
+    """The problem that two PDDL texts define.
+
+    Raises:
+        UserError: as for ``read_domain``.
+    """
+    found = _parsed(domain, problem)
+    start = {node: value for node, value in found.explicit_initial_values.items() if value.is_true()}
+    return Problem(
+        _domain(found),
+        {each.name: _type(each.type) for each in found.all_objects},
+        frozenset(_fact(node) for node in start),
+        Join(tuple(_formula(goal) for goal in found.goals)),
+    )
+
+
+def _parsed(domain: str, problem: str | None) -> Any:
+    reader, environment = _reader()
+    with warnings.catch_warnings():
+        # An action and a predicate may have one name in PDDL. The library warns of it or, by default, refuses it.
+        warnings.simplefilter("ignore")
+        strict, environment.error_used_name = environment.error_used_name, False
+        try:
+            found = reader.parse_problem_string(domain.lower(), problem and problem.lower())
+        except Exception as error:  # the library raises errors of many kinds, its parser's among them
+            why = " ".join(str(error).split())
+            raise UserError(f"the PDDL cannot be read ({why}): write STRIPS or ADL without numbers") from error
+        finally:
+            environment.error_used_name = strict
+    odd = [each.name for each in found.fluents if not each.type.is_bool_type()]
+    odd += [each.name for each in found.actions if not hasattr(each, "effects") or hasattr(each, "duration")]
+    if odd:
+        raise UserError(f"{', '.join(odd)} has a number or a duration: use a domain in which facts are true or false")
+    return found
+
+
+@cache
+def _reader() -> tuple[Any, Any]:
+    """The library's reader, which takes a tenth of a second to build, and what it keeps expressions in."""
+    from unified_planning.environment import get_environment
+    from unified_planning.io import PDDLReader
+
+    # In an environment of its own the reader fails at quantified effects (version 1.3.0).
+    return PDDLReader(), get_environment()
+
+
+def _domain(found: Any) -> Domain:
+    types = {each.name: tuple(above.name for above in each.ancestors) for each in found.user_types}
+    return Domain(
+        found.name,
+        tuple(_schema(action) for action in found.actions),
+        {kind: tuple(dict.fromkeys((*above, _OBJECT))) for kind, above in {_OBJECT: (_OBJECT,), **types}.items()},
+        {each.name: _type(each.type) for each in found.all_objects},
+    )
+
+
+def _schema(action: Any) -> Schema:
+    return Schema(
+        action.name,
+        _variables(action.parameters),
+        Join(tuple(_formula(each) for each in action.preconditions)),
+        tuple(
+            Effect(_fact(each.fluent), each.value.is_true(), _formula(each.condition), _variables(each.forall))
+            for each in action.effects
+        ),
+    )
+
+
+def _type(kind: Any) -> str:
+    return str(kind.name)
+
+
+def _variables(found: Sequence[Any]) -> tuple[Variable, ...]:
+    return tuple(Variable(f"?{each.name}", _type(each.type)) for each in found)
+
+
+def _formula(node: Any) -> Formula:
+    parts = node.args
+    if node.is_fluent_exp():
+        return Holds(_fact(node))
+    if node.is_equals():
+        return Equal(_name(parts[0]), _name(parts[1]))
+    if node.is_not():
+        return Not(_formula(parts[0]))
+    if node.is_true() or node.is_false():
+        return Join((), every=node.is_true())
+    if node.is_and() or node.is_or():
+        return Join(tuple(_formula(part) for part in parts), every=node.is_and())
+    if node.is_implies():
+        return Join((Not(_formula(parts[0])), _formula(parts[1])), every=False)
+    if node.is_forall() or node.is_exists():
+        return Quantified(_variables(node.variables()), _formula(parts[0]), every=node.is_forall())
+    raise UserError(f"{node} is not supported in a condition: use and, or, not, imply, forall, exists, = and facts")
+
+
+def _fact(node: Any) -> Fact:
+    return (node.fluent().name, *(_name(each) for each in node.args))
+
+
+def _name(node: Any) -> str:
+    if node.is_parameter_exp():
+        return f"?{node.parameter().name}"
+    return f"?{node.variable().name}" if node.is_variable_exp() else str(node.object().name)
