@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from treeagent.learners.sharding import whole
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.pairs import Continuation, PreferencePair
+from treeagent.views.policy import Candidate, PolicyRow
 from treeagent.views.tokens import TokenRow
 
 VOCABULARY = 64
@@ -110,4 +111,19 @@ def advantage_rows(
                 ),
             )
         )
+    return rows
+
+
+def policy_rows(count: int) -> list[PolicyRow]:
+    """States of two tasks, with two to four candidates whose targets sum to 1."""
+    shuffler = random.Random(4)
+    rows = []
+    for number in range(count):
+        weights = [shuffler.random() for _ in range(shuffler.randrange(2, 5))]
+        lengths = [shuffler.randrange(1, 6) for _ in weights]
+        candidates = tuple(
+            Candidate(tokens(shuffler, length), (-1.0,) * length, weight / sum(weights))
+            for length, weight in zip(lengths, weights, strict=True)
+        )
+        rows.append(PolicyRow(f"task-{number % 2}", tokens(shuffler, shuffler.randrange(3, 9)), candidates))
     return rows

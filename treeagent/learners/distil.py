@@ -81,8 +81,8 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> dict[str, Tensor]:
     """States to what the model reads, and a vector for each of four columns of the candidates' tokens.
 
     ``tokens`` are their ids, ``places`` the flat positions from which they are predicted, ``targets`` π' of their
-    candidates. ``floor`` holds the entropy of π' of each state, in nats. Candidates with π' = 0 add nothing to the
-    loss, and are left out.
+    candidates. ``floor`` holds the entropy of π' of each state, in nats; ``count`` is the number of tokens read.
+    Candidates with π' = 0 add nothing to the loss, and are left out.
 
     Args:
         hidden_size: the model's, which decides on the width of packs; 0 for one padded row a candidate.
@@ -93,17 +93,18 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> dict[str, Tensor]:
     if hidden_size:
         packed = pack(sequences, _PACK_TOKENS, hidden_size)
         read, flat = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}, packed.places
-        read["attention_mask"] = packed.attention_mask
+        read["attention_mask"], count = packed.attention_mask, len(packed.places.unique())
     else:
         read = {
             "input_ids": pad(sequences, torch.long),
             "attention_mask": pad([[1] * len(sequence) for sequence in sequences], torch.long),
         }
-        flat = torch.arange(read["input_ids"].numel()).view_as(read["input_ids"])
+        flat, count = torch.arange(read["input_ids"].numel()).view_as(read["input_ids"]), sum(map(len, sequences))
     return read | {
         "places": torch.cat([flat[number, start:end] for number, (start, end) in enumerate(spans)]),
         "tokens": torch.tensor([token for _, each in kept for token in each.token_ids]),
         "targets": torch.tensor([each.target for _, each in kept for _ in each.token_ids]),
+        "count": torch.tensor(count),
         "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),
     }
 
@@ -116,13 +117,14 @@ class _DistilTrainer(Learner, SFTTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        places, tokens, targets, floor = (inputs.pop(name) for name in ("places", "tokens", "targets", "floor"))
+        names = ("places", "tokens", "targets", "floor", "count")
+        places, tokens, targets, floor, count = (inputs.pop(name) for name in names)
         with states_at(self.model, places):
             outputs = model(**inputs, shift_labels=tokens[None], fused_lm_head=True)
         crossed = -(targets * outputs.log_probs[0]).sum()
-        metrics, mask = self._metrics["train"], inputs["attention_mask"]
+        metrics = self._metrics["train"]
         metrics["kl"].append(((crossed.detach() - floor.sum()) / len(floor)).item())
         metrics["entropy"].append(outputs.entropy.detach().mean().item())
-        self._total_train_tokens += int(mask.sum() if mask.dim() == 2 else (mask == 0).sum())
+        self._total_train_tokens += int(count)
         metrics["num_tokens"] = [self._total_train_tokens]
         return crossed / targets.sum()
