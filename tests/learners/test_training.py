@@ -10,7 +10,7 @@ import peft
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
-from tiny import HIDDEN, advantage_rows, make_model, pairs, policy_rows, token_rows, weights
+from tiny import HIDDEN, advantage_rows, make_experts, make_model, pairs, policy_rows, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.agent.value_head import ValueHead
@@ -260,6 +260,16 @@ def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
     assert not model.training
     assert output.getvalue() == ""
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-6", "checkpoint-7"}
+
+
+@pytest.mark.parametrize("run", [run_sft, run_distil])
+def test_the_router_of_experts_comes_back_as_it_was_lent(
+    run: Callable[..., TrainResult], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model = make_experts()
+    before = (model.config.output_router_logits, model.config.router_aux_loss_coef)
+    run(model, make_head(), tokenizer, {})
+    assert (model.config.output_router_logits, model.config.router_aux_loss_coef) == before
 
 
 def test_progress_counts_every_step(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

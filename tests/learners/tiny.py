@@ -6,7 +6,13 @@ from collections.abc import Sequence
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from treeagent.learners.sharding import whole
 from treeagent.views.advantages import AdvantageRow
@@ -39,6 +45,22 @@ def make_model(seed: int = 0) -> LlamaForCausalLM:
         eos_token_id=1,
     )
     return LlamaForCausalLM(config)
+
+
+def make_experts() -> Qwen3MoeForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        moe_intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+    )
+    return Qwen3MoeForCausalLM(config)
 
 
 def weights(*modules: nn.Module) -> torch.Tensor:

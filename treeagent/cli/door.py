@@ -76,8 +76,8 @@ def refuse_structured(config: RunConfig, methods: Sequence[Method]) -> None:
     if unfit and policy.structured and policy.generator != "local":
         raise UserError(
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
-            f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set policy.structured=false, "
-            "or search with policy.generator=local"
+            f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set "
+            "policy.structured=false, or search with policy.generator=local"
         )
 
 

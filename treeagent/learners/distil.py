@@ -67,7 +67,12 @@ def train_distil(
     with lent(model, config, hooks) as arguments:
         trainer = _DistilTrainer(
             model=model,
-            args=SFTArguments(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}),
+            args=SFTArguments(
+                **arguments,
+                max_length=None,
+                dataset_kwargs={"skip_prepare_dataset": True},
+                router_aux_loss_coef=0.0,  # the load of experts is measured on whole rows, not on packs
+            ),
             train_dataset=row_numbers(len(rows)),
             processing_class=tokenizer,
             data_collator=lambda items: _collate([rows[item["row"]] for item in items], hidden_size),
@@ -125,6 +130,6 @@ class _DistilTrainer(Learner, SFTTrainer):
         metrics = self._metrics["train"]
         metrics["kl"].append(((crossed.detach() - floor.sum()) / len(floor)).item())
         metrics["entropy"].append(outputs.entropy.detach().mean().item())
-        self._total_train_tokens += int(count)
+        self._total_train_tokens += int(self.accelerator.gather(count).sum())
         metrics["num_tokens"] = [self._total_train_tokens]
         return crossed / targets.sum()
