@@ -56,7 +56,6 @@ def make_experts() -> Qwen3MoeForCausalLM:
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
-        head_dim=16,
         num_experts=4,
         num_experts_per_tok=2,
     )

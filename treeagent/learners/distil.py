@@ -98,7 +98,7 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> dict[str, Tensor]:
     if hidden_size:
         packed = pack(sequences, _PACK_TOKENS, hidden_size)
         read, flat = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}, packed.places
-        read["attention_mask"], count = packed.attention_mask, len(packed.places.unique())
+        read["attention_mask"], count = packed.attention_mask, len(set(packed.places.flatten().tolist()))
     else:
         read = {
             "input_ids": pad(sequences, torch.long),
@@ -132,4 +132,5 @@ class _DistilTrainer(Learner, SFTTrainer):
         metrics["entropy"].append(outputs.entropy.detach().mean().item())
         self._total_train_tokens += int(self.accelerator.gather(count).sum())
         metrics["num_tokens"] = [self._total_train_tokens]
-        return crossed / targets.sum()
+        loss: Tensor = crossed / targets.sum()
+        return loss
