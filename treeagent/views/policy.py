@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.config import SearchConfig
@@ -39,13 +39,11 @@ class PolicyRow:
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PolicyTargetConfig:
-    """Which policy over the candidates of a state is the target, and at which states."""
+    """Which policy over the candidates of a state is the target."""
 
     kind: Literal["improved", "visits"] = "improved"
     """The target of distillation: "improved" weighs the prior by the search's values (Gumbel MuZero), "visits" is the
     share of the visits (AlphaZero)."""
-    min_visits: Annotated[int, Field(gt=0)] = 2
-    """Least visit count N(s) of a state whose candidates are learned."""
 
 
 def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) -> Iterator[PolicyRow]:
@@ -58,11 +56,11 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
 
     Args:
         tree: a searched tree whose actions have token ids.
-        config: the target, and the states.
+        config: the target.
         search: the settings of the search, of which "improved" reads ``critic_weight``.
     """
     for path, node in tree.walk():
-        if sum(edge.visits > 0 for edge in node.edges) < 2 or node.visits < config.min_visits:
+        if sum(edge.visits > 0 for edge in node.edges) < 2:
             continue
         told = _policy(node, config, search)
         wanted = [share if _may_teach(tree, edge) else 0.0 for share, edge in zip(told, node.edges, strict=True)]
