@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.node import Tree
+from treeagent.search.node import Node, Tree
 from treeagent.views.policy import PolicyRow, PolicyTargetConfig, policy_rows
 
 SEARCH = SearchConfig()
@@ -27,7 +27,8 @@ def targets(row: PolicyRow) -> list[float]:
 
 
 def test_visits_by_hand() -> None:
-    """At the root A, B and C have 4, 2 and 1 visits and D none; behind A, A1 has 1 and A2 has 2. B has one action."""
+    """At the root A, B and C have 4, 2 and 1 visits and D none; behind A, A1 has 1 and A2 has 2. B leads to no
+    good end."""
     root, behind = rows(hand_tree())
     assert (root.task_id, root.prompt_ids, root.origin) == ("hand-1", (1, 2), "real")
     assert [each.token_ids for each in root.candidates] == [(10, 11), (12,), (13,), (14,)]
@@ -60,6 +61,9 @@ def test_malformed_and_refused_calls_are_not_learned(config: PolicyTargetConfig)
 
 
 def test_states_with_nothing_to_teach_are_left_out() -> None:
+    assert rows(hand_tree(), replace(VISITS, min_return=1.5)) == []
+    lost = rows(hand_tree(), replace(VISITS, min_return=0.0))  # a loss is as good: of C, behind the root alone
+    assert [row.prompt_ids for row in lost] == [(1, 2), (1, 2, 10, 11, 20, 21)]
     tree = hand_tree()
     for each in tree.root.edges:
         each.action = replace(each.action, error="no call")
@@ -78,19 +82,26 @@ def test_only_replayed_successes_are_learned_in_an_imagined_tree() -> None:
 
 
 def test_a_prompt_that_starts_anew_is_the_whole_prompt() -> None:
-    anew = node((60, 61), edge("B1", (31,), 1, 1.0, node((40,))), edge("B2", (32,), 1, 0.0, node((41,))))
+    anew = node(
+        (60, 61), edge("B1", (31,), 1, 1.0, node((40,), end="terminated"), 1.0), edge("B2", (32,), 1, 0.0, node((41,)))
+    )
     anew.left_out = (1,)
     tree = Tree(TASK, 0, node((1, 2), edge("A", (10,), 2, 1.0, anew)))
-    assert [(row.prompt_ids, targets(row)) for row in rows(tree)] == [((60, 61), [0.5, 0.5])]
+    assert [(row.prompt_ids, targets(row)) for row in rows(tree)] == [((1, 2), [1.0]), ((60, 61), [0.5, 0.5])]
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from([VISITS, IMPROVED]))
-def test_targets_are_distributions_at_every_state_with_two_tried_candidates(
+def test_targets_are_distributions_at_every_state_from_which_a_success_was_found(
     shuffler: random.Random, config: PolicyTargetConfig
 ) -> None:
     tree = random_tree(shuffler)
     found = rows(tree, config)
-    chosen = [here for here in tree.nodes() if sum(each.visits > 0 for each in here.edges) > 1]
+
+    def succeeds(here: Node) -> bool:
+        below = [(each, each.child) for each in here.edges if each.child is not None]
+        return any((each.reward == 1 and child.terminated) or succeeds(child) for each, child in below)
+
+    chosen = [here for here in tree.nodes() if succeeds(here)]
     assert len(found) == len(chosen)
     for row, here in zip(found, chosen, strict=True):
         assert sum(targets(row)) == pytest.approx(1)

@@ -60,8 +60,8 @@ def train_distil(
     """
     if not rows:
         raise NothingToLearn(
-            "no state has two candidates that the search tried: collect more trees, or raise search.candidates or "
-            "search.limits"
+            "no good end was found, whose states could be learned: collect more trees, or lower "
+            "update.targets.min_return"
         )
     hidden_size = 0 if why_unpackable(model) else model.config.get_text_config().hidden_size
     with lent(model, config, hooks) as arguments:

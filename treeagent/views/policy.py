@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import improved_policy
-from treeagent.search.node import Edge, Node, Tree, path_origin
+from treeagent.search.node import Edge, Node, Tree, path_origin, path_return, reaches
 from treeagent.types import Origin
 
 
@@ -32,22 +32,26 @@ class PolicyRow:
     prompt_ids: tuple[int, ...]
     """The whole prompt as the policy read it, from the root to the state."""
     candidates: tuple[Candidate, ...]
-    """Two or more, whose targets sum to 1."""
+    """One or more, whose targets sum to 1."""
     origin: Origin = "real"
     """``imagined`` if the state, or one that a candidate leads to, is imagined."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PolicyTargetConfig:
-    """Which policy over the candidates of a state is the target."""
+    """Which policy over the candidates of a state is the target, and at which states."""
 
     kind: Literal["improved", "visits"] = "improved"
     """The target of distillation: "improved" weighs the prior by the search's values (Gumbel MuZero), "visits" is the
     share of the visits (AlphaZero)."""
+    min_return: float = 1.0
+    """Least undiscounted return, in reward units, of a finished path through a state whose candidates are learned."""
 
 
 def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) -> Iterator[PolicyRow]:
-    """The states at which two candidates or more were tried, with the search's policy π' over all candidates.
+    """The states from which a good end was found, with the search's policy π' over their candidates.
+
+    At other states the values of the candidates are estimates alone, and their order is often chance.
 
     "visits" is π'(a|s) = N(s,a) / Σ_b N(s,b) (Silver et al. 2017, with temperature 1); "improved" is π'(a|s) =
     softmax(log P(s,a) + σ(q̂(s,a))) (Danihelka et al. 2022, equation 11). A candidate whose call was malformed or
@@ -56,11 +60,14 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
 
     Args:
         tree: a searched tree whose actions have token ids.
-        config: the target.
+        config: the target, and which ends are good.
         search: the settings of the search, of which "improved" reads ``critic_weight``.
     """
+    ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
+    good = [path for path in ended if reaches(path_return(path), config.min_return)]
+    taught = {id(state) for path in good for state in (tree.root, *(edge.child for edge in path[:-1]))}
     for path, node in tree.walk():
-        if sum(edge.visits > 0 for edge in node.edges) < 2:
+        if id(node) not in taught:
             continue
         told = _policy(node, config, search)
         wanted = [share if _may_teach(tree, edge) else 0.0 for share, edge in zip(told, node.edges, strict=True)]
