@@ -117,5 +117,5 @@ def test_candidates_of_target_zero_change_nothing(
 
 
 def test_no_states_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(NothingToLearn, match="update.targets.min_return"):
+    with pytest.raises(NothingToLearn, match=r"update\.targets\.min_return"):
         train_distil(model, tokenizer, [], ONE_STEP)
