@@ -46,6 +46,8 @@ PATHS = ("update.imitation.what=paths",)
 VARIANTS: Mapping[str, Variant] = {
     "rft": Variant(("rft",), PATHS),
     "states": Variant(("rft",)),
+    "distil": Variant(("distil",)),
+    "distil-visits": Variant(("distil",), ("update.targets.kind=visits",)),
     "dpo": Variant(("dpo",)),
     "dpo-every-pair": Variant(("dpo",), ("update.pairs.rule=all",)),
     "dpo-sigmoid-alone": Variant(("dpo",), PLAIN),

@@ -32,7 +32,7 @@ def test_the_base_is_measured_in_every_mode_and_each_update_in_the_first(run: Pa
     modes = ("greedy", "best_of_n", "mcts")
     assert [(row["policy"], row["mode"]) for row in rows] == [
         *(("base", mode) for mode in modes),
-        *((policy, "greedy") for policy in ("rft", "dpo", "grpo")),
+        *((policy, "greedy") for policy in ("rft", "distil", "dpo", "grpo")),
     ]
     for row in rows:
         assert row["tasks"] == 4 and row["errors"] == 0
@@ -46,9 +46,9 @@ def test_the_base_is_measured_in_every_mode_and_each_update_in_the_first(run: Pa
 def test_the_run_is_complete(run: Path) -> None:
     assert "<html" in (run / "report.html").read_text()
     stages = {json.loads(line)["stage"] for line in (run / "metrics.jsonl").read_text().splitlines()}
-    assert {"warm_start", "value", "rft", "dpo", "grpo"} <= stages
+    assert {"warm_start", "value", "rft", "distil", "dpo", "grpo"} <= stages
     assert len(shards(run / "trees", "collect")) == 2
-    for name in ("base", "rft", "dpo", "grpo"):
+    for name in ("base", "rft", "distil", "dpo", "grpo"):
         model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / name)
         tokenizer = AutoTokenizer.from_pretrained(run / "checkpoints" / name)
         assert model.config.vocab_size == len(tokenizer)

@@ -38,12 +38,15 @@ from treeagent.types import REACHES_OUT, UserError
 from treeagent.views.advantages import AdvantageConfig
 from treeagent.views.imitation import ImitationConfig
 from treeagent.views.pairs import PairConfig
+from treeagent.views.policy import PolicyTargetConfig
 from treeagent.views.values import ValueTargetConfig
 from treeagent.world_model.encoder import EncoderConfig
 
 _STRICT = ConfigDict(extra="forbid")
 
-Method = Literal["rft", "dpo", "grpo"]
+Method = Literal["rft", "distil", "dpo", "grpo"]
+COMPARING: tuple[Method, ...] = ("dpo", "grpo")
+"""Methods that compare the policy with the log-probabilities of the samples."""
 Mode = Literal["greedy", SearchMethod]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
@@ -263,6 +266,14 @@ class RFTTraining(UpdateTraining):
 
 
 @dataclass(frozen=True, config=_STRICT)
+class DistilTraining(UpdateTraining):
+    """Distillation of the search's policy."""
+
+    batch_size: Count = 32
+    """States of one forward pass."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class DPOTraining(DPOLoss, UpdateTraining):
     """Preference optimisation on sibling pairs."""
 
@@ -289,12 +300,15 @@ class UpdateConfig:
     """How the policy learns from the trees."""
 
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft", "dpo", "grpo")
-    """Updates that are made, each from the base policy: "rft" imitates the best paths, "dpo" compares siblings, "grpo"
-    weights actions by their advantages."""
+    """Updates that are made, each from the base policy: "rft" imitates the best paths, "distil" learns the
+    search's policy over the candidates of each state, "dpo" compares siblings, "grpo" weights actions by their
+    advantages."""
     validation_tasks: Annotated[int, Field(gt=0)] = 100
     """Validation tasks whose greedy success chooses the checkpoint that is kept."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     """Which actions of the trees are imitated ("rft")."""
+    targets: PolicyTargetConfig = Field(default_factory=PolicyTargetConfig)
+    """Which policy over the candidates of each state is learned ("distil")."""
     values: ValueTargetConfig = Field(default_factory=ValueTargetConfig)
     """Which value of each state the value head learns."""
     pairs: PairConfig = Field(default_factory=PairConfig)
@@ -303,6 +317,8 @@ class UpdateConfig:
     """How the actions of the trees are scored ("grpo")."""
     rft: RFTTraining = Field(default_factory=RFTTraining)
     """Imitation of the best paths: the control."""
+    distil: DistilTraining = Field(default_factory=DistilTraining)
+    """Distillation of the search's policy."""
     dpo: DPOTraining = Field(default_factory=DPOTraining)
     """Preference optimisation on sibling pairs."""
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)

@@ -218,8 +218,23 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     assert advantages == pytest.approx([0.25, -0.75, -0.6])  # Q 1 - 3/4, 0 - 3/4, 0 - 3/5
 
 
+def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
+    """Four visits and one at the root. Behind it the purchase that loses is imagined, and not to be learned."""
+    tree = shop_tree(chat, 7)
+    run = make_run(tmp_path / "run", [[tree]])
+    config = load_config(None, [*SETTINGS, "update.targets.kind=visits"])
+    assert write(run, tmp_path / "out", "policy", config=config) == {"policy": 2}
+    root, behind = load(tmp_path / "out", "policy")
+    assert [root["targets"], behind["targets"]] == [pytest.approx([0.8, 0.2]), [1.0, 0.0]]
+    assert [root["origin"], behind["origin"]] == ["real", "imagined"]
+    good, bad = tree.root.edges
+    assert root["prompt_ids"] == list(tree.prompt_ids(()))
+    assert root["candidate_ids"] == [list(good.action.token_ids), list(bad.action.token_ids)]
+    assert root["candidate_logps"] == pytest.approx([good.action.logprob, bad.action.logprob])
+
+
 def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
-    assert set(VIEWS) - set(USUAL) == {"world", "reflection"}
+    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection"}
     tree = shop_tree(chat, 7)
     good, bad = tree.root.edges
     assert good.child is not None and bad.child is not None
@@ -463,7 +478,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     empty = make_run(tmp_path / "empty", [])
     assert sentence(empty.path, "--out", out).startswith(f"{empty.path} holds no trees: make some with treeagent coll")
     said = sentence(run.path, "--out", out, "--view", "pears")
-    assert "'pears'" in said and "pairs, advantages, sft, values, transitions, world, reflection" in said
+    assert "'pears'" in said and "pairs, advantages, sft, values, transitions, policy, world, reflection" in said
     said = sentence(run.path, "--out", out, "--view", "values", "update.pairs.min_margin=0.1")
     assert said.startswith("update.pairs.min_margin does not change what is exported: leave it out")
     assert sentence(run.path, "--out", out, "seed=3").startswith("seed does not change what is exported")

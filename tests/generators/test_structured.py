@@ -260,7 +260,7 @@ def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refus
     config = settings_of("policy.generator=vllm", "workers=1")
     with pytest.raises(UserError, match=r"^grpo needs .*policy.structured"):
         refuse_structured(config, ["rft", "grpo"])
-    refuse_structured(config, ["rft"])
+    refuse_structured(config, ["rft", "distil"])
     refuse_structured(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
 
 

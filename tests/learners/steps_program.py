@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from tiny import advantage_rows, make_model, make_tokenizer, pairs, token_rows, weights
+from tiny import advantage_rows, make_model, make_tokenizer, pairs, policy_rows, token_rows, weights
 
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Model
-from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
+from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
@@ -49,10 +50,12 @@ def learn(
 
 # One process takes a step on two batches where two take it on a batch each.
 sft = SFTConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, save_every=1)
+distil = DistilConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1)
 dpo = DPOConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, learning_rate=1e-3)
 grpo = GRPOConfig(batch_size=8 // processes, epochs=4, log_every=1, learning_rate=1e-3)
 rows, stored = token_rows(16), pairs(make_model(), 16, shift=1.0)
 learn("sft", train_sft, make_model(), rows, sft)
+learn("distil", train_distil, make_model(), policy_rows(16), distil)
 learn("dpo", train_dpo, make_model(), stored, dpo)
 learn("ragged", train_dpo, make_model(), stored[:13], replace(dpo, epochs=1))
 adapted = with_adapter(make_model(), LoraConfig(rank=2), 0)

@@ -10,13 +10,14 @@ import peft
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
-from tiny import HIDDEN, advantage_rows, make_model, pairs, token_rows, weights
+from tiny import HIDDEN, advantage_rows, make_experts, make_model, pairs, policy_rows, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.batches import Batches
-from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
+from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
@@ -47,6 +48,13 @@ def run_muon(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedToke
     return train_sft(model, tokenizer, token_rows(10), config, head=head, **hooks)
 
 
+def run_distil(
+    model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks
+) -> TrainResult:
+    config = DistilConfig(max_steps=7, batch_size=4, save_every=2, learning_rate=1e-2)
+    return train_distil(model, tokenizer, policy_rows(10), config, **hooks)
+
+
 def run_dpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
     config = DPOConfig(max_steps=7, batch_size=4, save_every=2, learning_rate=1e-2, schedule="cosine")
     return train_dpo(model, tokenizer, pairs(make_model(), 10), config, **hooks)
@@ -62,7 +70,7 @@ def make_head() -> ValueHead:
     return ValueHead(HIDDEN)
 
 
-@pytest.mark.parametrize("run", [run_sft, run_muon, run_dpo, run_grpo])
+@pytest.mark.parametrize("run", [run_sft, run_muon, run_distil, run_dpo, run_grpo])
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_resumed_equals_uninterrupted(
     run: Callable[..., TrainResult], step: int, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
@@ -235,7 +243,7 @@ def test_keyboard_interrupt_passes_through(model: LlamaForCausalLM, tokenizer: P
     assert "forward" not in vars(model)
 
 
-@pytest.mark.parametrize("run", [run_sft, run_muon, run_dpo, run_grpo])
+@pytest.mark.parametrize("run", [run_sft, run_muon, run_distil, run_dpo, run_grpo])
 def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
     run: Callable[..., TrainResult], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
@@ -252,6 +260,16 @@ def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
     assert not model.training
     assert output.getvalue() == ""
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-6", "checkpoint-7"}
+
+
+@pytest.mark.parametrize("run", [run_sft, run_distil])
+def test_the_router_of_experts_comes_back_as_it_was_lent(
+    run: Callable[..., TrainResult], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model = make_experts()
+    before = (model.config.output_router_logits, model.config.router_aux_loss_coef)
+    run(model, make_head(), tokenizer, {})
+    assert (model.config.output_router_logits, model.config.router_aux_loss_coef) == before
 
 
 def test_progress_counts_every_step(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from treeagent.learners.sharding import whole
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.pairs import Continuation, PreferencePair
+from treeagent.views.policy import Candidate, PolicyRow
 from treeagent.views.tokens import TokenRow
 
 VOCABULARY = 64
@@ -38,6 +45,21 @@ def make_model(seed: int = 0) -> LlamaForCausalLM:
         eos_token_id=1,
     )
     return LlamaForCausalLM(config)
+
+
+def make_experts() -> Qwen3MoeForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        moe_intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+    )
+    return Qwen3MoeForCausalLM(config)
 
 
 def weights(*modules: nn.Module) -> torch.Tensor:
@@ -110,4 +132,19 @@ def advantage_rows(
                 ),
             )
         )
+    return rows
+
+
+def policy_rows(count: int) -> list[PolicyRow]:
+    """States of two tasks, with two to four candidates whose targets sum to 1."""
+    shuffler = random.Random(4)
+    rows = []
+    for number in range(count):
+        weights = [shuffler.random() for _ in range(shuffler.randrange(2, 5))]
+        lengths = [shuffler.randrange(1, 6) for _ in weights]
+        candidates = tuple(
+            Candidate(tokens(shuffler, length), (-1.0,) * length, weight / sum(weights))
+            for length, weight in zip(lengths, weights, strict=True)
+        )
+        rows.append(PolicyRow(f"task-{number % 2}", tokens(shuffler, shuffler.randrange(3, 9)), candidates))
     return rows

@@ -10,6 +10,7 @@ from hand_trees import TASK, edge, edges, node, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treeagent.search.config import SearchConfig
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import UserError
@@ -17,6 +18,7 @@ from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_
 from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
+from treeagent.views.policy import PolicyTargetConfig, policy_rows
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import ValueTargetConfig, value_rows
 
@@ -144,7 +146,7 @@ trees = st.randoms(use_true_random=False).map(random_restarts)
 
 
 def rows_of(tree: Tree) -> Iterator[TokenRow | AdvantageRow]:
-    """Of every view that trains tokens but pairs."""
+    """Of every view that trains whole rows of tokens."""
     targets = ImitationConfig(min_return=0.0, paths_per_tree=3)
     yield from imitation_rows(tree, targets)
     yield from imitation_rows(tree, ImitationConfig(min_return=0.0, what="states"))
@@ -173,6 +175,9 @@ def test_every_trained_token_stands_behind_the_prompt_that_it_was_sampled_behind
     for pair in preference_pairs(tree, PairConfig(rule="all", min_margin=0.05)):
         for side in (pair.chosen, pair.rejected):
             assert pair.context_ids + side.token_ids == whole[side.token_ids[-1]]
+    for state in policy_rows(tree, PolicyTargetConfig(), SearchConfig()):
+        for each in state.candidates:
+            assert state.prompt_ids + each.token_ids == whole[each.token_ids[-1]]
 
 
 @given(trees)

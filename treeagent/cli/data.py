@@ -20,8 +20,8 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="VIEW",
-            help="View to export: pairs, advantages, sft, values or transitions (by default all five), world or "
-            "reflection. Give it again for more.",
+            help="View to export: pairs, advantages, sft, values or transitions (by default all five), policy, "
+            "world or reflection. Give it again for more.",
         ),
     ] = None,
     format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from treeagent.agent.checkpoint import load_tokenizer, require_device
-from treeagent.config import Method, RunConfig
+from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.base import Env
 from treeagent.imagination.load import planned_in, require_world
@@ -72,12 +72,12 @@ def refuse_structured(config: RunConfig, methods: Sequence[Method]) -> None:
     under the whole vocabulary; vLLM and servers give them among the tokens that the grammar allows.
     """
     policy = config.policy
-    unfit = [method for method in methods if method != "rft"]
+    unfit = [method for method in methods if method in COMPARING]
     if unfit and policy.structured and policy.generator != "local":
         raise UserError(
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
-            f"{policy.generator!r} gives them over the allowed tokens only: learn by rft, set policy.structured=false, "
-            "or search with policy.generator=local"
+            f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set "
+            "policy.structured=false, or search with policy.generator=local"
         )
 
 

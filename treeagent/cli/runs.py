@@ -120,8 +120,8 @@ def train(
 @app.command()
 def update(
     method: Annotated[
-        Literal["rft", "dpo", "grpo"],
-        typer.Argument(metavar="METHOD", help="Update method: rft, dpo or grpo.", show_default=False),
+        Literal["rft", "distil", "dpo", "grpo"],
+        typer.Argument(metavar="METHOD", help="Update method: rft, distil, dpo or grpo.", show_default=False),
     ],
     checkpoint: CheckpointName,
     out: Out,

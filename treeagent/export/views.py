@@ -13,6 +13,7 @@ from treeagent.views.advantages import advantage_rows, advantages
 from treeagent.views.early_experience import reflections, world_rows
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
+from treeagent.views.policy import policy_rows
 from treeagent.views.tokens import TokenRow
 from treeagent.views.transitions import transitions, tree_grammar
 from treeagent.views.values import value_rows
@@ -74,6 +75,18 @@ def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
         while messages[-1].role != "assistant":  # what follows the last action is not imitated
             messages = messages[:-1]
         yield _labelled(row, messages) | {"origin": row.origin}
+
+
+def _policy(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for row in policy_rows(tree, config.update.targets, config.search):
+        yield {
+            "task_id": row.task_id,
+            "prompt_ids": row.prompt_ids,
+            "candidate_ids": [each.token_ids for each in row.candidates],
+            "candidate_logps": [sum(each.logprobs) for each in row.candidates],
+            "targets": [each.target for each in row.candidates],
+            "origin": row.origin,
+        }
 
 
 def _labelled(row: TokenRow, messages: Sequence[Message]) -> Row:
@@ -161,10 +174,11 @@ _TYPES = {
     **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history", "completion"), _messages),
     **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
     **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward"), _real),
-    **dict.fromkeys(("advantages", "logprobs", "value_targets"), _reals),
+    **dict.fromkeys(("advantages", "logprobs", "value_targets", "candidate_logps", "targets"), _reals),
     **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
     **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
     "value_positions": _ids,
+    "candidate_ids": pyarrow.list_(_ids),
     "depth": pyarrow.int32(),
 }
 """The type of a column, which is the same in every view."""
@@ -192,6 +206,9 @@ VIEWS: Mapping[str, View] = {
         ),
         _transitions,
         texts=True,
+    ),
+    "policy": View(
+        _columns("task_id", "prompt_ids", "candidate_ids", "candidate_logps", "targets", "origin"), _policy, "targets"
     ),
     "world": View(_columns("task_id", "messages", "input_ids", "labels"), _world),
     "reflection": View(_columns("task_id", "prompt", "completion"), _reflections, "imitation", texts=True),

@@ -1,8 +1,9 @@
-"""Training from what trees teach: supervised fine-tuning, DPO, GRPO and the fit of a value head.
+"""Training from what trees teach: supervised fine-tuning, policy distillation, DPO, GRPO and the fit of a value head.
 
 Each learner takes the rows of one view of ``treeagent.views`` and changes a model in place:
 
     train_sft(model, tokenizer, imitation rows, SFTConfig())
+    train_distil(model, tokenizer, policy rows, DistilConfig())
     train_dpo(model, tokenizer, preference pairs, DPOConfig())
     train_grpo(model, tokenizer, advantage rows, GRPOConfig())
     fit_value(model, head, value rows, ValueConfig())
@@ -14,9 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from treeagent.generators.config import LoraConfig
-from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 
 if TYPE_CHECKING:
+    from treeagent.learners.distil import train_distil
     from treeagent.learners.dpo import train_dpo
     from treeagent.learners.grpo import train_grpo
     from treeagent.learners.lora import with_adapter
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DPOConfig",
+    "DistilConfig",
     "GRPOConfig",
     "Hooks",
     "LoraConfig",
@@ -35,6 +38,7 @@ __all__ = [
     "ValueConfig",
     "ValueResult",
     "fit_value",
+    "train_distil",
     "train_dpo",
     "train_grpo",
     "train_sft",
@@ -42,6 +46,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "distil": ("train_distil",),
     "dpo": ("train_dpo",),
     "grpo": ("train_grpo",),
     "lora": ("with_adapter",),

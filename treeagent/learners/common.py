@@ -26,6 +26,8 @@ from treeagent.learners.sharding import allow_cpu, gathered, sharing, trains_on_
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
 
 Model = PreTrainedModel | PeftModel
+_ROUTER = ("output_router_logits", "router_aux_loss_coef")
+"""What TRL's supervised trainer sets in the configuration of a mixture of experts."""
 
 
 def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) -> dict[str, Any]:
@@ -71,7 +73,8 @@ def lent(
     last digit, and would be lost.
 
     Afterwards everything that trainers change is undone: a patched ``forward`` (each round would wrap it once more),
-    ``use_cache`` off, dropout set to 0, gradient checkpointing, float32 in place of shorter weights.
+    ``use_cache`` off, dropout set to 0, gradient checkpointing, the auxiliary loss of routers, float32 in place of
+    shorter weights.
     """
     modules: set[nn.Module] = {model, base_model(model)}
     forwards = [module.__dict__.get("forward") for module in modules]
@@ -83,6 +86,8 @@ def lent(
     ]
     use_cache, training, dtype = model.config.use_cache, model.training, model.dtype
     attention = model.config._attn_implementation
+    text_config = model.config.get_text_config()
+    router = {name: getattr(text_config, name) for name in _ROUTER if hasattr(text_config, name)}
     if config.attention is not None:
         base_model(model).set_attn_implementation(config.attention)
     if head is not None:
@@ -110,6 +115,8 @@ def lent(
         if config.attention is not None:
             base_model(model).set_attn_implementation(attention)
         model.config.use_cache = use_cache
+        for name, value in router.items():
+            setattr(text_config, name, value)
         if model.dtype != dtype:
             nn.Module.to(model, dtype)
         model.zero_grad()

@@ -77,6 +77,14 @@ class SFTConfig(OptimiserConfig):
 
 
 @dataclass(frozen=True, config=_STRICT)
+class DistilConfig(OptimiserConfig):
+    """Distillation of the search's policy over the candidates of each state."""
+
+    batch_size: Count = 32
+    """States of one forward pass."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class DPOLoss:
     """The loss of direct preference optimisation."""
 

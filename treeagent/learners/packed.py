@@ -111,10 +111,9 @@ def states_at(model: Model, places: Tensor) -> Iterator[None]:
         hook.remove()
 
 
-def refuse_unpackable(model: Model) -> None:
-    """Raises:
-    ValueError: a token's hidden state depends on more than its ancestors and its depth, or the mask is not heeded.
-    """
+def why_unpackable(model: Model) -> str:
+    """Why a token's hidden state depends on more than its ancestors and its depth, or the mask is not heeded, as what
+    follows "it"; empty if ``model`` can be packed."""
     whole = base_model(model)
     config = whole.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
@@ -125,5 +124,11 @@ def refuse_unpackable(model: Model) -> None:
         reasons.append("balances its experts over whole rows (output_router_logits)")
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         reasons.append("has trained prompt tokens before every row")
-    if reason := next(filter(None, reasons), ""):
+    return next(filter(None, reasons), "")
+
+
+def refuse_unpackable(model: Model) -> None:
+    """Raises ``UserError`` if ``model`` cannot be packed."""
+    if reason := why_unpackable(model):
+        whole = base_model(model)
         raise UserError(f"packed=True cannot train {type(whole).__name__}: it {reason}; set packed=False")

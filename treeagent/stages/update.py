@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.config import Method, RunConfig
+from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.generators.chat import ChatFormat
-from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
@@ -33,6 +34,7 @@ from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
+from treeagent.views.policy import policy_rows
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import value_rows
 from treeagent.workers.launch import launch
@@ -102,7 +104,7 @@ def update(
     """
     source = trees or run
     drawn, wanted = source.config.policy.temperature, config.policy.temperature
-    if drawn != wanted and (comparing := [method for method in methods if method != "rft"]):
+    if drawn != wanted and (comparing := [method for method in methods if method in COMPARING]):
         raise UserError(
             f"policy.temperature is {wanted:g}, but the trees of {source.path} were sampled at {drawn:g}, with whose "
             f"log-probabilities {comparing[0]} compares the policy: set policy.temperature={drawn:g}"
@@ -187,6 +189,9 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         case "rft":
             imitated = [row for tree in trees for row in imitation_rows(tree, update.imitation)]
             result = train_sft(model, tokenizer, imitated, config.learner(SFTConfig, update.rft), **hooks)
+        case "distil":
+            targets = [row for tree in trees for row in policy_rows(tree, update.targets, config.search)]
+            result = train_distil(model, tokenizer, targets, config.learner(DistilConfig, update.distil), **hooks)
         case "dpo":
             weight = config.search.critic_weight
             pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs, weight)]

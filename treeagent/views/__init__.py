@@ -3,6 +3,7 @@
 pairs = list(preference_pairs(tree, PairConfig()))                # DPO
 rows = list(advantage_rows(tree, advantages([tree], AdvantageConfig())))  # GRPO and other policy gradients
 rows = list(imitation_rows(tree, ImitationConfig()))              # supervised fine-tuning
+rows = list(policy_rows(tree, PolicyTargetConfig(), SearchConfig()))  # distillation of the search's policy
 rows = list(value_rows(tree, ValueTargetConfig()))                # the value head
 steps = list(transitions(tree))                                   # the world model
 """
@@ -12,6 +13,7 @@ from treeagent.views.early_experience import Reflection, reflection_rows, reflec
 from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
+from treeagent.views.policy import Candidate, PolicyRow, PolicyTargetConfig, policy_rows
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.views.transitions import transitions
 from treeagent.views.values import ValueTargetConfig, value_rows
@@ -19,9 +21,12 @@ from treeagent.views.values import ValueTargetConfig, value_rows
 __all__ = [
     "AdvantageConfig",
     "AdvantageRow",
+    "Candidate",
     "Continuation",
     "ImitationConfig",
     "PairConfig",
+    "PolicyRow",
+    "PolicyTargetConfig",
     "PreferencePair",
     "Reflection",
     "TokenRow",
@@ -30,6 +35,7 @@ __all__ = [
     "advantages",
     "imitation_rows",
     "path_rows",
+    "policy_rows",
     "preference_pairs",
     "reflection_rows",
     "reflections",

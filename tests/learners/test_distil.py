@@ -1,0 +1,121 @@
+"""Distillation against the formula by naive forward passes; what all learners share is in test_training."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import VOCABULARY, logprobs, make_experts, make_model, policy_rows, tokens, weights
+from torch import nn
+from transformers import (
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from treeagent.learners.config import DistilConfig, SFTConfig
+from treeagent.learners.distil import train_distil
+from treeagent.learners.sft import train_sft
+from treeagent.types import NothingToLearn
+from treeagent.views.policy import Candidate, PolicyRow
+from treeagent.views.tokens import TokenRow
+
+ONE_STEP = DistilConfig(max_steps=1, batch_size=8, log_every=1)
+
+
+def crossed(model: nn.Module, rows: Sequence[PolicyRow]) -> tuple[float, float]:
+    """-Σ_s Σ_a π'(a|s) log π(a|s) in nats, and Σ_s Σ_a π'(a|s) |a| in tokens."""
+    total = length = 0.0
+    for row in rows:
+        for each in row.candidates:
+            own = logprobs(model, (*row.prompt_ids, *each.token_ids))[len(row.prompt_ids) - 1 :]
+            total -= each.target * own.sum().item()
+            length += each.target * len(each.token_ids)
+    return total, length
+
+
+def sliding() -> MistralForCausalLM:
+    """A model that cannot be packed."""
+    torch.manual_seed(0)
+    return MistralForCausalLM(
+        MistralConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            sliding_window=4,
+        )
+    )
+
+
+@pytest.mark.parametrize("make", [make_model, make_experts, sliding], ids=["packed", "experts", "padded"])
+def test_loss_is_the_cross_entropy_per_token(
+    make: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model, rows = make(), policy_rows(8)
+    total, length = crossed(model, rows)
+    entropy = -sum(each.target * math.log(each.target) for row in rows for each in row.candidates if each.target)
+    result = train_distil(model, tokenizer, rows, ONE_STEP)
+    assert result.metrics["loss"] == pytest.approx(total / length, rel=1e-5)
+    assert result.metrics["kl"] == pytest.approx((total - entropy) / 8, rel=1e-5)
+
+
+def test_shared_prompts_are_read_once(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Of two candidates of 2 and 3 tokens after a prompt of 5, the last token of each predicts nothing."""
+    shuffler = random.Random(0)
+    pair = tuple(Candidate(tokens(shuffler, count), (0.0,) * count, 0.5) for count in (2, 3))
+    result = train_distil(model, tokenizer, [PolicyRow("task", tokens(shuffler, 5), pair)], ONE_STEP)
+    assert result.metrics["num_tokens"] == 5 + 1 + 2
+
+
+def test_a_certain_target_trains_like_imitation(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = [
+        replace(
+            row, candidates=tuple(replace(each, target=float(each is row.candidates[1])) for each in row.candidates)
+        )
+        for row in policy_rows(8)
+    ]
+    imitated = [
+        TokenRow(
+            row.task_id,
+            (*row.prompt_ids, *row.candidates[1].token_ids),
+            (False,) * len(row.prompt_ids) + (True,) * len(row.candidates[1].token_ids),
+        )
+        for row in rows
+    ]
+    distilled, imitator = make_model(), make_model()
+    distil = train_distil(distilled, tokenizer, rows, ONE_STEP)
+    sft = train_sft(imitator, tokenizer, imitated, SFTConfig(max_steps=1, batch_size=8, log_every=1))
+    assert distil.metrics["loss"] == pytest.approx(sft.metrics["loss"], rel=1e-5)
+    assert distil.metrics["grad_norm"] == pytest.approx(sft.metrics["grad_norm"], rel=1e-4)
+
+
+def test_the_policy_becomes_the_target(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Two candidates of one token with the targets 3/4 and 1/4."""
+    rows = [PolicyRow("task", (5, 6), (Candidate((7,), (0.0,), 0.75), Candidate((8,), (0.0,), 0.25)))]
+    result = train_distil(model, tokenizer, rows, replace(ONE_STEP, max_steps=60, learning_rate=1e-2))
+    assert result.metrics["kl"] < 0.02
+    assert logprobs(model, (5, 6, 7))[-1].exp().item() == pytest.approx(0.75, abs=0.05)
+
+
+def test_candidates_of_target_zero_change_nothing(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    trained = []
+    for extra in ((), (Candidate((9, 9, 9), (0.0,) * 3, 0.0),)):
+        model = make_model()
+        rows = [replace(row, candidates=row.candidates + extra) for row in policy_rows(8)]
+        train_distil(model, tokenizer, rows, ONE_STEP)
+        trained.append(weights(model))
+    assert torch.equal(trained[0], trained[1])
+
+
+def test_no_states_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(NothingToLearn, match=r"update\.targets\.min_return"):
+        train_distil(model, tokenizer, [], ONE_STEP)

@@ -1,0 +1,110 @@
+"""The search's policy over the candidates of a state: targets by hand, and which candidates and states have none."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hand_trees import TASK, edge, edges, hand_tree, node, random_tree
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.node import Node, Tree
+from treeagent.views.policy import PolicyRow, PolicyTargetConfig, policy_rows
+
+SEARCH = SearchConfig()
+VISITS = PolicyTargetConfig(kind="visits")
+IMPROVED = PolicyTargetConfig(kind="improved")
+
+
+def rows(tree: Tree, config: PolicyTargetConfig = VISITS) -> list[PolicyRow]:
+    return list(policy_rows(tree, config, SEARCH))
+
+
+def targets(row: PolicyRow) -> list[float]:
+    return [each.target for each in row.candidates]
+
+
+def test_visits_by_hand() -> None:
+    """At the root A, B and C have 4, 2 and 1 visits and D none; behind A, A1 has 1 and A2 has 2. B leads to no
+    good end."""
+    root, behind = rows(hand_tree())
+    assert (root.task_id, root.prompt_ids, root.origin) == ("hand-1", (1, 2), "real")
+    assert [each.token_ids for each in root.candidates] == [(10, 11), (12,), (13,), (14,)]
+    assert [each.logprobs for each in root.candidates] == [(-0.1, -0.11), (-0.12,), (-0.13,), (-0.14,)]
+    assert targets(root) == pytest.approx([4 / 7, 2 / 7, 1 / 7, 0])
+    assert behind.prompt_ids == (1, 2, 10, 11, 20, 21)
+    assert targets(behind) == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_the_improved_policy_by_hand() -> None:
+    """Priors are equal. Q is 3/4, 1/4 and 0; D has v_mix = (1/2 + 7 * 1/3) / 8 = 17/48. Rescaled to [0, 1] they are 1,
+    1/3, 0 and 17/36, times (50 + 4) / 10. Behind A, Q is 1 and 1/2: 1 and 0 times (50 + 2) / 10."""
+    root, behind = rows(hand_tree(), IMPROVED)
+    weights = [math.exp(5.4 * q) for q in (1, 1 / 3, 0, 17 / 36)]
+    assert targets(root) == pytest.approx([weight / sum(weights) for weight in weights])
+    assert targets(behind) == pytest.approx([1 / (1 + math.exp(-5.2)), 1 / (1 + math.exp(5.2))])
+
+
+@pytest.mark.parametrize("config", [VISITS, IMPROVED])
+def test_malformed_and_refused_calls_are_not_learned(config: PolicyTargetConfig) -> None:
+    tree = hand_tree()
+    a, b, *_ = tree.root.edges
+    before = targets(rows(tree, config)[0])
+    assert a.child is not None
+    a.child.invalid = True
+    b.action = replace(b.action, error="no call")
+    after = targets(rows(tree, config)[0])
+    assert after[:2] == [0, 0]
+    assert after[2:] == pytest.approx([share / sum(before[2:]) for share in before[2:]])
+
+
+def test_states_with_nothing_to_teach_are_left_out() -> None:
+    assert rows(hand_tree(), replace(VISITS, min_return=1.5)) == []
+    lost = rows(hand_tree(), replace(VISITS, min_return=0.0))  # a loss is as good: of C, behind the root alone
+    assert [row.prompt_ids for row in lost] == [(1, 2), (1, 2, 10, 11, 20, 21)]
+    tree = hand_tree()
+    for each in tree.root.edges:
+        each.action = replace(each.action, error="no call")
+    assert [row.prompt_ids for row in rows(tree)] == [(1, 2, 10, 11, 20, 21)]
+
+
+def test_only_replayed_successes_are_learned_in_an_imagined_tree() -> None:
+    """The root is real, so what is imagined was not replayed."""
+    tree = hand_tree()
+    a = tree.root.edges[0]
+    assert a.child is not None
+    a.child.origin = "imagined"
+    root, _ = rows(tree)
+    assert targets(root) == pytest.approx([0, 2 / 3, 1 / 3, 0])
+    assert root.origin == "imagined"
+
+
+def test_a_prompt_that_starts_anew_is_the_whole_prompt() -> None:
+    anew = node(
+        (60, 61), edge("B1", (31,), 1, 1.0, node((40,), end="terminated"), 1.0), edge("B2", (32,), 1, 0.0, node((41,)))
+    )
+    anew.left_out = (1,)
+    tree = Tree(TASK, 0, node((1, 2), edge("A", (10,), 2, 1.0, anew)))
+    assert [(row.prompt_ids, targets(row)) for row in rows(tree)] == [((1, 2), [1.0]), ((60, 61), [0.5, 0.5])]
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from([VISITS, IMPROVED]))
+def test_targets_are_distributions_at_every_state_from_which_a_success_was_found(
+    shuffler: random.Random, config: PolicyTargetConfig
+) -> None:
+    tree = random_tree(shuffler)
+    found = rows(tree, config)
+
+    def succeeds(here: Node) -> bool:
+        below = [(each, each.child) for each in here.edges if each.child is not None]
+        return any((each.reward == 1 and child.terminated) or succeeds(child) for each, child in below)
+
+    chosen = [here for here in tree.nodes() if succeeds(here)]
+    assert len(found) == len(chosen)
+    for row, here in zip(found, chosen, strict=True):
+        assert sum(targets(row)) == pytest.approx(1)
+        assert all(0 <= target <= 1 for target in targets(row))
+        assert [each.token_ids for each in row.candidates] == [each.action.token_ids for each in here.edges]
+    assert len({each.action.token_ids for each in edges(tree)}) == len(edges(tree))

@@ -1,0 +1,136 @@
+"""Policy distillation: the policy learns the distribution that a search gave to the candidates of each state."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from trl.trainer.sft_config import SFTConfig as SFTArguments
+from trl.trainer.sft_trainer import SFTTrainer
+
+from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.common import Learner, Model, fit, lent
+from treeagent.learners.config import DistilConfig
+from treeagent.learners.packed import pack, states_at, why_unpackable
+from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.types import NothingToLearn
+from treeagent.views.policy import PolicyRow
+
+_PACK_TOKENS = 2048
+"""Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
+
+
+def train_distil(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[PolicyRow],
+    config: DistilConfig,
+    **hooks: Unpack[Hooks],
+) -> TrainResult:
+    """Train a policy towards the search's policy π' over the candidates of states (expert iteration, Anthony et al.
+    2017, equation 2; AlphaZero, Silver et al. 2017); changes ``model`` in place.
+
+    The loss of a batch is the cross-entropy, in nats a token,
+
+        L = -Σ_s Σ_a π'(a|s) log π(a|s) / Σ_s Σ_a π'(a|s) |a|
+
+    where log π(a|s) sums over the |a| tokens of candidate a. Where π' is certain, it is the loss of ``train_sft``. With
+    Z(s) = Σ_a π(a|s), the probability of all candidates together, -Σ_a π' log π = -Σ_a π' log (π/Z) - log Z. The
+    first term alone is AlphaZero's loss: its candidates are all legal moves, so that Z = 1. A language model has other
+    actions, too, and would move its probability to them.
+
+    States of a task share a batch, and what their prompts have in common goes through the model once, if the model can
+    be packed (``treeagent.learners.packed``).
+
+    Metrics, means over the steps since the last row: ``loss`` (L, in nats a token); ``kl`` (KL(π' || π), in nats a
+    state); ``entropy`` (nats a token); ``num_tokens`` (tokens read so far); ``grad_norm`` (before clipping).
+
+    Args:
+        model: the policy to train.
+        tokenizer: saved with checkpoints; nothing is tokenised.
+        rows: states with their candidates.
+        config: the optimiser.
+        hooks: observers of the training; see ``Hooks``.
+
+    Raises:
+        NothingToLearn: there are no rows.
+        TrainingDiverged: a loss or a gradient is NaN or infinite.
+    """
+    if not rows:
+        raise NothingToLearn(
+            "no good end was found, whose states could be learned: collect more trees, or lower "
+            "update.targets.min_return"
+        )
+    hidden_size = 0 if why_unpackable(model) else model.config.get_text_config().hidden_size
+    with lent(model, config, hooks) as arguments:
+        trainer = _DistilTrainer(
+            model=model,
+            args=SFTArguments(
+                **arguments,
+                max_length=None,
+                dataset_kwargs={"skip_prepare_dataset": True},
+                router_aux_loss_coef=0.0,  # the load of experts is measured on whole rows, not on packs
+            ),
+            train_dataset=row_numbers(len(rows)),
+            processing_class=tokenizer,
+            data_collator=lambda items: _collate([rows[item["row"]] for item in items], hidden_size),
+        )
+        lengths = [len(row.prompt_ids) for row in rows]
+        groups = [row.task_id for row in rows] if hidden_size else ()
+        return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed, groups=groups), hooks)
+
+
+def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> dict[str, Tensor]:
+    """States to what the model reads, and a vector for each of four columns of the candidates' tokens.
+
+    ``tokens`` are their ids, ``places`` the flat positions from which they are predicted, ``targets`` π' of their
+    candidates. ``floor`` holds the entropy of π' of each state, in nats; ``count`` is the number of tokens read.
+    Candidates with π' = 0 add nothing to the loss, and are left out.
+
+    Args:
+        hidden_size: the model's, which decides on the width of packs; 0 for one padded row a candidate.
+    """
+    kept = [(row.prompt_ids, each) for row in rows for each in row.candidates if each.target > 0]
+    sequences = [(*prompt, *each.token_ids) for prompt, each in kept]
+    spans = [(len(prompt) - 1, len(sequence) - 1) for (prompt, _), sequence in zip(kept, sequences, strict=True)]
+    if hidden_size:
+        packed = pack(sequences, _PACK_TOKENS, hidden_size)
+        read, flat = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}, packed.places
+        read["attention_mask"], count = packed.attention_mask, len(set(packed.places.flatten().tolist()))
+    else:
+        read = {
+            "input_ids": pad(sequences, torch.long),
+            "attention_mask": pad([[1] * len(sequence) for sequence in sequences], torch.long),
+        }
+        flat, count = torch.arange(read["input_ids"].numel()).view_as(read["input_ids"]), sum(map(len, sequences))
+    return read | {
+        "places": torch.cat([flat[number, start:end] for number, (start, end) in enumerate(spans)]),
+        "tokens": torch.tensor([token for _, each in kept for token in each.token_ids]),
+        "targets": torch.tensor([each.target for _, each in kept for _ in each.token_ids]),
+        "count": torch.tensor(count),
+        "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),
+    }
+
+
+class _DistilTrainer(Learner, SFTTrainer):
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        names = ("places", "tokens", "targets", "floor", "count")
+        places, tokens, targets, floor, count = (inputs.pop(name) for name in names)
+        with states_at(self.model, places):
+            outputs = model(**inputs, shift_labels=tokens[None], fused_lm_head=True)
+        crossed = -(targets * outputs.log_probs[0]).sum()
+        metrics = self._metrics["train"]
+        metrics["kl"].append(((crossed.detach() - floor.sum()) / len(floor)).item())
+        metrics["entropy"].append(outputs.entropy.detach().mean().item())
+        self._total_train_tokens += int(self.accelerator.gather(count).sum())
+        metrics["num_tokens"] = [self._total_train_tokens]
+        loss: Tensor = crossed / targets.sum()
+        return loss

@@ -1,0 +1,94 @@
+"""The policy at which a search arrived, over the candidates of each state: what policy distillation learns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as config_dataclass
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.gumbel import improved_policy
+from treeagent.search.node import Edge, Node, Tree, path_origin, path_return, reaches
+from treeagent.types import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An action that the policy sampled at a state."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Behaviour log-probabilities log μ in nats, aligned with ``token_ids``."""
+    target: float
+    """π'(a|s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """A state with its candidates, in the order in which they were sampled."""
+
+    task_id: str
+    prompt_ids: tuple[int, ...]
+    """The whole prompt as the policy read it, from the root to the state."""
+    candidates: tuple[Candidate, ...]
+    """One or more, whose targets sum to 1."""
+    origin: Origin = "real"
+    """``imagined`` if the state, or one that a candidate leads to, is imagined."""
+
+
+@config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class PolicyTargetConfig:
+    """Which policy over the candidates of a state is the target, and at which states."""
+
+    kind: Literal["improved", "visits"] = "improved"
+    """The target of distillation: "improved" weighs the prior by the search's values (Gumbel MuZero), "visits" is the
+    share of the visits (AlphaZero)."""
+    min_return: float = 1.0
+    """Least undiscounted return, in reward units, of a finished path through a state whose candidates are learned."""
+
+
+def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) -> Iterator[PolicyRow]:
+    """The states from which a good end was found, with the search's policy π' over their candidates.
+
+    At other states the values of the candidates are estimates alone, and their order is often chance.
+
+    "visits" is π'(a|s) = N(s,a) / Σ_b N(s,b) (Silver et al. 2017, with temperature 1); "improved" is π'(a|s) =
+    softmax(log P(s,a) + σ(q̂(s,a))) (Danihelka et al. 2022, equation 11). A candidate whose call was malformed or
+    refused, or that ``tree.may_prefer`` rules out, has the target 0, and the others share its part. States with no
+    other candidate are left out.
+
+    Args:
+        tree: a searched tree whose actions have token ids.
+        config: the target, and which ends are good.
+        search: the settings of the search, of which "improved" reads ``critic_weight``.
+    """
+    ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
+    good = [path for path in ended if reaches(path_return(path), config.min_return)]
+    taught = {id(state) for path in good for state in (tree.root, *(edge.child for edge in path[:-1]))}
+    for path, node in tree.walk():
+        if id(node) not in taught:
+            continue
+        told = _policy(node, config, search)
+        wanted = [share if _may_teach(tree, edge) else 0.0 for share, edge in zip(told, node.edges, strict=True)]
+        total = sum(wanted)
+        if total <= 0:
+            continue
+        candidates = tuple(
+            Candidate(edge.action.token_ids, edge.action.logprobs, share / total)
+            for edge, share in zip(node.edges, wanted, strict=True)
+        )
+        origin = path_origin((*path[-1:], *node.edges))
+        yield PolicyRow(tree.task.id, tree.prompt_ids(path), candidates, origin)
+
+
+def _policy(node: Node, config: PolicyTargetConfig, search: SearchConfig) -> Sequence[float]:
+    """π' of each edge of a node, in order."""
+    if config.kind == "visits":
+        return [edge.visits / node.visits for edge in node.edges]
+    return improved_policy(node, search)
+
+
+def _may_teach(tree: Tree, edge: Edge) -> bool:
+    refused = edge.action.error or (edge.child is not None and edge.child.invalid)
+    return not refused and tree.may_prefer(edge)
