@@ -394,7 +394,7 @@ def test_a_split_tree_holds_exactly_what_the_model_read_and_said(temperature: fl
             for edge in node.edges:
                 logprobs = plain_logprobs(speaker.model, prompt, edge.action.token_ids, temperature)
                 assert edge.action.logprobs == pytest.approx(logprobs.tolist(), abs=1e-4)
-            assert sum(edge.prior for edge in node.edges) == pytest.approx(1.0 if node.edges else 0.0)
+            assert sum(edge.prior for edge in node.edges) <= 1 + 1e-9
             if is_thought(node):
                 thoughts += 1
                 assert (node.context_ids, path[-1].reward, node.ended) == ((), 0.0, False)

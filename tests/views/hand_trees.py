@@ -12,7 +12,8 @@ TASK = Task("hand-1", "do it")
 
 def node(context: tuple[int, ...], *edges: Edge, value: float = 0.0, end: str = "") -> Node:
     state = State(TASK, (Message("user", str(context)),))
-    return Node(state, value, context, terminated=end == "terminated", truncated=end == "truncated", edges=list(edges))
+    cut = end == "truncated"  # by a limit that is not the task's own, so that V(s) stands for what would follow
+    return Node(state, value, context, terminated=end == "terminated", truncated=cut, bootstrap=cut, edges=list(edges))
 
 
 def edge(
