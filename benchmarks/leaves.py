@@ -48,9 +48,7 @@ def measure(trees: Sequence[KnownTree], simulations: int) -> Figures:
         alone = 0.0
         for leaves in LEAVES:
             limits = Limits(simulations=simulations)
-            config = SearchConfig(
-                limits=limits, selection=selection, widening=None, leaves=leaves, skip_exhausted=False
-            )
+            config = SearchConfig(limits=limits, selection=selection, widening=0, leaves=leaves, skip_exhausted=False)
             right, batches = successes(trees, config)
             share = float(right.mean())
             alone = share if leaves == 1 else alone

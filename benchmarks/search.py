@@ -79,9 +79,7 @@ def _number(state: State) -> int:
 
 def grow_stub(trees: int, leaves: int) -> Grown:
     limits, world = Limits(simulations=STUB_SIMULATIONS), StubWorld()
-    search = Search(
-        world, world, SearchConfig(limits=limits, candidates=BRANCHING, widening=None, leaves=leaves), world
-    )
+    search = Search(world, world, SearchConfig(limits=limits, candidates=BRANCHING, widening=0, leaves=leaves), world)
     grown = asyncio.run(search.run([Task(str(number), "") for number in range(trees)], range(trees)))
     nodes = sum(1 for tree in grown for _ in tree.nodes())
     return Grown(nodes, nodes, grown)
@@ -364,7 +362,7 @@ def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measur
     timed = Timed(policy, value, dynamics, spent)
     limits = Limits(simulations=simulations)
     search = Search(
-        timed, timed, SearchConfig(limits=limits, candidates=CANDIDATES, widening=None, leaves=way.leaves), timed
+        timed, timed, SearchConfig(limits=limits, candidates=CANDIDATES, widening=0, leaves=way.leaves), timed
     )
     tasks = shopping.env.tasks("train", way.trees)
     trees: list[Tree] = []

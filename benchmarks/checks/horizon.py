@@ -84,8 +84,8 @@ class Value:
 METHODS = {
     "best_of_n": dict(method="best_of_n"),
     "puct, the default": {},
-    "puct K=4 c=0.1": dict(widening=None, candidates=4, c_init=0.1),
-    "puct K=6 c=2.5": dict(widening=None, candidates=6, c_init=2.5),
+    "puct K=4 c=0.1": dict(widening=0, candidates=4, c_init=0.1),
+    "puct K=6 c=2.5": dict(widening=0, candidates=6, c_init=2.5),
     "beam 4": dict(method="beam", candidates=4, beam=BeamConfig(4)),
     "best_first": dict(method="best_first", candidates=4),
 }

@@ -216,7 +216,7 @@ def test_in_this_process_too_a_fault_costs_its_own_tree_only(fault: str, at: str
 
 
 def grow(env: Env, tasks: Sequence[Task], policy: Policy, reveal_reward: bool = True) -> list[Tree]:
-    config = SearchConfig(limits=Limits(simulations=24), candidates=2, widening=None)
+    config = SearchConfig(limits=Limits(simulations=24), candidates=2, widening=0)
     search = Search(policy, EnvDynamics(env, max_steps=4, reveal_reward=reveal_reward), config)
     return asyncio.run(search.run(tasks, [task.seed for task in tasks]))
 

@@ -60,7 +60,7 @@ def searched(
 
 def limited(method: SearchMethod, simulations: int = 12, candidates: int = 4) -> SearchConfig:
     limits = Limits(simulations=simulations)
-    return SearchConfig(method=method, limits=limits, candidates=candidates, widening=None)
+    return SearchConfig(method=method, limits=limits, candidates=candidates, widening=0)
 
 
 def visited(node: Node) -> list[Edge]:

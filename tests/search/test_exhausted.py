@@ -29,7 +29,7 @@ class TwoWays:
 
 
 def fixed(**others: object) -> SearchConfig:
-    return SearchConfig(limits=Limits(simulations=64), widening=None, c_init=1.25, **others)  # type: ignore[arg-type]
+    return SearchConfig(limits=Limits(simulations=64), widening=0, c_init=1.25, **others)  # type: ignore[arg-type]
 
 
 def test_the_way_to_a_success_keeps_its_value() -> None:

@@ -65,10 +65,10 @@ def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int) -> No
     nodes = list(tree.nodes())
     assert tree.budget.environment_steps == len(nodes) - 1
     assert tree.budget.estimates == len(nodes)
-    assert tree.budget.proposals == sum(bool(node.edges) for node in nodes) or config.widening is not None
+    assert tree.budget.proposals == sum(bool(node.edges) for node in nodes) or config.widening
     for path, node in tree.walk():
         priors = sum(edge.prior for edge in node.edges)
-        widens = config.widening is not None and config.selection == "puct"
+        widens = config.widening > 0 and config.selection == "puct"
         assert priors <= 1 + 1e-9 if widens else priors == pytest.approx(1.0 if node.edges else 0.0)
         assert all((edge.visits > 0) == (edge.child is not None) for edge in node.edges)
         assert all(edge.in_flight == 0 for edge in node.edges)
@@ -134,7 +134,7 @@ def test_a_decided_search_chooses_the_same(config: SearchConfig, world: Tangle, 
 
 def test_a_decided_search_stops_early() -> None:
     """Both ends pay alike in every round, so the likelier word leads, and it leads by more than is left."""
-    config = SearchConfig(limits=Limits(simulations=40), widening=None, c_init=0.2, stop_when_decided=True)
+    config = SearchConfig(limits=Limits(simulations=40), widening=0, c_init=0.2, stop_when_decided=True)
     policy = TablePolicy({"a": 0.9, "b": 0.1})
     [tree] = grow(policy, Maze(0.0, 0.0), config, ConstantValue(0.5), seeds=[1])
     most, second = sorted((edge.visits for edge in tree.root.edges), reverse=True)
@@ -191,7 +191,7 @@ def test_one_call_serves_the_whole_batch() -> None:
     grow(
         TablePolicy(WORDS),
         Maze(end_share=0.0, limit_share=0.0),
-        SearchConfig(limits=Limits(simulations=5), widening=None),
+        SearchConfig(limits=Limits(simulations=5), widening=0),
         value,
         TASKS,
     )
@@ -206,7 +206,7 @@ def test_an_unvisited_leaf_costs_no_proposal() -> None:
 
 def test_on_batch_is_told_after_the_roots_and_every_simulation() -> None:
     seen: list[int] = []
-    search = Search(TablePolicy(WORDS), Maze(end_share=0.0), SearchConfig(limits=Limits(simulations=4), widening=None))
+    search = Search(TablePolicy(WORDS), Maze(end_share=0.0), SearchConfig(limits=Limits(simulations=4), widening=0))
     asyncio.run(search.run(TASKS[:2], [0, 1], lambda trees: seen.append(sum(t.budget.simulations for t in trees))))
     assert seen == [0, 2, 4, 6, 8]
 
@@ -226,7 +226,9 @@ def test_an_exhausted_tree_stops_early() -> None:
     assert tree.root.exhausted
     assert tree.budget.simulations == 6
     assert len(list(tree.nodes())) == 7
-    [again] = grow(AllPolicy("a", "b"), Lever(), SearchConfig(limits=Limits(simulations=50), skip_exhausted=False))
+    [again] = grow(
+        AllPolicy("a", "b"), Lever(), SearchConfig(limits=Limits(simulations=50), c_init=2.0, skip_exhausted=False)
+    )
     assert not again.root.exhausted
     assert again.budget.simulations == 50
     assert len(list(again.nodes())) == 7
@@ -375,7 +377,7 @@ class Nearsighted(TablePolicy):
 def test_a_state_that_the_policy_cannot_read_is_a_limit(skip: bool) -> None:
     """Nothing follows it, and the search goes on elsewhere. Its first visit, before it was to be read, returned V(s);
     later ones return what was paid, which is 0."""
-    config = SearchConfig(limits=Limits(simulations=60), widening=None, skip_exhausted=skip)
+    config = SearchConfig(limits=Limits(simulations=60), widening=0, skip_exhausted=skip)
     [tree] = grow(Nearsighted(WORDS), Maze(0.0, 0.0), config, HashValue())
     unread = [(path, node) for path, node in tree.walk() if node.truncated]
     assert unread and not tree.error

@@ -69,8 +69,9 @@ def test_selection_follows_the_formula() -> None:
     second = Edge(act("second"), 0.6, visits=3, value_sum=1.5)
     third = Edge(act("third"), 0.2)
     edges = [first, second, third]
-    assert scores(SearchConfig(), edges, 0.0, 2.0) == pytest.approx([0.6251, 0.8127, 1.0566], abs=1e-4)
-    assert selected(SearchConfig(), edges, 0.0, 2.0) is third
+    puct = SearchConfig(c_init=1.25)
+    assert scores(puct, edges, 0.0, 2.0) == pytest.approx([0.6251, 0.8127, 1.0566], abs=1e-4)
+    assert selected(puct, edges, 0.0, 2.0) is third
     assert selected(SearchConfig(c_init=0.0), edges, 0.0, 2.0) is first
     # UCT, N(s) = 8, c = 1, log 8 = 2.0794: 0.5 + sqrt(log 8 / 6) = 1.0887; 0.25 + sqrt(log 8 / 4) = 0.9710; 1.7483
     uct = SearchConfig(selection="uct", c_init=1.0)

@@ -252,7 +252,7 @@ class Ledger:
 
 def test_a_tree_pays_for_its_rollouts() -> None:
     ledger = Ledger(RolloutValue(TablePolicy(WORDS), Maze(), max_steps=6))
-    [tree] = grow(TablePolicy(WORDS), Maze(), SearchConfig(limits=Limits(simulations=12), widening=None), ledger)
+    [tree] = grow(TablePolicy(WORDS), Maze(), SearchConfig(limits=Limits(simulations=12), widening=0), ledger)
     own = sum(1 for _ in tree.nodes()) - 1
     played = sum(each.environment_steps for each in ledger.told)
     assert tree.budget.environment_steps == own + played
@@ -293,7 +293,7 @@ class Knowing:
 
 EVENLY = dict.fromkeys("abcd", 0.25)
 SEARCH = SearchConfig(
-    widening=None,
+    widening=0,
     limits=Limits(simulations=400),
     candidates=32,
     critic_weight=0.25,

@@ -145,7 +145,7 @@ def test_uct_and_gumbel_draw_a_fixed_set(selection: str) -> None:
 
 def test_without_widening_each_state_is_expanded_once() -> None:
     policy = CountingPolicy(WORDS)
-    [tree] = grow(policy, ENDLESS, limited(30, candidates=3, widening=None))
+    [tree] = grow(policy, ENDLESS, limited(30, candidates=3, widening=0))
     assert set(policy.drawn.values()) == {3}
     assert len(policy.drawn) == tree.budget.proposals
 

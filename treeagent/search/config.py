@@ -71,10 +71,10 @@ class SearchConfig:
     """PUCT and UCT multiply their exploration term by this constant."""
     value_range: tuple[float, float] | None = None
     """PUCT and UCT normalise Q by this least and greatest return; unset, by those seen in the tree so far (MuZero)."""
-    widening: Annotated[int, Field(gt=0, le=10**4)] | None = 1
+    widening: Annotated[int, Field(ge=0, le=10**4)] = 1
     """PUCT samples so many candidates at a time, and samples further ones where it prefers that to the actions that a
-    state has. Unset, a state gets ``candidates`` at its first visit and no more, as under UCT, Gumbel selection and
-    the other methods."""
+    state has. At 0 a state gets ``candidates`` at its first visit and no more, as under UCT, Gumbel selection and the
+    other methods."""
     root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The priors at the root are mixed with this share of Dirichlet noise; evaluation adds none."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -36,9 +36,9 @@ class Search(Searcher):
     """Monte Carlo tree search with PUCT, UCT or Gumbel selection, as ``SearchConfig.selection`` says."""
 
     @property
-    def widening(self) -> int | None:
-        """How many candidates are sampled at a time; None where each state gets a fixed set of them."""
-        return self.config.widening if self.config.selection == "puct" else None
+    def widening(self) -> int:
+        """How many candidates are sampled at a time; 0 where each state gets a fixed set of them."""
+        return self.config.widening if self.config.selection == "puct" else 0
 
     def grow(self, growth: Growth) -> Iterator[Request]:
         """Each iteration is up to ``leaves`` simulations, by the four phases above."""
@@ -121,7 +121,7 @@ class Search(Searcher):
     async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
         """Sample candidates at each node once, however many simulations wait there."""
         nodes = {id(node): (growth, node) for growth, path in wanted for node in [end(growth, path)]}.values()
-        count, more_later = self.widening or self.config.candidates, self.widening is not None
+        count, more_later = self.widening or self.config.candidates, self.widening > 0
         await expand(self.policy, list(nodes), count, self.config, self.critic, more_later=more_later)
         for growth, node in nodes:
             if more_later and node.edges:
