@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks import estimates
 from benchmarks.pages import tables
-from benchmarks.pages.figures import dots
+from benchmarks.pages.figures import curves, dots
 from benchmarks.record import RESULTS, ROOT, Result, read
 from treeagent.store import write_atomic
 
@@ -57,11 +57,18 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
         files[f"results/{path}"] = dots(axis, tables.figure_estimates(found, of, arms), mark, log)
         return f"![{found.question} {axis}]({path})"
 
+    def horizon_figure(found: Result) -> str:
+        path = re.sub(r"\W+", "-", f"{page} {found.name}") + ".svg"
+        files[f"results/{path}"] = curves("success, %", "decisions of an episode", tables.horizons(found))
+        return f"![{found.question}]({path})"
+
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals |= {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
-    environment.globals |= {"result": result, "figure": figure, "of": estimates.figure}
+    environment.globals |= {
+        "result": result, "figure": figure, "horizon_figure": horizon_figure, "of": estimates.figure,
+    }  # fmt: skip
     text = environment.get_template(template).render(more)
     text = re.sub("\n(#+ )", r"\n\n\1", text)  # a heading stands alone, whatever tag is before it
     lines = [line.rstrip() for line in text.splitlines()]

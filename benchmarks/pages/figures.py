@@ -1,4 +1,4 @@
-"""One kind of figure: an arm a line, its mean, 95 % interval and seeds. The same data give the same bytes."""
+"""Two kinds of figures, of means with 95 % intervals over seeds. The same data give the same bytes."""
 
 import io
 from collections.abc import Mapping
@@ -41,6 +41,35 @@ def dots(axis: str, arms: Mapping[str, Estimate], mark: float | None = None, log
             axes.set_xscale("log")
         if mark is not None:
             axes.axvline(mark, color="#636363", linewidth=0.8)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        return _svg(figure)
+
+
+def curves(axis: str, across: str, panels: Mapping[str, Mapping[str, Mapping[float, Estimate]]]) -> bytes:
+    """An SVG file with a panel beside the other, each with a line for every arm.
+
+    Args:
+        axis: what the numbers are, with their unit.
+        across: what the numbers that they are drawn over are.
+        panels: by title and arm, the estimates by these numbers.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(3.6 * len(panels), 3.2), layout="constrained")
+        drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (title, arms) in zip(drawn, panels.items(), strict=True):
+            for arm, points in arms.items():
+                halves = [point.half or 0.0 for point in points.values()]
+                means = [point.mean for point in points.values()]
+                axes.errorbar(list(points), means, yerr=halves, marker="o", markersize=3, capsize=2, label=arm)
+            axes.set_title(title, fontsize=9)
+            axes.set_xlabel(across)
+            axes.set_xticks(list(points))
+            axes.grid(True, axis="y", linewidth=0.4, color="#cccccc")
+        drawn[0].set_ylabel(axis)
+        drawn[-1].legend(frameon=False, fontsize=7)
+        return _svg(figure)
+
+
+def _svg(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return b"\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + b"\n"

@@ -74,6 +74,38 @@ def success_table(
     return markdown(head, lines)
 
 
+Grid = Mapping[str, Mapping[str, Mapping[float, Estimate]]]
+"""Success in % by noise, way of searching and number of decisions."""
+
+
+def horizons(result: Result) -> Grid:
+    """The rows of ``benchmarks.horizon`` as a grid."""
+    grid: dict[str, dict[str, dict[float, Estimate]]] = {}
+    for arm in result.arms:
+        rows = list(result.of(arm).values())
+        panel = grid.setdefault(f"noise of V: {rows[0].figures['noise']:g}", {})
+        way, _, _ = arm.partition(", H =")
+        panel.setdefault(way, {})[rows[0].figures["height"]] = estimate([percent(row) for row in rows])
+    return grid
+
+
+def horizon_table(panel: Mapping[str, Mapping[float, Estimate]]) -> str:
+    """A line a way of searching, a column a number of decisions."""
+    heights = sorted({height for points in panel.values() for height in points})
+    lines = [[way, *(spread(points[height], digits=0) for height in heights)] for way, points in panel.items()]
+    return markdown(["success, %", *(f"{height:g} decisions" for height in heights)], lines)
+
+
+def crossing(panel: Mapping[str, Mapping[float, Estimate]], way: str, control: str) -> float | None:
+    """The least number of decisions at which one way solves more than a control, their intervals apart."""
+    apart = [
+        height
+        for height in sorted(panel[way])
+        if panel[way][height].low > panel[control][height].high
+    ]  # fmt: skip
+    return apart[0] if apart else None
+
+
 def figures_table(result: Result, names: Sequence[str] = (), arms: Sequence[str] = ()) -> str:
     """A line an arm: the mean of each further figure ± half of its 95 % interval over the repetitions."""
     shown = names or list(dict.fromkeys(name for row in result.rows for name in row.figures))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
-from benchmarks.pages.tables import decimal, short
+from benchmarks.pages.tables import crossing, decimal, horizons, short
 from benchmarks.record import ROOT, Machine, Result, Row, Session
 from benchmarks.record import write as write_result
 
@@ -163,3 +163,31 @@ def test_short_numbers(value: float, shown: str) -> None:
 
 def test_numbers_have_a_true_minus_sign() -> None:
     assert decimal(-1.25, 2) == "−1.25"
+
+
+def test_the_horizon_by_hand(tmp_path: Path) -> None:
+    """Two ways, two heights, three seeds: equal at 4 decisions, far apart at 8."""
+    counts = {
+        ("mcts", 4): (9, 10, 9),
+        ("best_of_n", 4): (9, 9, 10),
+        ("mcts", 8): (9, 8, 9),
+        ("best_of_n", 8): (1, 0, 1),
+    }
+    rows = tuple(
+        Row(
+            f"{way}, H = {height}, noise 0.2", seed, "one", solved="1" * count + "0" * (DOTS - count),
+            figures={"height": height, "noise": 0.2, "q": 0.7},
+        )
+        for (way, height), each in counts.items()
+        for seed, count in enumerate(each)
+    )  # fmt: skip
+    found = Result("horizon", "When?", {}, (SESSION,), rows)
+    [panel] = horizons(found).values()
+    assert {way: list(points) for way, points in panel.items()} == {"mcts": [4, 8], "best_of_n": [4, 8]}
+    assert panel["mcts"][8].mean == pytest.approx(100 * 26 / 30)
+    assert crossing(panel, "mcts", "best_of_n") == 8
+    assert crossing(panel, "best_of_n", "mcts") is None
+    write_result(tmp_path / "horizon.json", found)
+    files = made(tmp_path)
+    assert "from 8 decisions on" in page(files, "search")
+    assert b"<svg" in files["results/search-horizon.svg"]

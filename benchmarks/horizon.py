@@ -1,0 +1,144 @@
+"""When a tree beats independent samples: a ladder of H decisions, of which each has one right action and no way back.
+
+    .venv/bin/python -m benchmarks.horizon --seeds 0 1 2 3 4
+
+Nothing here is learned, so that the horizon, the policy and the value signal are dials. At each decision the policy
+takes the right action with probability q and each of three wrong ones with (1 - q) / 3. V(s) is 0.8 where all actions
+so far were right, else 0.2, plus Gaussian noise that is drawn once a state; ends have less noise. An action has ten
+tokens, and every way of searching has the same number of tokens. Sampling whole episodes needs about q^-H of them for
+one success.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.command import parser, record_of
+from benchmarks.record import Row, digest
+from treeagent.search.config import BeamConfig, SearchConfig
+from treeagent.search.decide import best_path
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.node import Tree
+from treeagent.types import Action, Estimate, Message, Proposal, State, Task, Transition, derive_seed
+
+QUESTION = "From which horizon on does tree search beat independent samples at equal tokens?"
+WORDS = "abcd"
+TOKENS = 10
+"""Of each action."""
+END_NOISE = 0.1
+"""Standard deviation of V at an end."""
+WAYS: dict[str, dict[str, Any]] = {
+    "mcts": {},
+    "mcts, four at once, c = 0.1": {"widening": 0, "candidates": 4, "c_init": 0.1},
+    "mcts, six at once, c = 2.5": {"widening": 0, "candidates": 6, "c_init": 2.5},
+    "best_of_n": {"method": "best_of_n"},
+    "beam": {"method": "beam", "beam": BeamConfig(4)},
+    "best_first": {"method": "best_first"},
+}
+"""By name, what differs from the default settings of a search."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """A ladder as policy, value and dynamics. A state's conversation holds the actions so far."""
+
+    height: int
+    q: float
+    noise: float
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "climb"),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        said = Message("assistant", action.text, action.token_ids)
+        after = State(state.task, (*state.messages, said, Message("user", "on")))
+        return Transition(after, reward=None, terminated=len(taken(after)) >= self.height)
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [self._propose(state, count, seed) for state, seed in zip(states, seeds, strict=True)]
+
+    def _propose(self, state: State, count: int, seed: int) -> Proposal:
+        good = right(state.task, len(taken(state)))
+        chances = {word: self.q if word == good else (1 - self.q) / 3 for word in WORDS}
+        drawn = random.Random(seed).choices(list(chances), list(chances.values()), k=count)
+        return Proposal((1,), tuple(_action(word, chances[word]) for word in drawn))
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(self._value(state)) for state in states]
+
+    def _value(self, state: State) -> float:
+        steps = taken(state)
+        noise = END_NOISE if len(steps) >= self.height else self.noise
+        luck = random.Random(derive_seed("value", state.task.id, *steps))
+        return (0.8 if climbs(state.task, steps) else 0.2) + luck.gauss(0, noise)
+
+
+def _action(word: str, chance: float) -> Action:
+    ids = tuple(range(TOKENS))
+    return Action(word, word, "", ids, (math.log(chance) / TOKENS,) * TOKENS)
+
+
+def taken(state: State) -> tuple[str, ...]:
+    return tuple(message.content for message in state.messages if message.role == "assistant")
+
+
+def right(task: Task, step: int) -> str:
+    return WORDS[derive_seed("right", task.id, step) % len(WORDS)]
+
+
+def climbs(task: Task, steps: Sequence[str]) -> bool:
+    """Whether all steps are right."""
+    return all(word == right(task, place) for place, word in enumerate(steps))
+
+
+def solved(tree: Tree, height: int) -> bool:
+    """Whether the path that the search chose leads up the whole ladder."""
+    steps = [str(edge.action.call) for edge in best_path(tree)]
+    return len(steps) == height and climbs(tree.task, steps)
+
+
+def arm(way: str, height: int, noise: float) -> str:
+    return f"{way}, H = {height}, noise {noise:g}"
+
+
+def main() -> None:
+    options = parser(__doc__, "horizon", seeds=(0, 1, 2, 3, 4))
+    options.add_argument("--heights", type=int, nargs="+", default=[4, 8, 12, 16, 24], help="decisions of an episode")
+    options.add_argument("--noises", type=float, nargs="+", default=[0.2, 0.4], help="standard deviations of V")
+    options.add_argument("--q", type=float, default=0.7, help="probability of the right action")
+    options.add_argument("--tokens", type=int, default=1600, help="generated tokens a task")
+    options.add_argument("--tasks", type=int, default=40, help="of a seed, its own ones")
+    asked = options.parse_args()
+    limits = Limits(generated_tokens=asked.tokens)
+    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
+        for seed in asked.seeds:
+            first = seed * asked.tasks
+            tasks = [Task(f"ladder {number}", "climb") for number in range(first, first + asked.tasks)]
+            for noise, height, way in (
+                (noise, height, way) for noise in asked.noises for height in asked.heights for way in WAYS
+            ):
+                name, config = arm(way, height, noise), SearchConfig(limits=limits, **WAYS[way])
+                named = digest({"config": repr(config), "q": asked.q, "tasks": asked.tasks})
+                if record.has(name, seed, named):
+                    continue
+                ladder = Ladder(height, asked.q, noise)
+                trees = asyncio.run(make_search(ladder, ladder, config, ladder).run(tasks, range(len(tasks))))
+                record.add(
+                    Row(
+                        name, seed, named, first_task=first,
+                        solved="".join(str(int(solved(tree, height))) for tree in trees),
+                        environment_steps=sum(tree.budget.environment_steps for tree in trees),
+                        generated_tokens=sum(tree.budget.generated_tokens for tree in trees),
+                        seconds=sum(tree.budget.seconds for tree in trees),
+                        figures={"height": height, "noise": noise, "q": asked.q},
+                    )
+                )  # fmt: skip
+                print(f"seed {seed}: {name}: {100 * record.result.of(name)[seed].success:.0f} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()
