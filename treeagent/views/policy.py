@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import improved_policy
-from treeagent.search.node import Edge, Node, Tree, path_origin, path_return, reaches
+from treeagent.search.node import Node, Tree, path_origin, path_return, reaches
 from treeagent.types import Origin
 
 
@@ -70,7 +70,9 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
         if id(node) not in taught:
             continue
         told = _policy(node, config, search)
-        wanted = [share if _may_teach(tree, edge) else 0.0 for share, edge in zip(told, node.edges, strict=True)]
+        # A candidate that was not expanded may be malformed, too.
+        may = [tree.may_prefer(edge) and not edge.action.error for edge in node.edges]
+        wanted = [share if teaches else 0.0 for share, teaches in zip(told, may, strict=True)]
         total = sum(wanted)
         if total <= 0:
             continue
@@ -87,8 +89,3 @@ def _policy(node: Node, config: PolicyTargetConfig, search: SearchConfig) -> Seq
     if config.kind == "visits":
         return [edge.visits / node.visits for edge in node.edges]
     return improved_policy(node, search)
-
-
-def _may_teach(tree: Tree, edge: Edge) -> bool:
-    refused = edge.action.error or (edge.child is not None and edge.child.invalid)
-    return not refused and tree.may_prefer(edge)
