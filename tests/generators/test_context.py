@@ -183,7 +183,7 @@ def head() -> ValueHead:
 
 
 def grow(tasks: Sequence[Task], generator: LocalGenerator, chat: ChatFormat = CHAT, **config: Any) -> list[Tree]:
-    settings = SearchConfig(limits=Limits(simulations=20), **{"candidates": 2, **config})
+    settings = SearchConfig(limits=Limits(simulations=20), **{"candidates": 2, "widening": 0, **config})
     whole = LLMPolicy(generator, chat, max_new_tokens=8)
     split = settings.granularity == "split"
     search = make_search(
