@@ -238,7 +238,7 @@ def test_a_schema_that_cannot_be_held_to_is_refused() -> None:
 
 
 def settings_of(*overrides: str) -> RunConfig:
-    small = ["environment.name=frozenlake", "search={candidates=3, widening=0, limits={simulations=8}}"]
+    small = ["environment.name=frozenlake", "search={candidates=3, widening=0, limits={simulations=12}}"]
     policy = ["policy.max_new_tokens=64", "policy.format=tools", "policy.structured=true"]
     return load_config(None, [*small, *policy, *overrides])
 
