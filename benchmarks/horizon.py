@@ -134,7 +134,7 @@ def main() -> None:
                         environment_steps=sum(tree.budget.environment_steps for tree in trees),
                         generated_tokens=sum(tree.budget.generated_tokens for tree in trees),
                         seconds=sum(tree.budget.seconds for tree in trees),
-                        figures={"height": height, "noise": noise, "q": asked.q},
+                        figures={"height": height, "noise": noise, "q": asked.q, "tokens": TOKENS},
                     )
                 )  # fmt: skip
                 print(f"seed {seed}: {name}: {100 * record.result.of(name)[seed].success:.0f} %", flush=True)

@@ -89,11 +89,20 @@ def horizons(result: Result) -> Grid:
     return grid
 
 
-def horizon_table(panel: Mapping[str, Mapping[float, Estimate]]) -> str:
-    """A line a way of searching, a column a number of decisions."""
+def horizon_table(result: Result, panel: Mapping[str, Mapping[float, Estimate]]) -> str:
+    """A line a way of searching, a column a number of decisions; at last what independent samples would solve with a
+    perfect judge."""
     heights = sorted({height for points in panel.values() for height in points})
     lines = [[way, *(spread(points[height], digits=0) for height in heights)] for way, points in panel.items()]
+    lines.append(["independent samples, computed", *(decimal(sampled(result, height), 0) for height in heights)])
     return markdown(["success, %", *(f"{height:g} decisions" for height in heights)], lines)
+
+
+def sampled(result: Result, height: float) -> float:
+    """1 - (1 - q^H)^N in %: how often one of N episodes succeeds, where the budget of tokens allows N."""
+    q = result.rows[0].figures["q"]
+    episodes = result.budgets["generated_tokens"] / (result.rows[0].figures["tokens"] * height)
+    return 100 * (1 - (1 - q**height) ** episodes)
 
 
 def crossing(panel: Mapping[str, Mapping[float, Estimate]], way: str, control: str) -> float | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
-from benchmarks.pages.tables import crossing, decimal, horizons, short
+from benchmarks.pages.tables import crossing, decimal, horizons, sampled, short
 from benchmarks.record import ROOT, Machine, Result, Row, Session
 from benchmarks.record import write as write_result
 
@@ -176,17 +176,18 @@ def test_the_horizon_by_hand(tmp_path: Path) -> None:
     rows = tuple(
         Row(
             f"{way}, H = {height}, noise 0.2", seed, "one", solved="1" * count + "0" * (DOTS - count),
-            figures={"height": height, "noise": 0.2, "q": 0.7},
+            figures={"height": height, "noise": 0.2, "q": 0.5, "tokens": 10},
         )
         for (way, height), each in counts.items()
         for seed, count in enumerate(each)
     )  # fmt: skip
-    found = Result("horizon", "When?", {}, (SESSION,), rows)
+    found = Result("horizon", "When?", {"generated_tokens": 80}, (SESSION,), rows)
     [panel] = horizons(found).values()
     assert {way: list(points) for way, points in panel.items()} == {"mcts": [4, 8], "best_of_n": [4, 8]}
     assert panel["mcts"][8].mean == pytest.approx(100 * 26 / 30)
     assert crossing(panel, "mcts", "best_of_n") == 8
     assert crossing(panel, "best_of_n", "mcts") is None
+    assert sampled(found, 4) == pytest.approx(100 * (1 - (15 / 16) ** 2))  # two episodes of four decisions
     write_result(tmp_path / "horizon.json", found)
     files = made(tmp_path)
     assert "from 8 decisions on" in page(files, "search")
