@@ -6,7 +6,8 @@ Nothing here is learned, so that the horizon, the policy and the value signal ar
 takes the right action with probability q and each of three wrong ones with (1 - q) / 3. V(s) is 0.8 where all actions
 so far were right, else 0.2, plus Gaussian noise that is drawn once a state; ends have less noise. An action has ten
 tokens, and every way of searching has the same number of tokens. Sampling whole episodes needs about q^-H of them for
-one success.
+one success. With thoughts, every sampled text is another one and hardly likely, so that its probability tells nothing
+of the call that it makes.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from benchmarks.command import parser, record_of
@@ -31,6 +33,8 @@ TOKENS = 10
 """Of each action."""
 END_NOISE = 0.1
 """Standard deviation of V at an end."""
+PANELS = ((0.2, False), (0.4, False), (0.2, True))
+"""Standard deviation of V, and whether texts hold thoughts."""
 WAYS: dict[str, dict[str, Any]] = {
     "mcts": {},
     "mcts, four at once, c = 0.1": {"widening": 0, "candidates": 4, "c_init": 0.1},
@@ -49,6 +53,7 @@ class Ladder:
     height: int
     q: float
     noise: float
+    thoughts: bool
 
     async def reset(self, task: Task) -> State:
         return State(task, (Message("user", "climb"),))
@@ -64,8 +69,11 @@ class Ladder:
     def _propose(self, state: State, count: int, seed: int) -> Proposal:
         good = right(state.task, len(taken(state)))
         chances = {word: self.q if word == good else (1 - self.q) / 3 for word in WORDS}
-        drawn = random.Random(seed).choices(list(chances), list(chances.values()), k=count)
-        return Proposal((1,), tuple(_action(word, chances[word]) for word in drawn))
+        luck = random.Random(seed)
+        drawn = luck.choices(list(chances), list(chances.values()), k=count)
+        if self.thoughts:
+            return Proposal((1,), tuple(_action(word, 1e-12, f"{luck.random()} {word}") for word in drawn))
+        return Proposal((1,), tuple(_action(word, chances[word], word) for word in drawn))
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         return [Estimate(self._value(state)) for state in states]
@@ -77,13 +85,13 @@ class Ladder:
         return (0.8 if climbs(state.task, steps) else 0.2) + luck.gauss(0, noise)
 
 
-def _action(word: str, chance: float) -> Action:
-    ids = tuple(range(TOKENS))
-    return Action(word, word, "", ids, (math.log(chance) / TOKENS,) * TOKENS)
+def _action(word: str, chance: float, text: str) -> Action:
+    return Action(text, word, "", tuple(range(TOKENS)), (math.log(chance) / TOKENS,) * TOKENS)
 
 
 def taken(state: State) -> tuple[str, ...]:
-    return tuple(message.content for message in state.messages if message.role == "assistant")
+    """The words of the actions so far."""
+    return tuple(message.content.split()[-1] for message in state.messages if message.role == "assistant")
 
 
 def right(task: Task, step: int) -> str:
@@ -101,14 +109,13 @@ def solved(tree: Tree, height: int) -> bool:
     return len(steps) == height and climbs(tree.task, steps)
 
 
-def arm(way: str, height: int, noise: float) -> str:
-    return f"{way}, H = {height}, noise {noise:g}"
+def arm(way: str, height: int, noise: float, thoughts: bool) -> str:
+    return f"{way}, H = {height}, noise {noise:g}{', thoughts' * thoughts}"
 
 
 def main() -> None:
     options = parser(__doc__, "horizon", seeds=(0, 1, 2, 3, 4))
     options.add_argument("--heights", type=int, nargs="+", default=[4, 8, 12, 16, 24], help="decisions of an episode")
-    options.add_argument("--noises", type=float, nargs="+", default=[0.2, 0.4], help="standard deviations of V")
     options.add_argument("--q", type=float, default=0.7, help="probability of the right action")
     options.add_argument("--tokens", type=int, default=1600, help="generated tokens a task")
     options.add_argument("--tasks", type=int, default=40, help="of a seed, its own ones")
@@ -118,14 +125,12 @@ def main() -> None:
         for seed in asked.seeds:
             first = seed * asked.tasks
             tasks = [Task(f"ladder {number}", "climb") for number in range(first, first + asked.tasks)]
-            for noise, height, way in (
-                (noise, height, way) for noise in asked.noises for height in asked.heights for way in WAYS
-            ):
-                name, config = arm(way, height, noise), SearchConfig(limits=limits, **WAYS[way])
+            for (noise, thoughts), height, way in product(PANELS, asked.heights, WAYS):
+                name, config = arm(way, height, noise, thoughts), SearchConfig(limits=limits, **WAYS[way])
                 named = digest({"config": repr(config), "q": asked.q, "tasks": asked.tasks})
                 if record.has(name, seed, named):
                     continue
-                ladder = Ladder(height, asked.q, noise)
+                ladder = Ladder(height, asked.q, noise, thoughts)
                 trees = asyncio.run(make_search(ladder, ladder, config, ladder).run(tasks, range(len(tasks))))
                 record.add(
                     Row(
@@ -134,7 +139,9 @@ def main() -> None:
                         environment_steps=sum(tree.budget.environment_steps for tree in trees),
                         generated_tokens=sum(tree.budget.generated_tokens for tree in trees),
                         seconds=sum(tree.budget.seconds for tree in trees),
-                        figures={"height": height, "noise": noise, "q": asked.q, "tokens": TOKENS},
+                        figures={
+                            "height": height, "noise": noise, "q": asked.q, "tokens": TOKENS, "thoughts": thoughts,
+                        },
                     )
                 )  # fmt: skip
                 print(f"seed {seed}: {name}: {100 * record.result.of(name)[seed].success:.0f} %", flush=True)

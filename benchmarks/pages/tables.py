@@ -83,7 +83,8 @@ def horizons(result: Result) -> Grid:
     grid: dict[str, dict[str, dict[float, Estimate]]] = {}
     for arm in result.arms:
         rows = list(result.of(arm).values())
-        panel = grid.setdefault(f"noise of V: {rows[0].figures['noise']:g}", {})
+        kind = rows[0].figures
+        panel = grid.setdefault(f"noise of V {kind['noise']:g}{', with thoughts' if kind['thoughts'] else ''}", {})
         way, _, _ = arm.partition(", H =")
         panel.setdefault(way, {})[rows[0].figures["height"]] = estimate([percent(row) for row in rows])
     return grid

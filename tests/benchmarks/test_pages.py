@@ -176,7 +176,7 @@ def test_the_horizon_by_hand(tmp_path: Path) -> None:
     rows = tuple(
         Row(
             f"{way}, H = {height}, noise 0.2", seed, "one", solved="1" * count + "0" * (DOTS - count),
-            figures={"height": height, "noise": 0.2, "q": 0.5, "tokens": 10},
+            figures={"height": height, "noise": 0.2, "q": 0.5, "tokens": 10, "thoughts": 0},
         )
         for (way, height), each in counts.items()
         for seed, count in enumerate(each)
