@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
+from typing import get_args
 
 from pydantic import TypeAdapter
 from transformers import PreTrainedTokenizerBase
@@ -89,13 +90,36 @@ def _environment(written: bytes) -> Env:
 
 
 def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
-    """The environment as a ``Dynamics``. ``name`` seeds its randomness, if it is stochastic."""
+    """The environment as a ``Dynamics``. ``name`` seeds its randomness, if it is stochastic.
+
+    Raises:
+        UserError: the policy scores legal actions, which the environment does not list.
+    """
+    scores = config.policy.actions != "sample"
+    if scores and not _lists_actions(_SETTINGS.dump_json(config.environment)):
+        raise UserError(
+            f"policy.actions is {config.policy.actions!r}, but the environment {config.environment.name!r} lists no "
+            "legal actions: set policy.actions=sample, or write its legal_actions()"
+        )
     return EnvDynamics(
         env,
         max_steps=config.environment.max_steps,
         reveal_reward=reveal_reward,
         seed=derive_seed(config.seed, name),
+        list_actions=scores,
     )
+
+
+@lru_cache(maxsize=1)
+def _lists_actions(written: bytes) -> bool:
+    """Whether the environment lists its legal actions at the beginning of a task."""
+    env = _environment(written)
+    for split in get_args(Split):
+        with contained(), suppress(ValueError):  # the split holds no task
+            [task] = env.tasks(split, 1)
+            env.reset(seed=task.seed, options={"task": task})
+            return env.legal_actions() is not None
+    return True
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
@@ -189,14 +213,24 @@ def _policy(
         from treeagent.generators.structured import Form
 
         form = Form(chat, partial(grammar.rules, _specs(tools)))
-    return LLMPolicy(generator, chat, grammar, settings.temperature, settings.max_new_tokens, form)
+    return LLMPolicy(
+        generator,
+        chat,
+        grammar,
+        settings.temperature,
+        settings.max_new_tokens,
+        form,
+        settings.actions,
+        _specs(tools),
+    )
 
 
 def known_tools(config: RunConfig) -> str:
     """The environment's tools as JSON, a form that a cache can compare. Empty where neither the prompt nor structured
-    sampling uses tools."""
+    sampling nor the scoring of legal actions uses tools."""
     policy = config.policy
-    if not policy.is_told and not policy.shots and (policy.format == "react" or not policy.structured):
+    named = policy.format != "react" and (policy.structured or policy.actions != "sample")
+    if not policy.is_told and not policy.shots and not named:
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
 
@@ -278,7 +312,13 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig
         return engine("policy", base, adapter, vllm, settings.dtype, structured=settings.structured)
     from treeagent.generators.remote import RemoteGenerator
 
-    return RemoteGenerator(server, str(checkpoint), settings.temperature, structured=settings.structured)
+    return RemoteGenerator(
+        server,
+        str(checkpoint),
+        settings.temperature,
+        structured=settings.structured,
+        scores=settings.actions != "sample",
+    )
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
