@@ -527,6 +527,11 @@ class RunConfig:
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
             )
+        if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
+            raise ValueError(
+                f"policy.actions is {self.policy.actions!r}, but the world model that evaluate.world or adapt.imagined "
+                "searches lists no legal actions: set policy.actions=sample"
+            )
         if self.policy.context == "drop" and self.update.pairs.rule == "trajectory":
             raise ValueError(
                 "update.pairs.rule 'trajectory' needs one prompt before all actions of a path, which policy.context "

@@ -160,9 +160,6 @@ class Proposal:
     actions: tuple[Action, ...] = ()
     """The actions as sampled, duplicates included. With ``priors``, they are all that are possible, or more than were
     asked for: whoever wants n of them takes the first n."""
-    priors: tuple[float, ...] = ()
-    """P(a|s) of each action, where the policy knows them all; they sum to 1, and equal calls add up. Empty where
-    search has to estimate them from what was sampled."""
     error: str = ""
     """Why there are none: the state cannot be read, as one longer than the model's context. No action follows it."""
     left_out: tuple[int, ...] = ()
@@ -170,6 +167,9 @@ class Proposal:
     prompt starts anew: ``context_ids`` are all of it."""
     untold_tokens: int = 0
     """Tokens sampled for the actions by a server that counts them and does not tell them."""
+    priors: tuple[float, ...] = ()
+    """P(a|s) of each action, where the policy knows them all; they sum to 1, and equal calls add up. Empty where
+    search has to estimate them from what was sampled."""
     shared_tokens: int = 0
     """Tokens of the actions that went through the model once for several of them, as equal beginnings of scored
     actions do: the number of times that they were saved."""

@@ -13,7 +13,7 @@ from treeagent.generators.base import Sample, beginnings, put_together
 from treeagent.generators.local import LocalGenerator
 
 SHARED = ids(6, 3, 60)
-CANDIDATES = [
+CANDIDATES: list[list[tuple[int, ...]]] = [
     [(*SHARED, 7), (*SHARED, 7, 9), (*SHARED, 8, 9), (11,), (*SHARED[:1], 12, 13)],
     [(5,)],
     [],

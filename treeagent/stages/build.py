@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import get_args
 
 from pydantic import TypeAdapter
 from transformers import PreTrainedTokenizerBase
@@ -90,36 +89,14 @@ def _environment(written: bytes) -> Env:
 
 
 def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
-    """The environment as a ``Dynamics``. ``name`` seeds its randomness, if it is stochastic.
-
-    Raises:
-        UserError: the policy scores legal actions, which the environment does not list.
-    """
-    scores = config.policy.actions != "sample"
-    if scores and not _lists_actions(_SETTINGS.dump_json(config.environment)):
-        raise UserError(
-            f"policy.actions is {config.policy.actions!r}, but the environment {config.environment.name!r} lists no "
-            "legal actions: set policy.actions=sample, or write its legal_actions()"
-        )
+    """The environment as a ``Dynamics``. ``name`` seeds its randomness, if it is stochastic."""
     return EnvDynamics(
         env,
         max_steps=config.environment.max_steps,
         reveal_reward=reveal_reward,
         seed=derive_seed(config.seed, name),
-        list_actions=scores,
+        list_actions=config.policy.actions != "sample",
     )
-
-
-@lru_cache(maxsize=1)
-def _lists_actions(written: bytes) -> bool:
-    """Whether the environment lists its legal actions at the beginning of a task."""
-    env = _environment(written)
-    for split in get_args(Split):
-        with contained(), suppress(ValueError):  # the split holds no task
-            [task] = env.tasks(split, 1)
-            env.reset(seed=task.seed, options={"task": task})
-            return env.legal_actions() is not None
-    return True
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
