@@ -99,9 +99,9 @@ def test_given_turns_are_scored_as_the_local_generator_scores_them(
     engine: VllmGenerator, folder: Path, temperature: float
 ) -> None:
     assert engine.load(str(folder / "0"), None)
-    candidates = [[(7, 300, 9), (7, 300), (7, 42)], [(11,)]] * 2
-    here = LocalGenerator(network(0)).score(PROMPTS[:4], candidates[: len(PROMPTS)], temperature)
-    there = engine.score(PROMPTS[:4], candidates[: len(PROMPTS)], temperature)
+    candidates: list[list[tuple[int, ...]]] = [[(7, 300, 9), (7, 300), (7, 42)], [(11,)], [], [(7, 9), (7, 9)]]
+    here = LocalGenerator(network(0)).score(PROMPTS, candidates, temperature)
+    there = engine.score(PROMPTS, candidates, temperature)
     for one, two in zip(here, there, strict=True):
         assert not isinstance(two, Failure)
         for sample, other in zip(one, two, strict=True):

@@ -367,23 +367,24 @@ class LocalGenerator(Generator):
         pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
         past = int(pasts.max())
         buffer = self._buffer(paths, past, width)
-        ids, positions = torch.zeros(rows, width, dtype=torch.long), torch.zeros(rows, width, dtype=torch.long)
-        seen = torch.zeros(rows, width, past + width, dtype=torch.bool)
-        prefix = torch.arange(past) >= past - pasts[:, None]
+        # Filled as arrays: setting single elements of a tensor would take longer than a small model.
+        ids, depths = np.zeros((rows, width), dtype=np.int64), np.zeros((rows, width), dtype=np.int64)
+        above = np.zeros((rows, width, width), dtype=np.bool_)
         for row, trie in enumerate(tries):
             column: dict[tuple[int, ...], int] = {}
             for begun in list(trie)[1:]:
                 here = column[begun] = len(column)
-                ids[row, here], positions[row, here] = begun[-1], pasts[row] + len(begun) - 1
+                ids[row, here], depths[row, here] = begun[-1], len(begun) - 1
                 if len(begun) > 1:
-                    seen[row, here] = seen[row, column[begun[:-1]]]
-                else:
-                    seen[row, here, :past] = prefix[row]
-                seen[row, here, past + here] = True
+                    above[row, here] = above[row, column[begun[:-1]]]
+                above[row, here, here] = True
         self.usage.encoded_tokens += sum(len(trie) - 1 for trie in tries)
+        prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, width, past)
+        seen = torch.cat([prefix, torch.from_numpy(above)], dim=-1)
+        positions = pasts[:, None] + torch.from_numpy(depths)
         keys = torch.cat([pasts[:, None] + torch.arange(past) - past, positions], dim=-1)
         output = self.model(
-            input_ids=ids.to(self.model.device),
+            input_ids=torch.from_numpy(ids).to(self.model.device),
             position_ids=positions.to(self.model.device),
             attention_mask=windowed(self.windows, self._additive(seen), seen, positions, keys),
             past_key_values=_cache(buffer, past),
