@@ -10,6 +10,7 @@ from toy_llama import plain_logprobs, shared_model, tokenizer
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.envs import EnvDynamics, make_env
+from treeagent.envs.base import EnvBroken
 from treeagent.envs.calls import text_tool
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ActionSource
@@ -245,6 +246,14 @@ def test_a_greedy_episode_takes_legal_actions_alone() -> None:
     outcomes, episodes = asyncio.run(execute(by, dynamics, tasks, [0] * 3, [()] * 3))
     assert not any(outcome.error for outcome in outcomes)
     assert not any(node.invalid for episode in episodes for node in episode.nodes())
+
+
+@pytest.mark.parametrize("answer", ["look", 3, [3], ["\ud800"], {"look": 1}])
+def test_a_list_of_actions_that_is_none_ends_its_episode(answer: object) -> None:
+    env = make_env("planning", {"domain": "blocks"})
+    env.legal_actions = lambda: answer  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(EnvBroken, match="legal_actions returned"):
+        asyncio.run(EnvDynamics(env, max_steps=5, list_actions=True).reset(env.tasks("train", 1)[0]))
 
 
 def test_states_list_actions_where_they_are_asked_to() -> None:
