@@ -159,6 +159,12 @@ def test_sampled_and_scored_candidates_mix() -> None:
     assert edges[0].prior == pytest.approx(0.5 + look / 2)
 
 
+@pytest.mark.parametrize("legal", [None, (), ("a\nb",)])
+def test_samples_are_enough_where_nothing_can_be_scored(legal: tuple[str, ...] | None) -> None:
+    state = replace(STATES[0], legal_actions=legal)
+    assert propose(policy("both"), [state], 3) == propose(policy("sample"), [state], 3)
+
+
 def test_the_first_candidates_are_kept_and_their_priors_scaled() -> None:
     actions = [Action(call, call) for call in ("a", "b", "a", "c")]
     edges = given_edges(actions, (0.1, 0.3, 0.2, 0.4), 2)

@@ -15,13 +15,13 @@ from treeagent.generators.chat import ChatFormat, Reading
 from treeagent.generators.config import ActionSource
 from treeagent.generators.grammar import Grammar, ReAct
 from treeagent.generators.local import LocalGenerator
-from treeagent.types import Action, Estimate, Message, Proposal, State
+from treeagent.types import Action, Estimate, Message, Proposal, State, derive_seed
 
 if TYPE_CHECKING:  # their packages are extras
     from treeagent.generators.remote import RemoteChat
     from treeagent.generators.structured import Form
 
-_NO_LIST = "the environment lists no action that is possible here: set policy.actions=sample"
+_NO_LIST = "the environment lists no action that can be written here: set policy.actions=sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,16 @@ class LLMPolicy:
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         last = [state.messages[-1] for state in states]
         begun = [message if message.partial else Message("assistant", "") for message in last]
-        listed: dict[int, list[Action]] = {}
+        written: dict[int, list[Action]] = {}
         for place, state in enumerate(states):
-            if self.actions != "sample" and count and not errors[place] and (begun[place].partial or pause is None):
-                listed[place] = self._written(state, begun[place], self.generator.context - len(prompts[place]))
-                errors[place] = "" if listed[place] else _NO_LIST
+            if self.actions == "sample" or not count or errors[place] or (pause and not begun[place].partial):
+                continue
+            if listed := self._written(state, begun[place], self.generator.context - len(prompts[place])):
+                written[place] = listed
+            elif self.actions == "score":
+                errors[place] = _NO_LIST
         readable = [place for place, error in enumerate(errors) if not error]
-        sampling = [place for place in readable if self.actions != "score" or place not in listed]
+        sampling = [place for place in readable if self.actions != "score" or place not in written]
         request = SampleRequest(
             [prompts[place] for place in sampling],
             count,
@@ -86,31 +89,26 @@ class LLMPolicy:
             form=self.form,
             begun=[begun[place].token_ids for place in sampling],
         )
-        told: dict[int, Proposal] = {}
+        told = [Proposal()] * len(states)
         for place, drawn in zip(sampling, self.generator.sample(request) if sampling else (), strict=True):
             if isinstance(drawn, Failure):
                 errors[place] = drawn.reason
             else:
                 told[place] = Proposal(actions=tuple(self._read(begun[place], sample) for sample in drawn))
-        scoring = [place for place in listed if not errors[place]]
-        candidates = [[action.token_ids for action in listed[place]] for place in scoring]
-        scores = self.generator.score([prompts[place] for place in scoring], candidates, self.temperature)
+        scoring = [place for place in written if not errors[place]]
+        candidates = [[action.token_ids for action in written[place]] for place in scoring]
+        behind = [prompts[place] for place in scoring]
+        scores = self.generator.score(behind, candidates, self.temperature) if scoring else ()
         for place, scored in zip(scoring, scores, strict=True):
             if isinstance(scored, Failure):
                 errors[place], told[place] = scored.reason, Proposal()
             else:
-                sampled, written = told.get(place, Proposal()).actions, zip(listed[place], scored, strict=True)
-                told[place] = self._ranked(
-                    sampled, [replace(action, logprobs=one.logprobs) for action, one in written], seeds[place]
-                )
+                pairs = zip(written[place], scored, strict=True)
+                listed = [replace(action, logprobs=sample.logprobs) for action, sample in pairs]
+                told[place] = self._ranked(told[place].actions, listed, seeds[place])
         return [
-            replace(
-                told.get(place, Proposal()),
-                context_ids=self.chat.added_ids(reading),
-                error=error,
-                left_out=reading.left_out,
-            )
-            for place, (reading, error) in enumerate(zip(readings, errors, strict=True))
+            replace(proposal, context_ids=self.chat.added_ids(reading), error=error, left_out=reading.left_out)
+            for proposal, reading, error in zip(told, readings, errors, strict=True)
         ]
 
     def _written(self, state: State, begun: Message, room: int) -> list[Action]:
@@ -134,7 +132,9 @@ class LLMPolicy:
     def _ranked(self, sampled: Sequence[Action], scored: Sequence[Action], seed: int) -> Proposal:
         """The sampled actions, then the scored ones in drawn order, with their priors."""
         logprobs = np.array([action.logprob for action in scored])
-        noise = np.random.default_rng(seed).gumbel(size=len(scored)) if self.temperature else 0.0
+        # A seed of its own: the samples of this state were drawn by ``seed``.
+        chance = np.random.default_rng(derive_seed(seed, "scored"))
+        noise = chance.gumbel(size=len(scored)) if self.temperature else 0.0
         shares = np.exp(logprobs - logprobs.max())
         shares /= shares.sum() * (len(sampled) + 1)
         order = np.argsort(-(logprobs + noise), kind="stable").tolist()

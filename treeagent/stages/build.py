@@ -104,6 +104,13 @@ def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamic
     return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
 
 
+def greedy(whole: LLMPolicy, config: RunConfig) -> Policy:
+    """The policy without luck. It takes whole turns, except where legal actions are scored behind thoughts, which are
+    steps of their own then (``in_turns``)."""
+    thinks = config.search.granularity == "split" and config.policy.actions != "sample"
+    return SplitPolicy(whole.greedy()) if thinks else whole.greedy()
+
+
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
     """The actors that play a checkpoint by the search settings, with thoughts as separate steps or with a critic, and
     its policy in whole turns. All share one generator."""
@@ -118,7 +125,7 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
         return Actors(whole, whole.greedy(), value), whole
     sampling = SplitPolicy(whole) if search.granularity == "split" else whole
     critic = LMCritic(whole.generator, whole.chat) if search.critic_weight else None
-    return Actors(sampling, whole.greedy(), value, critic), whole
+    return Actors(sampling, greedy(whole, config), value, critic), whole
 
 
 @lru_cache(maxsize=1)
