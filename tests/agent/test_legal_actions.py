@@ -3,9 +3,10 @@
 import asyncio
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
-from toy_llama import plain_logprobs, shared_model, tokenizer
+from toy_llama import CONFIG, plain_logprobs, shared_model, sharpened, tokenizer
 
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
@@ -16,6 +17,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ActionSource
 from treeagent.generators.grammar import Format, make_grammar
 from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import random_model
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -37,6 +39,12 @@ GAMES = [
     ("minigrid", {"level": "MiniGrid-Empty-5x5-v0"}),
     ("planning", {"domain": "blocks"}),
 ]
+
+
+@lru_cache(maxsize=1)
+def roomy() -> LocalGenerator:
+    """Untrained, with a context that holds whole episodes."""
+    return LocalGenerator(sharpened(random_model(tokenizer(), replace(CONFIG, context=2048), 0)))
 
 
 def policy(
@@ -88,7 +96,8 @@ def test_the_first_actions_are_a_draw_without_replacement() -> None:
     scored = [
         Action(call, call, "", (place,), (math.log(share),)) for place, (call, share) in enumerate(shares.items())
     ]
-    drawn = [[action.call for action in policy()._ranked((), scored, seed).actions] for seed in range(2000)]
+    by = policy()
+    drawn = [[action.call for action in by._ranked((), scored, seed).actions] for seed in range(2000)]
     for call, share in shares.items():
         assert sum(first == call for first, *_ in drawn) / 2000 == pytest.approx(share, abs=4 * 0.5 / 2000**0.5)
     assert sum(second == "c" for _, second, _ in drawn) / 2000 == pytest.approx(0.2 + 0.6 / 7, abs=4 * 0.5 / 2000**0.5)
@@ -178,7 +187,7 @@ def test_the_first_candidates_are_kept_and_their_priors_scaled() -> None:
 def grow(name: str, options: dict[str, object], tasks: slice, method: str = "mcts", **settings: object) -> list[Tree]:
     env = make_env(name, options)
     dynamics = EnvDynamics(env, max_steps=6, list_actions=True)
-    by = replace(policy(), tools=env.tools())
+    by = replace(policy(generator=roomy()), tools=env.tools())
     config = SearchConfig(limits=Limits(simulations=12), method=method, candidates=3, **settings)  # type: ignore[arg-type]
     return asyncio.run(make_search(by, dynamics, config).run(env.tasks("train", 3)[tasks], range(3)[tasks]))
 
@@ -248,7 +257,7 @@ def test_a_greedy_episode_takes_legal_actions_alone() -> None:
     env = make_env("planning", {"domain": "blocks"})
     dynamics = EnvDynamics(env, max_steps=5, list_actions=True)
     tasks = env.tasks("test", 3)
-    by = replace(policy().greedy(), tools=env.tools())
+    by = replace(policy(generator=roomy()).greedy(), tools=env.tools())
     outcomes, episodes = asyncio.run(execute(by, dynamics, tasks, [0] * 3, [()] * 3))
     assert not any(outcome.error for outcome in outcomes)
     assert not any(node.invalid for episode in episodes for node in episode.nodes())
