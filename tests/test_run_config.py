@@ -167,6 +167,14 @@ def test_settings_that_must_fit_each_other_are_named_by_their_section() -> None:
     assert load_config(None, [*hidden, "ray.gpus_per_worker=0.5"]).ray.gpus_per_worker == 0.5
 
 
+@pytest.mark.parametrize("model", ["adapt.imagined=0.5", "evaluate.world=runs/world"])
+def test_a_world_model_lists_no_actions_to_score(model: str) -> None:
+    assert "policy.actions is 'score'" in sentence(None, "policy.actions=score", model)
+    assert sentence(None, "policy.actions=both", "policy.generator=remote", "policy.text_only=true").startswith(
+        "policy: "
+    )
+
+
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     missing, broken, binary = (tmp_path / name for name in ("missing.toml", "broken.toml", "binary.toml"))
     broken.write_text("seed = 1\n[search]\nsimulations = =\n")

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
 from treeagent.envs.shield import Shield
-from treeagent.generators.config import LOCAL_SERVER, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
+from treeagent.generators.config import LOCAL_SERVER, ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.generators.grammar import Format
 from treeagent.learners.config import (
     Count,
@@ -129,6 +129,9 @@ class PolicyConfig(ModelConfig):
     shots: Annotated[Annotated[int, Field(ge=0)] | str, REACHES_OUT] = 0
     """Demonstrations that every prompt shows as earlier turns: a number of successes of the environment's demonstrator
     on training tasks, or a file of conversations, a JSON line each."""
+    actions: ActionSource = "sample"
+    """Where candidates come from: "sample" samples turns, "score" scores a turn without a thought for each action that
+    the environment lists as legal, and takes their probabilities as priors, "both" adds sampled turns."""
     structured: bool = False
     """Constrains every turn to the format while it is sampled: a call of one of the environment's tools with arguments
     of its schema, or text where the tool has none."""
@@ -150,6 +153,10 @@ class PolicyConfig(ModelConfig):
             raise ValueError("context_tokens is set, but context is 'refuse': set context='drop' too, or leave it out")
         if self.context == "drop" and self.text_only:
             raise ValueError("context is 'drop', which counts tokens, but text_only has none: leave one out")
+        if self.actions != "sample" and self.generator == "remote" and self.text_only:
+            raise ValueError(
+                f"actions is {self.actions!r}, which scores token ids, but text_only has none: leave one out"
+            )
         if self.structured and self.generator == "remote" and self.text_only:
             raise ValueError("structured constrains token ids, but text_only has none: leave one out")
         return self
@@ -519,6 +526,11 @@ class RunConfig:
             raise ValueError(
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
+            )
+        if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
+            raise ValueError(
+                f"policy.actions is {self.policy.actions!r}, but the world model that evaluate.world or adapt.imagined "
+                "searches lists no legal actions: set policy.actions=sample"
             )
         if self.policy.context == "drop" and self.update.pairs.rule == "trajectory":
             raise ValueError(

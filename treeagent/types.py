@@ -123,6 +123,8 @@ class State:
     """Opaque handle by which the dynamics that made this state finds it again."""
     ended: bool = field(default=False, compare=False)
     """Search came here by a step that ended the episode, or hit a limit: there is no next one."""
+    legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
+    """Every action that is possible here, as texts; ``None`` where the dynamics was not asked or cannot list them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,8 @@ class Proposal:
     """Ids that the state adds after its last assistant message (all of them at the root); the full prompt is the
     concatenation of contexts and sampled actions along the path. Empty where the policy reads no tokens."""
     actions: tuple[Action, ...] = ()
-    """The actions as sampled, duplicates included."""
+    """The actions as sampled, duplicates included. With ``priors``, they are all that are possible, or more than were
+    asked for: whoever wants n of them takes the first n."""
     error: str = ""
     """Why there are none: the state cannot be read, as one longer than the model's context. No action follows it."""
     left_out: tuple[int, ...] = ()
@@ -164,11 +167,17 @@ class Proposal:
     prompt starts anew: ``context_ids`` are all of it."""
     untold_tokens: int = 0
     """Tokens sampled for the actions by a server that counts them and does not tell them."""
+    priors: tuple[float, ...] = ()
+    """P(a|s) of each action, where the policy knows them all; they sum to 1, and equal calls add up. Empty where
+    search has to estimate them from what was sampled."""
+    shared_tokens: int = 0
+    """Tokens of the actions that went through the model once for several of them, as equal beginnings of scored
+    actions do: the number of times that they were saved."""
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens sampled for the actions, those of duplicates included."""
-        return self.untold_tokens + sum(len(action.token_ids) for action in self.actions)
+        """Tokens sampled or scored for the actions, those of duplicates included."""
+        return self.untold_tokens + sum(len(action.token_ids) for action in self.actions) - self.shared_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +202,8 @@ class Policy(Protocol):
     """Proposes actions. One call serves the frontier of many trees."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """Draw ``count`` actions at each state; the draw at ``states[i]`` depends on ``seeds[i]`` alone."""
+        """Draw ``count`` actions at each state; the draw at ``states[i]`` depends on ``seeds[i]`` alone. A policy that
+        knows all actions that are possible may give them all, those drawn first (``Proposal.priors``)."""
         ...
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import pytest
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import ValueHead
+from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.chat import ChatFormat
@@ -28,7 +29,9 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
+from treeagent.stages.build import greedy, in_turns
 from treeagent.stages.demonstrate import demonstrate, tokenise
+from treeagent.stages.play import execute
 from treeagent.types import Action, Message, Proposal, State, Task, Transition
 from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
 from treeagent.views.imitation import ImitationConfig, imitation_rows
@@ -528,3 +531,44 @@ def test_a_split_success_is_imitated_as_a_whole() -> None:
     [expected], [row] = (list(imitation_rows(each, ImitationConfig())) for each in (whole, tree))
     assert (row.token_ids, row.mask) == (expected.token_ids, expected.mask)
     assert set(expected.value_positions) < set(row.value_positions)
+
+
+@dataclass(frozen=True)
+class Lamps:
+    """Lists what can be done, and ends after the first call."""
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", task.prompt),), legal_actions=("open[a]", "open[b]", "wait"))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        said, seen = Message("assistant", action.text, action.token_ids), Message("user", "done")
+        after = State(state.task, (*state.messages, said, seen))
+        return Transition(after, float(action.call == "open[b]"), terminated=True, invalid=bool(action.error))
+
+
+def test_legal_actions_are_scored_behind_thoughts_whose_last_token_says_more_than_the_mark() -> None:
+    """Behind a token that spells ``Action: open[``, what remains are the two calls that begin so."""
+    scoring = replace(straddler().policy(), actions="score")
+    config = SearchConfig(limits=Limits(simulations=12), candidates=4, widening=None)
+    tasks = [Task("t", "go"), Task("u", "go on")]
+    trees = asyncio.run(Search(SplitPolicy(scoring), SplitDynamics(Lamps()), config).run(tasks, [0, 1]))
+    ways = set()
+    for node in (node for tree in trees for node in tree.nodes() if node.state.messages[-1].partial and node.edges):
+        said = node.state.messages[-1].content
+        calls = {REACT.read(said + edge.action.text).call for edge in node.edges}
+        assert calls == ({"open[a]", "open[b]"} if said.endswith("open[") else {"open[a]", "open[b]", "wait"})
+        assert sum(edge.prior for edge in node.edges) == pytest.approx(1)
+        ways.add(said.endswith("open["))
+    assert True in ways
+
+
+def test_a_greedy_policy_that_scores_thinks_first_where_thoughts_are_steps() -> None:
+    config = load_config(None, ["search.granularity=split", "policy.actions=score"])
+    whole = replace(straddler().policy(), actions="score")
+    player = greedy(whole, config)
+    dynamics = in_turns(Lamps(), config, REACT)
+    [outcome], [episode] = asyncio.run(execute(player, dynamics, [Task("t", "go")], [0], [()]))
+    thought, call = (node.edges[0] for node in episode.nodes() if node.edges)
+    assert (thought.thought, call.thought, outcome.steps, outcome.error) == (True, False, 1, "")
+    assert call.action.call in ("open[a]", "open[b]", "wait")
+    assert isinstance(greedy(whole, load_config(None, ["search.granularity=split"])), LLMPolicy)

@@ -101,6 +101,34 @@ def test_log_probabilities_are_the_served_models_own(server: OpenAIServer, tempe
     assert generator.next_logprobs(PROMPTS, ()).shape == (4, 0)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_given_turns_are_scored_as_the_local_generator_scores_them(server: OpenAIServer, temperature: float) -> None:
+    generator = RemoteGenerator(config(server), "org/toy", temperature or 1.0, scores=True)
+    candidates: list[list[tuple[int, ...]]] = [
+        [(7, 8, 9), (7, 8), (7, 5, 6), (11,)],
+        [(9, 9)],
+        [],
+        [(5, 6, 7), (5, 6, 7)],
+    ]
+    here = LocalGenerator(shared_model()).score(PROMPTS, candidates, temperature)
+    asked = len(server.asked)
+    same(sampled(generator.score(PROMPTS, candidates, temperature)), here)
+    assert len(server.asked) - asked == 4 + 2 + 0 + 3  # a request for each distinct beginning
+
+
+def test_a_prompt_whose_scores_fail_costs_itself_alone(server: OpenAIServer) -> None:
+    generator = remote(server)
+    server.fault = lambda body: 400 if body["prompt"] == [*PROMPTS[1], 7] else None
+    scored = generator.score(PROMPTS[:3], [[(7, 8)]] * 3)
+    assert [isinstance(each, Failure) for each in scored] == [False, True, False]
+
+
+def test_a_server_that_scores_nothing_is_refused_at_the_start(server: OpenAIServer) -> None:
+    server.sglang = True
+    with pytest.raises(UserError, match=r"logprob_token_ids.*policy\.actions"):
+        RemoteGenerator(config(server), "org/toy", 1.0, scores=True)
+
+
 def test_the_distribution_asked_for_is_the_models_whole_one(server: OpenAIServer) -> None:
     """Whatever the checkpoint's generation_config.json says."""
     draw(remote(server), temperature=0.7)

@@ -94,6 +94,20 @@ def test_log_probabilities_are_the_models_own(engine: VllmGenerator, folder: Pat
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_given_turns_are_scored_as_the_local_generator_scores_them(
+    engine: VllmGenerator, folder: Path, temperature: float
+) -> None:
+    assert engine.load(str(folder / "0"), None)
+    candidates: list[list[tuple[int, ...]]] = [[(7, 300, 9), (7, 300), (7, 42)], [(11,)], [], [(7, 9), (7, 9)]]
+    here = LocalGenerator(network(0)).score(PROMPTS, candidates, temperature)
+    there = engine.score(PROMPTS, candidates, temperature)
+    for one, two in zip(here, there, strict=True):
+        assert not isinstance(two, Failure)
+        for sample, other in zip(one, two, strict=True):
+            assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
 def test_a_draw_depends_on_its_seed_and_ends_where_the_local_one_does(engine: VllmGenerator, folder: Path) -> None:
     assert engine.load(str(folder / "0"), None)
     first = drawn_by(engine, SampleRequest(PROMPTS, 3, SEEDS, stop_id=NEVER, max_new_tokens=12))

@@ -65,6 +65,14 @@ def test_what_lies_beyond_a_window_is_not_seen(family: str) -> None:
     assert generator.usage.cached_tokens - before > sum(map(len, PROMPTS))
 
 
+@pytest.mark.parametrize("family", [*WINDOWED, *FULL])
+def test_given_continuations_see_what_plain_ones_see(family: str) -> None:
+    """They share beginnings, within which windows end at other places; one is as long as a window."""
+    model = made(WINDOWED.get(family) or FULL[family])
+    candidates = [[ids(5, 12), (*ids(5, 4), *ids(6, 5)), ids(5, 3)]] * len(PROMPTS)
+    assert_plain(model, PROMPTS, LocalGenerator(model).score(PROMPTS, candidates))
+
+
 @pytest.mark.parametrize("family", SOME_WINDOWED)
 def test_greedy_is_generates_greedy(family: str) -> None:
     model = made(WINDOWED[family])

@@ -15,6 +15,7 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress
+from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate_batch
@@ -169,3 +170,23 @@ def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_pat
     job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", mode)  # type: ignore[arg-type]
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert [outcome.error for outcome in outcomes] == ["", ""]
+
+
+@pytest.mark.parametrize("format", ["react", "json"])
+@pytest.mark.parametrize("actions", ["score", "both"])
+def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str, format: str, tmp_path: Path) -> None:
+    """An untrained model searches and plays without a malformed or refused call, unless turns are sampled, too."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = ["environment.name=planning", "environment.options={domain='blocks'}", "environment.max_steps=4"]
+    chosen = [f"policy.actions={actions}", f"policy.format={format}", "policy.max_new_tokens=4"]
+    config = load_config(None, [*settings, *chosen, "search.limits={simulations=8}"])
+    collecting = BatchJob(config, tmp_path / "base", "collect", 0, [0, 1], tmp_path)
+    assert search_batch(collecting, lambda event: None).budget.proposals > 2
+    trees = read_trees(tmp_path)
+    edges = [edge for tree in trees for node in tree.nodes() for edge in node.edges]
+    assert not any(tree.error for tree in trees) and len(edges) > 10
+    assert all(edge.action.token_ids for edge in edges)
+    assert any(edge.action.error for edge in edges) == (actions == "both")
+    job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", "greedy", episodes=tmp_path / "episodes")
+    outcomes, _ = evaluate_batch(job, lambda event: None)
+    assert not any(outcome.error for outcome in outcomes)

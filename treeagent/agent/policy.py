@@ -4,18 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from treeagent.agent.value_head import ValueHead
+from treeagent.envs.base import ToolSpec
+from treeagent.envs.calls import as_call
 from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat, Reading
+from treeagent.generators.config import ActionSource
 from treeagent.generators.grammar import Grammar, ReAct
 from treeagent.generators.local import LocalGenerator
-from treeagent.types import Action, Estimate, Message, Proposal, State
+from treeagent.types import Action, Estimate, Message, Proposal, State, derive_seed
 
 if TYPE_CHECKING:  # their packages are extras
     from treeagent.generators.remote import RemoteChat
     from treeagent.generators.structured import Form
+
+_NO_LIST = "the environment lists no action that can be written here: set policy.actions=sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,11 @@ class LLMPolicy:
     """Most tokens of a turn; a turn that is cut off there has no stop token."""
     form: "Form | None" = None
     """The form that constrains every turn while it is sampled; None samples freely."""
+    actions: ActionSource = "sample"
+    """Whether turns are sampled, or a turn without a thought is scored for each of the state's legal actions, or
+    both."""
+    tools: Sequence[ToolSpec] = ()
+    """By which legal actions are written as calls, in formats that call tools by name."""
 
     def greedy(self) -> "LLMPolicy":
         return replace(self, temperature=0.0)
@@ -46,32 +57,93 @@ class LLMPolicy:
     ) -> Sequence[Proposal]:
         """``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution sampled
         from. A state whose prompt cannot be read has no actions and the reason as ``error``. A turn that has not begun
-        yet ends where it meets ``pause``."""
+        yet ends where it meets ``pause``, and is sampled in any case.
+
+        Where legal actions are scored, P(a) is the softmax of their turns' log-probabilities. All of them are given, in
+        the order of a draw without replacement (Gumbel-top-k, Kool et al. 2019) or, at temperature 0, from the
+        likeliest on. So the first is a sample of P, or its mode. Their stored log-probabilities are the model's own,
+        among all tokens, by which learners weight them. With ``actions`` "both", ``count`` samples come first, and P is
+        (n(a) + P_scored(a)) / (``count`` + 1), where n(a) of them make the call a.
+        """
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
-        readable = [place for place, error in enumerate(errors) if not error]
         last = [state.messages[-1] for state in states]
         begun = [message if message.partial else Message("assistant", "") for message in last]
+        written: dict[int, list[Action]] = {}
+        for place, state in enumerate(states):
+            if self.actions == "sample" or not count or errors[place] or (pause and not begun[place].partial):
+                continue
+            if listed := self._written(state, begun[place], self.generator.context - len(prompts[place])):
+                written[place] = listed
+            elif self.actions == "score":
+                errors[place] = _NO_LIST
+        readable = [place for place, error in enumerate(errors) if not error]
+        sampling = [place for place in readable if self.actions != "score" or place not in written]
         request = SampleRequest(
-            [prompts[place] for place in readable],
+            [prompts[place] for place in sampling],
             count,
-            [seeds[place] for place in readable],
+            [seeds[place] for place in sampling],
             stop_id=self.chat.stop_id,
-            max_new_tokens=[self.max_new_tokens - len(begun[place].token_ids) for place in readable],
+            max_new_tokens=[self.max_new_tokens - len(begun[place].token_ids) for place in sampling],
             temperature=self.temperature,
-            pauses=[None if begun[place].partial else pause for place in readable],
+            pauses=[None if begun[place].partial else pause for place in sampling],
             form=self.form,
-            begun=[begun[place].token_ids for place in readable],
+            begun=[begun[place].token_ids for place in sampling],
         )
-        actions: dict[int, tuple[Action, ...]] = {}
-        for place, drawn in zip(readable, self.generator.sample(request), strict=True):
+        told = [Proposal()] * len(states)
+        for place, drawn in zip(sampling, self.generator.sample(request) if sampling else (), strict=True):
             if isinstance(drawn, Failure):
                 errors[place] = drawn.reason
             else:
-                actions[place] = tuple(self._read(begun[place], sample) for sample in drawn)
+                told[place] = Proposal(actions=tuple(self._read(begun[place], sample) for sample in drawn))
+        scoring = [place for place in written if not errors[place]]
+        candidates = [[action.token_ids for action in written[place]] for place in scoring]
+        behind = [prompts[place] for place in scoring]
+        scores = self.generator.score(behind, candidates, self.temperature) if scoring else ()
+        for place, scored in zip(scoring, scores, strict=True):
+            if isinstance(scored, Failure):
+                errors[place], told[place] = scored.reason, Proposal()
+            else:
+                pairs = zip(written[place], scored, strict=True)
+                listed = [replace(action, logprobs=sample.logprobs) for action, sample in pairs]
+                told[place] = self._ranked(told[place].actions, listed, seeds[place])
         return [
-            Proposal(self.chat.added_ids(reading), actions.get(place, ()), error, reading.left_out)
-            for place, (reading, error) in enumerate(zip(readings, errors, strict=True))
+            replace(proposal, context_ids=self.chat.added_ids(reading), error=error, left_out=reading.left_out)
+            for proposal, reading, error in zip(told, readings, errors, strict=True)
         ]
+
+    def _written(self, state: State, begun: Message, room: int) -> list[Action]:
+        """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions that
+        the format cannot write, or for which the context has no ``room``, are left out."""
+        mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
+        for text in state.legal_actions or ():
+            call = text if self.grammar.calls == "text" else as_call(text, self.tools)
+            turn = self.grammar.write("", call)
+            if begun.partial:
+                opened, rest = begun.content.rpartition(mark)[2], turn.partition(mark)[2]
+                if not rest.startswith(opened):
+                    continue
+                turn = rest[len(opened) :]
+            ids = self.chat.encode_action(turn)
+            action = self._read(begun, Sample(ids, ()))
+            if len(ids) <= room and not action.error:
+                written[ids] = action
+        return list(written.values())
+
+    def _ranked(self, sampled: Sequence[Action], scored: Sequence[Action], seed: int) -> Proposal:
+        """The sampled actions, then the scored ones in drawn order, with their priors."""
+        logprobs = np.array([action.logprob for action in scored])
+        # A seed of its own: the samples of this state were drawn by ``seed``.
+        chance = np.random.default_rng(derive_seed(seed, "scored"))
+        noise = chance.gumbel(size=len(scored)) if self.temperature else 0.0
+        shares = np.exp(logprobs - logprobs.max())
+        shares /= shares.sum() * (len(sampled) + 1)
+        order = np.argsort(-(logprobs + noise), kind="stable").tolist()
+        distinct = {action.token_ids[:end] for action in scored for end in range(1, len(action.token_ids) + 1)}
+        return Proposal(
+            actions=(*sampled, *(scored[place] for place in order)),
+            priors=(*[1 / (len(sampled) + 1)] * len(sampled), *(float(shares[place]) for place in order)),
+            shared_tokens=sum(len(action.token_ids) for action in scored) - len(distinct),
+        )
 
     def _read(self, begun: Message, sample: Sample) -> Action:
         """What a sample adds to a turn, which is decoded whole: texts of its parts might not add up to its text."""

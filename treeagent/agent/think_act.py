@@ -56,7 +56,8 @@ class SplitDynamics:
         if not action.call and not action.error:
             said = Message("assistant", action.text, action.token_ids, partial=True)
             key = None if state.key is None else f"{state.key}\n{action.text}"
-            return Transition(State(state.task, (*state.messages, said), key, _Begun(state, action)), cost=0)
+            begun = replace(state, messages=(*state.messages, said), key=key, snapshot=_Begun(state, action))
+            return Transition(begun, cost=0)
         if isinstance(state.snapshot, _Begun):
             before, thought = state.snapshot.state, state.snapshot.thought
             turn = self.grammar.read(

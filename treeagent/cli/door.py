@@ -4,14 +4,15 @@ The run's folder does not exist yet, so a failed check leaves nothing behind.
 """
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.envs import ShieldedEnv, make_env
+from treeagent.envs.answers import contained
 from treeagent.envs.base import Env
 from treeagent.imagination.load import planned_in, require_world
 from treeagent.run.folder import RunError
@@ -53,6 +54,8 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     place = config.environment
     with closing(ShieldedEnv(make_env(place.name, place.options), place.shield)) as env:
         _require_tasks(config, env, uses)
+        if config.policy.actions != "sample":
+            _require_legal_actions(config, env)
 
 
 def _require_engines(config: RunConfig) -> None:
@@ -78,6 +81,23 @@ def refuse_structured(config: RunConfig, methods: Sequence[Method]) -> None:
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
             f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set "
             "policy.structured=false, or search with policy.generator=local"
+        )
+
+
+def _require_legal_actions(config: RunConfig, env: Env) -> None:
+    """Begin a task, since only an episode has legal actions; one that fails to begin is an episode's failure."""
+    for split in get_args(Split):
+        with suppress(Exception), contained():
+            [task] = env.tasks(split, 1)
+            env.reset(seed=task.seed, options={"task": task})
+            listed = env.legal_actions()
+            break
+    else:
+        return
+    if listed is None:
+        raise UserError(
+            f"policy.actions is {config.policy.actions!r}, but environment {config.environment.name!r} lists no legal "
+            "actions: set policy.actions=sample, or an environment with legal_actions()"
         )
 
 

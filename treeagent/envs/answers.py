@@ -94,6 +94,15 @@ def checked_key(answer: object) -> str | None:
     raise EnvBroken(f"state_key returned {answer!r:.200}: it must return valid Unicode text or None")
 
 
+def checked_legal(answer: object) -> tuple[str, ...] | None:
+    """What ``legal_actions`` returned, or ``EnvBroken`` where that is neither a list of texts nor None."""
+    if answer is None:
+        return None
+    if isinstance(answer, list | tuple) and all(isinstance(each, str) and is_unicode(each) for each in answer):
+        return tuple(answer)
+    raise EnvBroken(f"legal_actions returned {answer!r:.200}: it must return a list of valid Unicode texts or None")
+
+
 def checked_turn(answer: object) -> tuple[str, str]:
     """What a demonstrator's ``act`` returned, or ``EnvBroken`` where that is no thought and call."""
     match answer:

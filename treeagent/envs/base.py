@@ -116,7 +116,9 @@ class Env(Protocol):
         return ()
 
     def legal_actions(self) -> list[str] | None:
-        """Every action that is possible now, as texts; ``None`` where they cannot be listed."""
+        """Every action that is possible now, as texts that ``step`` takes; ``None`` where they cannot be listed. The
+        policy may choose among them alone (``policy.actions``), so no useful one may be missing, and before the episode
+        ends there must be one."""
         return None
 
     def verify(self) -> float | None:

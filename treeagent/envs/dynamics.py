@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_task, checked_verdict
+from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_legal, checked_task, checked_verdict
 from treeagent.envs.base import Env, EnvBroken
 from treeagent.envs.forks import Forkable, Mark
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed, storable
@@ -26,15 +26,19 @@ class EnvDynamics:
         max_steps: actions per episode, malformed ones included.
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
         seed: of a stochastic environment's luck.
+        list_actions: whether states hold the environment's legal actions, for a policy that scores them.
     """
 
-    def __init__(self, env: Env, *, max_steps: int, reveal_reward: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self, env: Env, *, max_steps: int, reveal_reward: bool = True, seed: int = 0, list_actions: bool = False
+    ) -> None:
         # A plan must not know the luck of its execution, which reveals what planning withholds.
         luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
         self.forkable = Forkable(env, seed=luck)
         """Counts what going back has cost so far."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward
+        self._list_actions = list_actions
         self._has_verifier = False
 
     @property
@@ -52,7 +56,8 @@ class EnvDynamics:
             observation, _ = self.forkable.reset(checked_task(task))
             self._has_verifier = checked_verdict(self.env.verify()) is not None
             opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
-            return State(task, (Message("user", opening),), _key(self.env.state_key(), 0), self.forkable.mark())
+            key, mark = _key(self.env.state_key(), 0), self.forkable.mark()
+            return State(task, (Message("user", opening),), key, mark, legal_actions=self._legal_actions())
 
     async def step(self, state: State, action: Action) -> Transition:
         """Make one step from ``state``, whose task must not be over."""
@@ -62,7 +67,7 @@ class EnvDynamics:
         if action.error:
             key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
             return Transition(
-                self._after(state, action, f"Invalid action: {action.error}", key, mark),
+                self._after(state, action, f"Invalid action: {action.error}", key, mark, state.legal_actions),
                 reward=0.0 if self._reveal_reward else None,
                 truncated=limit_hit,
                 origin=self.env.origin,
@@ -78,6 +83,7 @@ class EnvDynamics:
                 verdict = checked_verdict(self.env.verify()) if terminated else None
                 process = _process_reward(info) if self._reveal_reward else 0.0
                 key, place = _key(self.env.state_key(), used), self.forkable.mark()
+                legal = None if terminated or truncated else self._legal_actions()
         except Unanswered as unanswered:
             reason = storable(str(unanswered))
             return Transition(
@@ -93,7 +99,7 @@ class EnvDynamics:
         paid = 0.0 if self._has_verifier else env_reward
         reward = paid if verdict is None else verdict
         return Transition(
-            self._after(state, action, observation, key, place),
+            self._after(state, action, observation, key, place, legal),
             reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
@@ -106,6 +112,9 @@ class EnvDynamics:
     def _cost(self, replayed: int = 0) -> int:
         """Environment steps that a step has paid, with those ``replayed`` to come to its state; none where imagined."""
         return 0 if self.env.origin == "imagined" else 1 + replayed
+
+    def _legal_actions(self) -> tuple[str, ...] | None:
+        return checked_legal(self.env.legal_actions()) if self._list_actions else None
 
     @contextlib.contextmanager
     def _leaving_on_error(self) -> Iterator[None]:
@@ -125,9 +134,17 @@ class EnvDynamics:
         return state.snapshot
 
     @staticmethod
-    def _after(state: State, action: Action, observation: str, key: str | None, mark: Mark) -> State:
+    def _after(
+        state: State,
+        action: Action,
+        observation: str,
+        key: str | None,
+        mark: Mark,
+        legal: tuple[str, ...] | None = None,
+    ) -> State:
         said = Message("assistant", action.text, action.token_ids)
-        return State(state.task, (*state.messages, said, Message("user", observation)), key, mark)
+        messages = (*state.messages, said, Message("user", observation))
+        return State(state.task, messages, key, mark, legal_actions=legal)
 
 
 def _process_reward(info: Mapping[str, object]) -> float:

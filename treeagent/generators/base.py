@@ -5,7 +5,7 @@ and ``remote`` asks a server. This module imports no torch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,6 +90,25 @@ class SampleRequest:
         ]
 
 
+def beginnings(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
+    """The candidates' shared beginnings: each proper beginning once, the empty one first and a shorter one before those
+    that continue it, with the distinct tokens that follow it."""
+    following: dict[tuple[int, ...], list[int]] = {(): []}
+    for ids in candidates:
+        for place, token in enumerate(ids):
+            tokens = following.setdefault(ids[:place], [])
+            if token not in tokens:
+                tokens.append(token)
+    return following
+
+
+def put_together(
+    candidates: Sequence[tuple[int, ...]], told: Mapping[tuple[int, ...], Mapping[int, float]]
+) -> list[Sample]:
+    """The candidates with their log-probabilities, from those of the tokens after each of their ``beginnings``."""
+    return [Sample(ids, tuple(told[ids[:place]][token] for place, token in enumerate(ids))) for ids in candidates]
+
+
 class Generator(ABC):
     """A language model that samples. Not safe for concurrent use. ``refusal`` must have no reason against a prompt."""
 
@@ -106,6 +125,16 @@ class Generator(ABC):
     def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
         """Log-probability of each of ``token_ids`` as the next token of each prompt, in nats and at temperature 1:
         [prompts, tokens], on the CPU."""
+
+    @abstractmethod
+    def score(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+    ) -> Sequence[Sequence[Sample] | Failure]:
+        """The given continuations of each prompt, as if they had been sampled there at ``temperature``; 0 stands for
+        1, as in ``SampleRequest``. What candidates of a prompt have in common is computed once."""
 
     @abstractmethod
     def forget(self) -> None:

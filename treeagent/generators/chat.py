@@ -114,6 +114,7 @@ class ChatFormat:
         self._tools: list[dict[Any, Any] | Callable[..., Any]] = [self._escape_all(dict(tool)) for tool in tools]
         self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
+        self.encode_action = lru_cache(maxsize=1 << 16)(self._encode_action)
         self._saved = lru_cache(maxsize=1 << 16)(self._tokens_saved)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
         self._fit_form()
@@ -123,14 +124,14 @@ class ChatFormat:
 
     def forget(self) -> None:
         """Clear the caches of conversations read so far."""
-        for cached in (self.context_ids, self._saved, self._render):
+        for cached in (self.context_ids, self._saved, self._render, self.encode_action):
             cached.cache_clear()
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of plain text. No special token is among them, even if the text spells one."""
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
-    def encode_action(self, text: str) -> tuple[int, ...]:
+    def _encode_action(self, text: str) -> tuple[int, ...]:
         """Ids of an action that no model sampled, such as a demonstration's, with the stop token."""
         return (*self.encode(text), self.stop_id)
 

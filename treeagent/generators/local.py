@@ -13,7 +13,8 @@ This works because ids are never re-tokenised: an action enters the next prompt 
 its segment matches token by token.
 
 *Siblings side by side.* The K samples of a prompt share one row and one copy of its prefix. At each step the row has K
-new tokens, one per sibling, all at the same position. The attention mask hides the siblings from each other.
+new tokens, one per sibling, all at the same position. The attention mask hides the siblings from each other. Given
+continuations (``score``) share a row in the same way, and all their tokens go through the model together.
 """
 
 import warnings
@@ -38,11 +39,15 @@ from treeagent.generators.attention import (
     unfit,
     windowed,
 )
-from treeagent.generators.base import Generator, Pause, Sample, SampleRequest
+from treeagent.generators.base import Generator, Pause, Sample, SampleRequest, beginnings
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
 Row = TypeVar("Row")
+
+_SCORED_LOGITS = 2**28
+"""Most logits that one pass of ``LocalGenerator.score`` computes, 1 GiB in single precision, unless one row has
+more."""
 
 _NAMES = """
 cohere exaone4 falcon gemma gemma2 gemma3_text glm4 gpt2 gpt_neox gpt_oss granite llama llama4_text mistral mixtral
@@ -313,6 +318,80 @@ class LocalGenerator(Generator):
             return drawn
 
         return self._batched(len(request.prompts), draw)
+
+    @torch.no_grad()
+    def score(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+    ) -> list[list[Sample]]:
+        def work(rows: slice) -> list[list[Sample]]:
+            scored = self._score(self._read(prompts[rows]), candidates[rows], temperature or 1.0)
+            self.cache.trim()
+            return scored
+
+        return self._batched(len(prompts), work)
+
+    def _score(
+        self, leaves: Sequence[Segment], candidates: Sequence[Sequence[tuple[int, ...]]], temperature: float
+    ) -> list[list[Sample]]:
+        """Score ``candidates`` behind ``leaves``. Their keys and values are not cached: search goes on behind few of
+        them, whose tokens are then read together with the observation that follows."""
+        tries = [beginnings(each) for each in candidates]
+        width = max(map(len, tries)) - 1
+        most = max(_SCORED_LOGITS // (max(width, 1) * int(cast(Tensor, leaves[0].logits).shape[-1])), 1)
+        if len(leaves) > most:
+            parts = [slice(start, start + most) for start in range(0, len(leaves), most)]
+            return [row for part in parts for row in self._score(leaves[part], candidates[part], temperature)]
+        after = self._after(leaves, tries, width) if width else [torch.empty(0)] * len(leaves)
+        scored: list[list[Sample]] = []
+        for leaf, trie, fed, asked in zip(leaves, tries, after, candidates, strict=True):
+            first = cast(Tensor, leaf.logits)[None]
+            logits = torch.cat([first, fed.float()[: len(trie) - 1]]) if len(trie) > 1 else first
+            logprobs = (logits / temperature).log_softmax(-1)
+            place = {begun: number for number, begun in enumerate(trie)}
+            steps = [(place[ids[:length]], token) for ids in asked for length, token in enumerate(ids)]
+            told = iter(logprobs[tuple(zip(*steps, strict=True))].tolist() if steps else ())
+            scored.append([Sample(ids, tuple(next(told) for _ in ids)) for ids in asked])
+        return scored
+
+    def _after(
+        self, leaves: Sequence[Segment], tries: Sequence[dict[tuple[int, ...], list[int]]], width: int
+    ) -> Tensor:
+        """The logits after each beginning that is not empty, in the order of its trie: [rows, width, vocabulary].
+
+        A beginning is a column, which holds its last token and sees the prefix, the beginnings of itself, and itself.
+        """
+        rows, paths = len(leaves), [_chain(leaf) for leaf in leaves]
+        pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
+        past = int(pasts.max())
+        buffer = self._buffer(paths, past, width)
+        # Filled as arrays: setting single elements of a tensor would take longer than a small model.
+        ids, depths = np.zeros((rows, width), dtype=np.int64), np.zeros((rows, width), dtype=np.int64)
+        above = np.zeros((rows, width, width), dtype=np.bool_)
+        for row, trie in enumerate(tries):
+            column: dict[tuple[int, ...], int] = {}
+            for begun in list(trie)[1:]:
+                here = column[begun] = len(column)
+                ids[row, here], depths[row, here] = begun[-1], len(begun) - 1
+                if len(begun) > 1:
+                    above[row, here] = above[row, column[begun[:-1]]]
+                above[row, here, here] = True
+        self.usage.encoded_tokens += sum(len(trie) - 1 for trie in tries)
+        prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, width, past)
+        seen = torch.cat([prefix, torch.from_numpy(above)], dim=-1)
+        positions = pasts[:, None] + torch.from_numpy(depths)
+        keys = torch.cat([pasts[:, None] + torch.arange(past) - past, positions], dim=-1)
+        output = self.model(
+            input_ids=torch.from_numpy(ids).to(self.model.device),
+            position_ids=positions.to(self.model.device),
+            attention_mask=windowed(self.windows, self._additive(seen), seen, positions, keys),
+            past_key_values=_cache(buffer, past),
+            use_cache=True,
+        )
+        logits: Tensor = output.logits
+        return logits
 
     def _decode(
         self, request: SampleRequest, part: slice, leaves: Sequence[Segment], draws: Tensor, limits: Sequence[int]

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, beginnings, put_together
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import Message, UserError, storable
@@ -144,15 +144,24 @@ class _Server:
 class RemoteGenerator(_Server, Generator):
     """Prompts and samples as token ids, by the protocol's completions with the extensions of vLLM and SGLang."""
 
-    def __init__(self, config: RemoteConfig, checkpoint: str, temperature: float, *, structured: bool = False) -> None:
+    def __init__(
+        self,
+        config: RemoteConfig,
+        checkpoint: str,
+        temperature: float,
+        *,
+        structured: bool = False,
+        scores: bool = False,
+    ) -> None:
         """
         Args:
             temperature: the policy's, at which the server is tested.
             structured: whether requests may have a ``form``.
+            scores: whether ``score`` will be called.
 
         Raises:
             UserError: as for every server; or it gives no token ids, its log-probabilities leave out the temperature,
-                or it ignores a form.
+                it ignores a form, or it knows no ``logprob_token_ids``, which scoring needs.
         """
         super().__init__(config, checkpoint)
         fix = "use vLLM or SGLang, or set policy.text_only=true to play and measure by text alone"
@@ -171,6 +180,10 @@ class RemoteGenerator(_Server, Generator):
             drawn, _ = self._probe(temperature, fix, structured_outputs={"grammar": rules})
             if drawn != _FORCED:
                 raise UserError(f"the server at {config.url} does not hold turns to a form: {fix}")
+        if scores and isinstance(
+            failed := self._attempt(partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure
+        ):
+            raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set policy.actions=sample")
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
         """A server has no pauses: it draws the whole turn, which is cut afterwards."""
@@ -193,6 +206,34 @@ class RemoteGenerator(_Server, Generator):
                 )
         return torch.tensor(rows).reshape(len(prompts), len(token_ids))
 
+    def score(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+    ) -> list[list[Sample] | Failure]:
+        """Each beginning is a request of its own, so that the server's prefix cache serves it."""
+        tries = [{begun: tokens for begun, tokens in beginnings(each).items() if tokens} for each in candidates]
+        rows = iter(
+            self._gather(
+                [
+                    partial(self._score, prompt + begun, tokens, temperature or 1.0)
+                    for prompt, trie in zip(prompts, tries, strict=True)
+                    for begun, tokens in trie.items()
+                ]
+            )
+        )
+        scored: list[list[Sample] | Failure] = []
+        for each, trie in zip(candidates, tries, strict=True):
+            told, failed = dict[tuple[int, ...], dict[int, float]](), list[Failure]()
+            for begun, tokens in trie.items():
+                if isinstance(row := next(rows), Failure):
+                    failed.append(row)
+                else:
+                    told[begun] = dict(zip(tokens, row, strict=True))
+            scored.append(failed[0] if failed else put_together(each, told))
+        return scored
+
     def _draw(self, request: SampleRequest, prompt: tuple[int, ...], seed: int, limit: int) -> list[Sample]:
         if not request.count:
             return []
@@ -214,9 +255,9 @@ class RemoteGenerator(_Server, Generator):
             raise ValueError(f"{len(samples)} samples, not {request.count}")
         return samples
 
-    def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int]) -> list[float]:
+    def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
         extensions: dict[str, object] = {"logprob_token_ids": list(token_ids), "return_tokens_as_token_ids": True}
-        answer = self._complete(prompt, extensions, max_tokens=1, temperature=1.0, logprobs=len(token_ids))
+        answer = self._complete(prompt, extensions, max_tokens=1, temperature=temperature, logprobs=len(token_ids))
         told = _first_logprobs(answer)
         return [told[f"token_id:{token}"] for token in token_ids]
 

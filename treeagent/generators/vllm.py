@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, beginnings, put_together
 from treeagent.generators.config import DType, VllmConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
@@ -107,6 +107,31 @@ class VllmGenerator(Generator):
         answers = self._generate(prompts, [settings] * len(prompts))
         rows = [[answer.outputs[0].logprobs[0][token].logprob for token in token_ids] for answer in answers]
         return torch.tensor(rows).reshape(len(prompts), len(token_ids))
+
+    def score(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+    ) -> list[list[Sample] | Failure]:
+        """Each beginning is a prompt of its own, so that the engine's prefix cache serves it. The engine computes the
+        log-probabilities of whole prompts without its cache, and at temperature 1."""
+        tries = [beginnings(each) for each in candidates]
+        settings = [
+            SamplingParams(
+                max_tokens=1, temperature=temperature or 1.0, logprob_token_ids=tokens or None, detokenize=False
+            )
+            for trie in tries
+            for tokens in trie.values()
+        ]
+        asked = [prompt + begun for prompt, trie in zip(prompts, tries, strict=True) for begun in trie]
+        answers = iter(self._generate(asked, settings))
+        scored: list[list[Sample] | Failure] = []
+        for each, trie in zip(candidates, tries, strict=True):
+            rows = {begun: next(answers).outputs[0].logprobs for begun in trie}
+            told = {begun: {token: rows[begun][0][token].logprob for token in trie[begun]} for begun in trie}
+            scored.append(put_together(each, told))
+        return scored
 
     def forget(self) -> None:
         """Also free the GPUs for training: the weights stay in the CPU's memory until the engine is called again."""

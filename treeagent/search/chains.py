@@ -25,7 +25,7 @@ class Chains(Searcher):
         for (growth, path), node, proposal in zip(wanted, nodes, proposals, strict=True):
             if not receive(growth, node, proposal):
                 continue
-            [edge, *_] = edges_from(proposal.actions)
+            [edge] = edges_from(proposal.actions[:1])
             node.edges.append(edge)
             for sibling in node.edges:
                 sibling.prior = 1 / len(node.edges)

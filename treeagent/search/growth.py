@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.puct import ValueRange, edges_from, merge_key, sampled_edges
+from treeagent.search.puct import ValueRange, edges_from, given_edges, merge_key, sampled_edges
 from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed, storable
 
 NOTHING_NEW = 0.05
@@ -98,7 +98,8 @@ async def expand(
     more_later: bool = False,
 ) -> None:
     """Sample ``count`` candidates at each node and add them as edges. A node that the policy cannot read, such as one
-    beyond the model's context, becomes a truncated end.
+    beyond the model's context, becomes a truncated end. Where the policy gives all that is possible with its priors,
+    the first ``count`` become edges, or all of them with ``more_later``.
 
     Args:
         more_later: whether further candidates may be sampled at the same nodes. The priors of the edges then leave
@@ -112,6 +113,10 @@ async def expand(
     proposals = await policy.propose([node.state for _, node in wanted], count, seeds)
     for (growth, node), proposal in zip(wanted, proposals, strict=True):
         if not receive(growth, node, proposal):
+            continue
+        if proposal.priors:
+            # All that is possible is known, so that widening has nothing to add later.
+            node.edges = given_edges(proposal.actions, proposal.priors, None if more_later else count)
             continue
         if not more_later:
             node.edges = edges_from(proposal.actions)

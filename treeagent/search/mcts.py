@@ -124,7 +124,7 @@ class Search(Searcher):
         count, more_later = self.widening or self.config.candidates, self.widening > 0
         await expand(self.policy, list(nodes), count, self.config, self.critic, more_later=more_later)
         for growth, node in nodes:
-            if more_later and node.edges:
+            if id(node) in growth.drawn:
                 latest = {merge_key(action) for action in growth.drawn[id(node)][-count:]}
                 growth.sampled[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in latest]
             if node is growth.tree.root and node.edges:

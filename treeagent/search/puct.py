@@ -97,6 +97,28 @@ def edges_from(actions: Sequence[Action]) -> list[Edge]:
     return _Pool.of(actions).edges(0.0)
 
 
+def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | None = None) -> list[Edge]:
+    """Candidates whose priors the policy knows, as edges in their order. Candidates of equal ``merge_key`` become one
+    edge, which holds the first of them and the sum of their priors.
+
+    Args:
+        most: only the first so many edges are made. Their priors are scaled to sum to 1.
+
+    Raises:
+        ValueError: an action's log-probability is NaN or infinite, or not one a token, or there is not one prior an
+            action.
+    """
+    edges: dict[Key, Edge] = {}
+    for action, prior in zip(actions, priors, strict=True):
+        _check(action)
+        edges.setdefault(merge_key(action), Edge(action, 0.0)).prior += prior
+    kept = list(edges.values())[:most]
+    total = math.fsum(edge.prior for edge in kept) or 1.0
+    for edge in kept:
+        edge.prior /= total
+    return kept
+
+
 def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
     """Sampled candidates as edges, in the order in which they were first sampled, and P(new), the prior of all calls
     that were not sampled yet. Together the priors sum to 1.

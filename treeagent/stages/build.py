@@ -95,12 +95,20 @@ def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = Tru
         max_steps=config.environment.max_steps,
         reveal_reward=reveal_reward,
         seed=derive_seed(config.seed, name),
+        list_actions=config.policy.actions != "sample",
     )
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
     """With ``search.granularity`` "split", the dynamics with thought and action as separate steps; else the same."""
     return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
+
+
+def greedy(whole: LLMPolicy, config: RunConfig) -> Policy:
+    """The policy without luck. It takes whole turns, except where legal actions are scored behind thoughts, which are
+    steps of their own then (``in_turns``)."""
+    thinks = config.search.granularity == "split" and config.policy.actions != "sample"
+    return SplitPolicy(whole.greedy()) if thinks else whole.greedy()
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
@@ -117,7 +125,7 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
         return Actors(whole, whole.greedy(), value), whole
     sampling = SplitPolicy(whole) if search.granularity == "split" else whole
     critic = LMCritic(whole.generator, whole.chat) if search.critic_weight else None
-    return Actors(sampling, whole.greedy(), value, critic), whole
+    return Actors(sampling, greedy(whole, config), value, critic), whole
 
 
 @lru_cache(maxsize=1)
@@ -189,14 +197,24 @@ def _policy(
         from treeagent.generators.structured import Form
 
         form = Form(chat, partial(grammar.rules, _specs(tools)))
-    return LLMPolicy(generator, chat, grammar, settings.temperature, settings.max_new_tokens, form)
+    return LLMPolicy(
+        generator,
+        chat,
+        grammar,
+        settings.temperature,
+        settings.max_new_tokens,
+        form,
+        settings.actions,
+        _specs(tools),
+    )
 
 
 def known_tools(config: RunConfig) -> str:
     """The environment's tools as JSON, a form that a cache can compare. Empty where neither the prompt nor structured
-    sampling uses tools."""
+    sampling nor the scoring of legal actions uses tools."""
     policy = config.policy
-    if not policy.is_told and not policy.shots and (policy.format == "react" or not policy.structured):
+    named = policy.format != "react" and (policy.structured or policy.actions != "sample")
+    if not policy.is_told and not policy.shots and not named:
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
 
@@ -278,7 +296,13 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig
         return engine("policy", base, adapter, vllm, settings.dtype, structured=settings.structured)
     from treeagent.generators.remote import RemoteGenerator
 
-    return RemoteGenerator(server, str(checkpoint), settings.temperature, structured=settings.structured)
+    return RemoteGenerator(
+        server,
+        str(checkpoint),
+        settings.temperature,
+        structured=settings.structured,
+        scores=settings.actions != "sample",
+    )
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:

@@ -27,7 +27,7 @@ from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
 from treeagent.search.node import Tree, finished_paths, path_return, return_spread
-from treeagent.stages.build import environment, make_chat, make_policy, play_on, value_head
+from treeagent.stages.build import environment, greedy, in_turns, make_chat, make_policy, play_on, value_head
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
 from treeagent.types import NothingToLearn, UserError, derive_seed
@@ -298,13 +298,14 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
     policy = make_policy(checkpoint, config)
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
-    dynamics = play_on(env, config, "validate")
+    dynamics = in_turns(play_on(env, config, "validate"), config, policy.grammar)
 
     def measure() -> float:
         training = checkpoint.model.training
         checkpoint.model.eval()
         policy.generator.forget()
-        outcomes, _ = asyncio.run(execute(policy.greedy(), dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
+        player = greedy(policy, config)
+        outcomes, _ = asyncio.run(execute(player, dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
         checkpoint.model.train(training)
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
 
