@@ -14,7 +14,7 @@ import statistics
 
 from toy_search import act, after, begin, calls, task
 
-from treeagent.search.config import BeamConfig, SearchConfig
+from treeagent.search.config import ABMCTSConfig, BeamConfig, RebaseConfig, SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -27,6 +27,7 @@ p.add_argument("--noise", type=float, default=0.2)
 p.add_argument("--end-noise", type=float, default=0.1)
 p.add_argument("--tokens", type=int, default=1600)
 p.add_argument("--tasks", type=int, default=200)
+p.add_argument("--only", nargs="+", help="names of methods; by default all")
 p.add_argument("--horizons", type=int, nargs="+", default=[4, 8, 12, 16, 24])
 a = p.parse_args()
 
@@ -88,7 +89,11 @@ METHODS = {
     "puct K=6 c=2.5": dict(widening=None, candidates=6, c_init=2.5),
     "beam 4": dict(method="beam", candidates=4, beam=BeamConfig(4)),
     "best_first": dict(method="best_first", candidates=4),
+    "ab_mcts gaussian": dict(method="ab_mcts"),
+    "ab_mcts beta": dict(method="ab_mcts", ab_mcts=ABMCTSConfig("beta")),
+    "rebase 6": dict(method="rebase", rebase=RebaseConfig(6)),  # 24 depths fit into the tokens
 }
+METHODS = {name: settings for name, settings in METHODS.items() if not a.only or name in a.only}
 print(
     f"q={a.q} noise={a.noise} end noise={a.end_noise} tokens={a.tokens}; "
     f"success of {a.tasks} tasks (environment steps a task)"

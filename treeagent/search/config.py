@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.search.limits import Limits
 
-SearchMethod = Literal["mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead"]
+SearchMethod = Literal["mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead", "ab_mcts", "rebase"]
 Selection = Literal["puct", "uct", "gumbel"]
 
 _STRICT = ConfigDict(extra="forbid")
@@ -53,6 +53,24 @@ class LookaheadConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class ABMCTSConfig:
+    """Settings of AB-MCTS (Inoue et al. 2025)."""
+
+    posterior: Literal["gaussian", "beta"] = "gaussian"
+    """AB-MCTS takes returns to be normally distributed, or Beta distributed between the least and the greatest."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RebaseConfig:
+    """Settings of REBASE (Wu et al. 2024)."""
+
+    width: Annotated[int, Field(gt=0)] = 16
+    """REBASE samples this many candidates (B) at each depth, less one for each episode that has ended."""
+    temperature: Annotated[float, Field(gt=0)] = 0.2
+    """REBASE divides the candidates of a depth by a softmax over V(s) with this temperature (T), in reward units."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class SearchConfig:
     """The settings by which a tree is grown."""
 
@@ -74,7 +92,7 @@ class SearchConfig:
     widening: Annotated[int, Field(gt=0, le=10**4)] | None = 1
     """PUCT samples so many candidates at a time, and samples further ones where it prefers that to the actions that a
     state has. Unset, a state gets ``candidates`` at its first visit and no more, as under UCT, Gumbel selection and
-    the other methods."""
+    the other methods. AB-MCTS samples so many at a time, too, or ``candidates`` if it is unset."""
     root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The priors at the root are mixed with this share of Dirichlet noise; evaluation adds none."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -110,6 +128,10 @@ class SearchConfig:
     """Random expansion reads this table."""
     lookahead: LookaheadConfig = Field(default_factory=LookaheadConfig)
     """Lookahead reads this table."""
+    ab_mcts: ABMCTSConfig = Field(default_factory=ABMCTSConfig)
+    """AB-MCTS reads this table."""
+    rebase: RebaseConfig = Field(default_factory=RebaseConfig)
+    """REBASE reads this table."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

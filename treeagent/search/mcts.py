@@ -21,8 +21,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
-from treeagent.search.growth import Growth, end, expand, mark_exhausted, may_draw, note_known
+from treeagent.search.growth import Growth, end, mark_exhausted, may_draw, note_known
 from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import exploration_rate, first_play_value, merge_key, new_action_value, puct_score, uct_score
@@ -118,14 +119,16 @@ class Search(Searcher):
         """Whether a path ends at a state at which candidates are to be sampled."""
         return not _untried(path) and not self.is_end(end(growth, path))
 
-    async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
+    def count(self, growth: Growth, node: Node) -> int:
+        return self.widening or self.config.candidates
+
+    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
         """Sample candidates at each node once, however many simulations wait there."""
         nodes = {id(node): (growth, node) for growth, path in wanted for node in [end(growth, path)]}.values()
-        count, more_later = self.widening or self.config.candidates, self.widening is not None
-        await expand(self.policy, list(nodes), count, self.config, self.critic, more_later=more_later)
+        yield from self._sample(list(nodes), more_later=self.widening is not None)
         for growth, node in nodes:
-            if more_later and node.edges:
-                latest = {merge_key(action) for action in growth.drawn[id(node)][-count:]}
+            if self.widening is not None and node.edges:
+                latest = {merge_key(action) for action in growth.drawn[id(node)][-self.widening :]}
                 growth.sampled[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in latest]
             if node is growth.tree.root and node.edges:
                 self._prepare_root(growth)
