@@ -88,7 +88,8 @@ class SearchConfig:
     c_init: Annotated[float, Field(ge=0)] = 0.5
     """PUCT and UCT multiply their exploration term by this constant."""
     value_range: tuple[float, float] | None = None
-    """PUCT and UCT normalise Q by this least and greatest return; unset, by those seen in the tree so far (MuZero)."""
+    """PUCT, UCT and AB-MCTS normalise returns by this least and greatest one; unset, by those seen in the tree so far
+    (MuZero)."""
     widening: Annotated[int, Field(gt=0, le=10**4)] | None = 1
     """PUCT samples so many candidates at a time, and samples further ones where it prefers that to the actions that a
     state has. Unset, a state gets ``candidates`` at its first visit and no more, as under UCT, Gumbel selection and
