@@ -88,7 +88,8 @@ class AskTell:
 
         Raises:
             UserError: an answer is missing or of the wrong type.
-            ValueError: a number in an answer is NaN or infinite, or an action has not one log-probability a token.
+            ValueError: a number in an answer is NaN or infinite, or an action has not one log-probability a token. The
+                searches cannot go on after it.
         """
         if len(answers) != len(self._wanted):
             raise UserError(f"{len(self._wanted)} answers are wanted, not {len(answers)}: tell one each, in order")

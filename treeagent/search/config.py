@@ -65,7 +65,8 @@ class RebaseConfig:
     """Settings of REBASE (Wu et al. 2024)."""
 
     width: Annotated[int, Field(gt=0)] = 16
-    """REBASE samples this many candidates (B) at each depth, less one for each episode that has ended."""
+    """REBASE samples this many candidates (B) at each depth, less one for each episode that has ended. It goes down
+    once, and finishes no episode where B candidates a step exceed the limits."""
     temperature: Annotated[float, Field(gt=0)] = 0.2
     """REBASE divides the candidates of a depth by a softmax over V(s) with this temperature (T), in reward units."""
 
