@@ -4,12 +4,13 @@
 At a state the search either generates a new candidate (GEN) or continues below one that it has (CONT). It draws one
 number from the posterior of each, and follows the greater. Under CONT it draws from the posterior of each child, and
 goes on at the child of the greatest draw. The paper's variant A (node aggregation) fits each posterior to the returns r
-seen there, with a conjugate prior. n is their number, r̄ their mean. Posteriors are proportional to
+seen there, with a conjugate prior. Of n returns of mean r̄, the prior's parameters become
 
-    Gaussian    N(μ | m', σ²/κ') χ⁻²(σ² | ν', τ'²)     the normal-inverse-χ², which is the normal-inverse-gamma
-        κ' = κ + n        ν' = ν + n        m' = (κ m + n r̄) / κ'        of α = ν/2 and β = ν τ²/2
-        ν' τ'² = ν τ² + Σ (r - r̄)² + κ n / κ' (m - r̄)²
-    Beta        B(α', β')        α' = α + Σ r        β' = β + Σ (1 - r)
+    Gaussian, N(μ | m, σ²/κ) χ⁻²(σ² | ν, τ²):    κ' = κ + n    ν' = ν + n    m' = (κ m + n r̄) / κ'
+                                                 ν' τ'² = ν τ² + Σ (r - r̄)² + (m - r̄)² κ n / κ'
+    Beta, B(α, β):                               α' = α + Σ r    β' = β + Σ (1 - r)
+
+The first is the normal-inverse-χ² distribution, which is the normal-inverse-gamma one of α = ν/2 and β = ν τ²/2.
 
 A draw is a mean return: μ ~ N(m', σ²/κ') with σ² ~ ν' τ'²/χ²(ν'), or a draw from B(α', β'). The priors are those of the
 authors' program: m = 0, κ = ν = 1, τ² = 0.1, and Jeffreys' α = β = ½. As in the paper, a return updates GEN of the
