@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.command import parser, record_of
 from benchmarks.record import Row, digest
-from treeagent.search.config import BeamConfig, SearchConfig
+from treeagent.search.config import BeamConfig, RebaseConfig, SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -42,6 +42,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "best_of_n": {"method": "best_of_n"},
     "beam": {"method": "beam", "beam": BeamConfig(4)},
     "best_first": {"method": "best_first"},
+    "ab_mcts": {"method": "ab_mcts"},
+    "rebase": {"method": "rebase", "rebase": RebaseConfig(6)},
 }
 """By name, what differs from the default settings of a search."""
 

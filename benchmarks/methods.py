@@ -43,6 +43,8 @@ def methods(search: SearchConfig, tokens: int) -> dict[str, tuple[Mode, SearchCo
         "best_first": ("best_first", limited),
         "random_expand": ("random_expand", limited),
         "lookahead": ("lookahead", limited),
+        "ab_mcts": ("ab_mcts", limited),
+        "rebase": ("rebase", limited),
     }
 
 

@@ -195,7 +195,7 @@ def grow(name: str, options: dict[str, object], tasks: slice, method: str = "mct
 @pytest.mark.parametrize(("name", "options"), GAMES, ids=[name for name, _ in GAMES])
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("mcts", {}), ("mcts", {"widening": None}), ("mcts", {"selection": "gumbel"}), ("beam", {}), ("best_of_n", {})],
+    [("mcts", {}), ("mcts", {"widening": 0}), ("mcts", {"selection": "gumbel"}), ("beam", {}), ("best_of_n", {})],
     ids=["widening", "fixed", "gumbel", "beam", "best_of_n"],
 )
 def test_an_untrained_model_makes_no_malformed_or_refused_call(

@@ -549,7 +549,7 @@ class Lamps:
 def test_legal_actions_are_scored_behind_thoughts_whose_last_token_says_more_than_the_mark() -> None:
     """Behind a token that spells ``Action: open[``, what remains are the two calls that begin so."""
     scoring = replace(straddler().policy(), actions="score")
-    config = SearchConfig(limits=Limits(simulations=12), candidates=4, widening=None)
+    config = SearchConfig(limits=Limits(simulations=12), candidates=4, widening=0)
     tasks = [Task("t", "go"), Task("u", "go on")]
     trees = asyncio.run(Search(SplitPolicy(scoring), SplitDynamics(Lamps()), config).run(tasks, [0, 1]))
     ways = set()

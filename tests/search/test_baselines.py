@@ -13,7 +13,15 @@ from written_world import InOrder, Written
 
 from treeagent.report.show import show_tree
 from treeagent.run.terminal import Terminal
-from treeagent.search.config import BeamConfig, ChainsConfig, LookaheadConfig, SearchConfig, SearchMethod
+from treeagent.search.config import (
+    ABMCTSConfig,
+    BeamConfig,
+    ChainsConfig,
+    LookaheadConfig,
+    RebaseConfig,
+    SearchConfig,
+    SearchMethod,
+)
 from treeagent.search.decide import Decision, best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -41,6 +49,8 @@ configs = st.builds(
     beam=st.builds(BeamConfig, st.integers(1, 3)),
     chains=st.builds(ChainsConfig, st.integers(1, 3), st.integers(1, 3)),
     lookahead=st.builds(LookaheadConfig, st.integers(1, 3)),
+    ab_mcts=st.builds(ABMCTSConfig, st.sampled_from(["gaussian", "beta"])),
+    rebase=st.builds(RebaseConfig, st.integers(1, 8), st.sampled_from([0.01, 0.2, 5.0])),
 )
 mazes = st.builds(Maze, end_share=st.floats(0.1, 0.6), limit_share=st.floats(0.1, 0.4), withheld=st.booleans())
 seeds = st.integers(0, 2**63 - 1)
@@ -76,7 +86,8 @@ def test_statistics_add_up(config: SearchConfig, maze: Maze, seed: int) -> None:
     assert tree.root.visits == tree.budget.simulations <= config.limits.simulations
     assert tree.discount == config.discount
     for path, node in tree.walk():
-        assert sum(edge.prior for edge in node.edges) == pytest.approx(1.0 if node.edges else 0.0)
+        priors = sum(edge.prior for edge in node.edges)  # AB-MCTS leaves a share for calls not sampled yet
+        assert priors == pytest.approx(1.0 if node.edges else 0.0) or (config.method == "ab_mcts" and 0 < priors < 1)
         assert not (node.ended and node.edges)
         assert all(edge.child is not None for edge in visited(node))
         if not path:
@@ -103,8 +114,17 @@ def test_the_budget_tells_what_was_spent(config: SearchConfig, maze: Maze, seed:
         assert spent.estimates == spent.simulations == len(ends)
         assert all(node.ended for node in ends)
     else:
-        assert spent.proposals == sum(bool(node.edges) for node in nodes)
-        assert spent.generated_tokens == 2 * config.candidates * spent.proposals
+        acted_in = sum(bool(node.edges) for node in nodes)
+        if config.method == "ab_mcts":
+            assert acted_in <= spent.proposals
+            assert spent.generated_tokens == 2 * spent.proposals
+        elif config.method == "rebase":
+            assert spent.proposals == acted_in
+            assert spent.generated_tokens % 2 == 0
+            assert spent.generated_tokens <= 2 * config.rebase.width * 40  # depths
+        else:
+            assert spent.proposals == acted_in
+            assert spent.generated_tokens == 2 * config.candidates * spent.proposals
         assert spent.estimates == len(nodes) - 1
         assert all(node.value == HashValue.of(node.state) for node in nodes[1:])
     for node in nodes[1:]:
@@ -118,9 +138,10 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, draw
     assert digest(together[place]) == digest(alone)
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "random_expand"])
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in ("random_expand", "ab_mcts")])
 def test_one_call_of_each_kind_serves_every_tree_of_a_batch(method: SearchMethod) -> None:
-    """Where all episodes are equally long the trees keep in step, so that every call serves all of them."""
+    """Where all episodes are equally long the trees keep in step, so that every call serves all of them; not those of
+    methods that draw by each tree's seed where to go on."""
 
     class Counting(AllPolicy):
         async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
@@ -137,6 +158,8 @@ def one_simulation(config: SearchConfig, longest: int) -> tuple[int, int]:
     """The most steps and draws that a simulation takes, in a world whose episodes have ``longest`` steps at most."""
     if config.method in CHAINS:
         return longest, longest
+    if config.method == "ab_mcts":  # a sample that repeats a call leads on, to a state that may want one, too
+        return 1, longest
     if config.method == "lookahead":
         inner = sum(config.candidates**depth for depth in range(config.lookahead.depth))
         return inner, inner
@@ -153,7 +176,8 @@ def test_no_limit_is_exceeded_by_more_than_the_simulations_in_flight(
     if kind == "environment_steps":
         assert tree.budget.environment_steps < most + steps * config.leaves
     else:
-        tokens = 2 if config.method in CHAINS else 2 * config.candidates
+        width = {"ab_mcts": 1, "rebase": config.rebase.width}.get(config.method, config.candidates)
+        tokens = 2 if config.method in CHAINS else 2 * width
         assert tree.budget.generated_tokens < most + draws * tokens * config.leaves
 
 
@@ -164,6 +188,7 @@ def test_no_limit_is_exceeded_by_more_than_the_simulations_in_flight(
         ("best_of_n", 24, 24, 6),  # six chains of four steps, judged at their ends
         ("beam", 6, 3, 6),  # a, b; both are kept: aa, ab, ba, bb
         ("best_first", 6, 3, 6),  # equals are expanded first come, first served: the same
+        ("rebase", 6, 3, 6),  # a, b; each gets eight of the sixteen candidates of its depth, of which there are but two
         ("lookahead", 14, 7, 14),  # a, b and two below each; under a four more; under aa four more
     ],
 )
@@ -190,7 +215,8 @@ def test_seconds_are_a_limit_too() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_finished_path_of_enough_return_ends_the_search(method: SearchMethod) -> None:
-    config = SearchConfig(method=method, limits=Limits(simulations=200), stop_at_return=0.9)
+    limits, rebase = Limits(simulations=200), RebaseConfig(width=50)
+    config = SearchConfig(method=method, limits=limits, rebase=rebase, stop_at_return=0.9)
     [tree] = searched(config, TablePolicy(WORDS), Maze(0.5, 0.1), HashValue(), seeds=[4])
     returns = [edge.reward for node in tree.nodes() for edge in visited(node) if edge.exhausted]
     assert any(reward is not None and reward >= 0.9 for reward in returns)

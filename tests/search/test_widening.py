@@ -122,12 +122,14 @@ def test_what_was_found_is_kept() -> None:
     and a tenth is left for d."""
     [growth] = asyncio.run(plant(ENDLESS, [task()], [0]))
     policy, root = Scripted(["b", "a", "b", "c"]), growth.tree.root
-    asyncio.run(expand(policy, [(growth, root)], 2, SearchConfig(), more_later=True))
+    [proposal] = asyncio.run(policy.propose([root.state], 2, [0]))
+    expand(growth, root, proposal, 2, more_later=True)
     first, second = root.edges
     assert [edge.prior for edge in root.edges] == pytest.approx([0.3, 0.4])
     assert growth.unseen[id(root)] == pytest.approx(0.3)
     first.visits, first.value_sum = 3, 1.5
-    asyncio.run(expand(policy, [(growth, root)], 2, SearchConfig(), more_later=True))
+    [proposal] = asyncio.run(policy.propose([root.state], 2, [0]))
+    expand(growth, root, proposal, 2, more_later=True)
     assert root.edges[:2] == [first, second]
     assert [edge.action.text for edge in root.edges] == ["b", "a", "c"]
     assert [edge.prior for edge in root.edges] == pytest.approx([0.3, 0.4, 0.2])

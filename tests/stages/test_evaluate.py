@@ -127,7 +127,17 @@ def played(
 
 
 def test_modes_are_greedy_and_every_method() -> None:
-    assert MODES == ("greedy", "mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead")
+    assert MODES == (
+        "greedy",
+        "mcts",
+        "best_of_n",
+        "beam",
+        "best_first",
+        "random_expand",
+        "lookahead",
+        "ab_mcts",
+        "rebase",
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -8,20 +8,22 @@ A search asks a ``Policy`` for actions, a ``Dynamics`` for what they lead to and
     plan = [edge.action.text for edge in best_path(tree)]
 
 ``Search`` is MCTS. ``make_search`` gives the method that ``SearchConfig.method`` names, best-of-N and beam search among
-them. A ``Tree`` holds a ``Node`` for each state and an ``Edge`` for each action; ``to_record`` and ``from_record`` turn
-it into JSON values and back.
+them. ``ask_tell`` lets a loop of your own drive any of them. A ``Tree`` holds a ``Node`` for each state and an ``Edge``
+for each action; ``to_record`` and ``from_record`` turn it into JSON values and back.
 """
 
+from treeagent.search.asking import AskTell, WantActions, Wanted, WantScores, WantStep, WantValue
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.methods import make_search
+from treeagent.search.methods import ask_tell, make_search
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
 from treeagent.search.record import from_record, to_record
 from treeagent.search.values import MixedValue, RolloutValue
 
 __all__ = [
+    "AskTell",
     "Budget",
     "Edge",
     "Limits",
@@ -31,6 +33,12 @@ __all__ = [
     "Search",
     "SearchConfig",
     "Tree",
+    "WantActions",
+    "WantScores",
+    "WantStep",
+    "WantValue",
+    "Wanted",
+    "ask_tell",
     "best_path",
     "from_record",
     "make_search",

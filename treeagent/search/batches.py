@@ -1,8 +1,9 @@
 """The loop that all search methods share.
 
 A method is a generator over one tree (``Searcher.grow``). It yields what it needs next: candidates, steps or estimates.
-The loop collects these requests from all trees, serves them together in one batch, and lets each generator go on. So a
-method reads as if it searched one tree alone, and still shares its model calls with all others.
+The loop collects these requests from all trees, asks for them together in one batch, and lets each generator go on. So
+a method reads as if it searched one tree alone, and still shares its model calls with all others. Who answers does not
+matter to it (``asking.py``): ``Searcher.run`` asks the policy, dynamics, value and critic.
 
 A generator asks ``room`` how many simulations it may start. Limits and errors act there alone, so that every method is
 cut off in the same way.
@@ -14,21 +15,33 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
+from treeagent.search.asking import (
+    Answer,
+    AskTell,
+    Conversation,
+    WantActions,
+    Wanted,
+    WantScores,
+    WantStep,
+    WantValue,
+)
 from treeagent.search.config import SearchConfig
 from treeagent.search.growth import (
     Growth,
+    arrive,
+    attempt,
     backup,
     end,
-    estimate_nodes,
     expand,
+    note_estimate,
     plant,
+    score,
     share_time,
-    take_step,
 )
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
-from treeagent.types import Critic, Dynamics, Policy, Task, Value
+from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value
 
 Path = list[Edge]
 """The edges from the root to a place in the tree."""
@@ -98,47 +111,117 @@ class Searcher(ABC):
         """
         started = time.perf_counter()
         growths = await plant(self.dynamics, tasks, seeds, self.config)
+        share_time(growths, started)
+        search = AskTell(growths, self.converse(growths, on_batch))
+        while wanted := search.ask():
+            search.tell(await self._answer(wanted))
+        return search.trees
+
+    def converse(self, growths: Sequence[Growth], on_batch: OnBatch | None = None) -> Conversation:
+        """Grow trees by what is told of them; ``on_batch`` as in ``run``."""
+        started = time.perf_counter()
         if self.config.estimate_all:
-            await estimate_nodes(self.value, [(each, each.tree.root) for each in growths if not each.tree.error])
+            yield from self._values([(each, each.tree.root) for each in growths if not each.tree.error])
         share_time(growths, started)
         growers = [_Grower(growth, self.grow(growth)) for growth in growths]
         for grower in growers:
             grower.go_on()
         while growers := [grower for grower in growers if grower.request is not None]:
-            await self._serve(growers)
+            yield from self._serve(growers)
             if on_batch is not None:
                 on_batch([growth.tree for growth in growths])
-        return [growth.tree for growth in growths]
 
-    async def _serve(self, growers: Sequence[_Grower]) -> None:
+    def _serve(self, growers: Sequence[_Grower]) -> Conversation:
         """One batch: candidates, then steps, then estimates, each for all trees that need them by then."""
         started = time.perf_counter()
-        for kind, answer in (("expand", self._expand), ("step", self._step), ("estimate", self._estimate)):
+        for kind, serve in (("expand", self._expand), ("step", self._step), ("estimate", self._estimate)):
             requests = [(grower, grower.request) for grower in growers if grower.request is not None]
             asking = [(grower, request) for grower, request in requests if request.kind == kind]
             if wanted := [(grower.growth, path) for grower, request in asking for path in request.paths]:
-                await answer(wanted)
+                yield from serve(wanted)
             for grower, _ in asking:
                 grower.go_on()
         share_time([grower.growth for grower in growers], started)
 
-    async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
-        nodes = [(growth, end(growth, path)) for growth, path in wanted]
-        await expand(self.policy, nodes, self.config.candidates, self.config, self.critic)
+    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
+        """Sample candidates at the end of each path."""
+        yield from self._sample([(growth, end(growth, path)) for growth, path in wanted])
 
-    async def _step(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
-        stepping = [take_step(self.dynamics, growth, path, self.config.step_seconds) for growth, path in wanted]
-        if len(stepping) == 1:
-            await stepping[0]  # gather() would start a task for it, which takes longer than a fast environment's step
-        else:
-            await asyncio.gather(*stepping)
+    def _sample(self, nodes: Sequence[tuple[Growth, Node]], *, more_later: bool = False) -> Conversation:
+        """Sample candidates at each node, and let the critic score them; ``more_later`` as in ``growth.expand``."""
+        proposals = yield from self._propose(nodes)
+        for (growth, node), proposal in zip(nodes, proposals, strict=True):
+            expand(growth, node, proposal, self.count(growth, node), more_later=more_later)
+        # A single candidate has no rival, so that its score would be idle.
+        rivals = [(growth, node) for growth, node in nodes if len(node.edges) > 1]
+        if rivals and self.critic is not None and self.config.critic_weight:
+            scores = yield [WantScores(node.state, [edge.action for edge in node.edges]) for _, node in rivals]
+            for (growth, node), each in zip(rivals, cast(Sequence[Sequence[float]], scores), strict=True):
+                score(growth, node, each)
+
+    def _propose(
+        self, nodes: Sequence[tuple[Growth, Node]]
+    ) -> Generator[Sequence[Wanted], Sequence[Answer], Sequence[Proposal]]:
+        counts = [self.count(growth, node) for growth, node in nodes]
+        proposals = yield [
+            WantActions(node.state, count, growth.next_seed())
+            for (growth, node), count in zip(nodes, counts, strict=True)
+        ]
+        return cast(Sequence[Proposal], proposals)
+
+    def count(self, growth: Growth, node: Node) -> int:
+        """How many candidates are sampled at a node at once."""
+        return self.config.candidates
+
+    def _step(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
+        answers = yield [WantStep(end(growth, path[:-1]).state, path[-1].action) for growth, path in wanted]
+        for (growth, path), answer in zip(wanted, cast(Sequence[Transition | Exception], answers), strict=True):
+            arrive(growth, path, answer)
         if self.config.estimate_all:
             stepped = [(growth, path[-1].child) for growth, path in wanted]
-            await estimate_nodes(self.value, [(growth, node) for growth, node in stepped if node is not None])
+            yield from self._values([(growth, node) for growth, node in stepped if node is not None])
 
-    async def _estimate(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
+    def _estimate(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
         if not self.config.estimate_all:  # otherwise it was estimated after the step
-            await estimate_nodes(self.value, [(growth, end(growth, path)) for growth, path in wanted])
+            yield from self._values([(growth, end(growth, path)) for growth, path in wanted])
+
+    def _values(self, nodes: Sequence[tuple[Growth, Node]]) -> Conversation:
+        """Estimate V(s) of each node. A node after a step without an answer is left out, because an estimate there
+        would be made up."""
+        nodes = [(growth, node) for growth, node in nodes if not node.unknown]
+        if self.value is None or not nodes:
+            return
+        estimates = yield [WantValue(node.state) for _, node in nodes]
+        for (growth, node), estimate in zip(nodes, cast(Sequence[Estimate], estimates), strict=True):
+            note_estimate(growth, node, estimate)
+
+    async def _answer(self, wanted: Sequence[Wanted]) -> Sequence[Answer]:
+        """What the policy, the dynamics, the value or the critic says. All of a batch is wanted of one of them."""
+        states = [each.state for each in wanted]
+        if isinstance(wanted[0], WantStep):
+            return await self._take_steps(cast(Sequence[WantStep], wanted))
+        if isinstance(wanted[0], WantActions):
+            return await self._propose_all(cast(Sequence[WantActions], wanted))
+        if isinstance(wanted[0], WantScores):
+            assert self.critic is not None
+            return await self.critic.rank(states, [each.actions for each in cast(Sequence[WantScores], wanted)])
+        assert self.value is not None
+        return await self.value.estimate(states)
+
+    async def _propose_all(self, wanted: Sequence[WantActions]) -> Sequence[Proposal]:
+        """One call of the policy for all states at which equally many candidates are wanted."""
+        proposals = dict[int, Proposal]()
+        for count in sorted({each.count for each in wanted}):
+            places = [place for place, each in enumerate(wanted) if each.count == count]
+            states, seeds = [wanted[place].state for place in places], [wanted[place].seed for place in places]
+            proposals |= zip(places, await self.policy.propose(states, count, seeds), strict=True)
+        return [proposals[place] for place in range(len(wanted))]
+
+    async def _take_steps(self, wanted: Sequence[WantStep]) -> Sequence[Transition | Exception]:
+        steps = [attempt(self.dynamics, each.state, each.action, self.config.step_seconds) for each in wanted]
+        if len(steps) == 1:
+            return [await steps[0]]  # gather() would start a task for it, which takes longer than a fast step
+        return await asyncio.gather(*steps)
 
     def room(self, growth: Growth) -> int:
         """How many simulations the tree may start side by side: at most ``leaves``, and none after it has failed,

@@ -8,21 +8,25 @@ of a chain only.
 import random
 from collections.abc import Generator, Iterator, Sequence
 
+from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Request, Searcher
 from treeagent.search.growth import Growth, end, receive
+from treeagent.search.node import Node
 from treeagent.search.puct import edges_from
 
 
 class Chains(Searcher):
     """A search that grows its trees by chains."""
 
-    async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
+    def count(self, growth: Growth, node: Node) -> int:
+        return 1
+
+    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
         """Sample one action at the end of each path and lead the path through its edge, even where an equal edge
         exists: merging would make two chains one."""
-        nodes = [end(growth, path) for growth, path in wanted]
-        seeds = [growth.next_seed() for growth, _ in wanted]
-        proposals = await self.policy.propose([node.state for node in nodes], 1, seeds)
-        for (growth, path), node, proposal in zip(wanted, nodes, proposals, strict=True):
+        nodes = [(growth, end(growth, path)) for growth, path in wanted]
+        proposals = yield from self._propose(nodes)
+        for (_, path), (growth, node), proposal in zip(wanted, nodes, proposals, strict=True):
             if not receive(growth, node, proposal):
                 continue
             [edge] = edges_from(proposal.actions[:1])

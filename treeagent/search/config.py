@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.search.limits import Limits
 
-SearchMethod = Literal["mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead"]
+SearchMethod = Literal["mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead", "ab_mcts", "rebase"]
 Selection = Literal["puct", "uct", "gumbel"]
 
 _STRICT = ConfigDict(extra="forbid")
@@ -53,6 +53,25 @@ class LookaheadConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class ABMCTSConfig:
+    """Settings of AB-MCTS (Inoue et al. 2025)."""
+
+    posterior: Literal["gaussian", "beta"] = "gaussian"
+    """AB-MCTS takes returns to be normally distributed, or Beta distributed between the least and the greatest."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RebaseConfig:
+    """Settings of REBASE (Wu et al. 2024)."""
+
+    width: Annotated[int, Field(gt=0)] = 16
+    """REBASE samples this many candidates (B) at each depth, less one for each episode that has ended. It goes down
+    once, and finishes no episode where B candidates a step exceed the limits."""
+    temperature: Annotated[float, Field(gt=0)] = 0.2
+    """REBASE divides the candidates of a depth by a softmax over V(s) with this temperature (T), in reward units."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class SearchConfig:
     """The settings by which a tree is grown."""
 
@@ -70,11 +89,12 @@ class SearchConfig:
     c_init: Annotated[float, Field(ge=0)] = 0.5
     """PUCT and UCT multiply their exploration term by this constant."""
     value_range: tuple[float, float] | None = None
-    """PUCT and UCT normalise Q by this least and greatest return; unset, by those seen in the tree so far (MuZero)."""
+    """PUCT, UCT and AB-MCTS normalise returns by this least and greatest one; unset, by those seen in the tree so far
+    (MuZero)."""
     widening: Annotated[int, Field(ge=0, le=10**4)] = 1
     """PUCT samples so many candidates at a time, and samples further ones where it prefers that to the actions that a
     state has. At 0 a state gets ``candidates`` at its first visit and no more, as under UCT, Gumbel selection and the
-    other methods."""
+    other methods. AB-MCTS samples so many at a time, too, or ``candidates`` at 0."""
     root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The priors at the root are mixed with this share of Dirichlet noise; evaluation adds none."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -110,6 +130,10 @@ class SearchConfig:
     """Random expansion reads this table."""
     lookahead: LookaheadConfig = Field(default_factory=LookaheadConfig)
     """Lookahead reads this table."""
+    ab_mcts: ABMCTSConfig = Field(default_factory=ABMCTSConfig)
+    """AB-MCTS reads this table."""
+    rebase: RebaseConfig = Field(default_factory=RebaseConfig)
+    """REBASE reads this table."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

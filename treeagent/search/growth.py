@@ -1,6 +1,5 @@
 """What every search method does to a tree: plant it, expand a node, step, estimate, back up.
 
-Many trees grow together, so that one ``propose`` and one ``estimate`` of a language model serve them all in one batch.
 What is sampled for a tree depends on its own seed alone, never on the trees beside it. If the environment fails, only
 its own tree ends, and keeps the reason in ``Tree.error``: a failed rollout is data.
 """
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import ValueRange, edges_from, given_edges, merge_key, sampled_edges
-from treeagent.types import Action, Critic, Dynamics, Policy, Proposal, State, Task, Value, derive_seed, storable
+from treeagent.types import Action, Dynamics, Estimate, Proposal, State, Task, Transition, Value, derive_seed, storable
 
 NOTHING_NEW = 0.05
 """Where the prior of all calls not sampled yet is below this, a state is taken to have no others."""
@@ -38,6 +37,8 @@ class Growth:
     sampled: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
     """The edges of the candidates sampled just now at each node, by the node's ``id``: a simulation that waited for
     them goes on through one of them."""
+    widths: dict[int, int] = field(default_factory=dict[int, int])
+    """How many candidates REBASE samples at each node, by the node's ``id``."""
     noise: list[float] = field(default_factory=list[float])
     """The Gumbel noise of each edge of the root."""
     schedule: list[int] = field(default_factory=list[int])
@@ -72,11 +73,17 @@ async def plant(
                 root, error = Node(await dynamics.reset(task)), ""
         except Exception as failure:  # the episode boundary: a failed rollout is data
             root, error = Node(State(task, ()), truncated=True), describe(failure)
-        values = ValueRange() if config.value_range is None else ValueRange(*config.value_range, fixed=True)
-        return Growth(Tree(task, seed, root, error=error, discount=config.discount), values, bootstrap=config.bootstrap)
+        return begin(Tree(task, seed, root, error=error), config)
 
     seeded = list(zip(tasks, seeds, strict=True))
     return list(await asyncio.gather(*(one(task, seed) for task, seed in seeded)))
+
+
+def begin(tree: Tree, config: SearchConfig) -> Growth:
+    """Let a tree of a root alone grow under ``config``."""
+    tree.discount = config.discount
+    values = ValueRange() if config.value_range is None else ValueRange(*config.value_range, fixed=True)
+    return Growth(tree, values, bootstrap=config.bootstrap)
 
 
 def describe(error: Exception) -> str:
@@ -88,45 +95,32 @@ def describe(error: Exception) -> str:
     return storable(f"{type(error).__name__}: {words}" if words else type(error).__name__)
 
 
-async def expand(
-    policy: Policy,
-    wanted: Sequence[tuple[Growth, Node]],
-    count: int,
-    config: SearchConfig,
-    critic: Critic | None = None,
-    *,
-    more_later: bool = False,
-) -> None:
-    """Sample ``count`` candidates at each node and add them as edges. A node that the policy cannot read, such as one
-    beyond the model's context, becomes a truncated end. Where the policy gives all that is possible with its priors,
-    the first ``count`` become edges, or all of them with ``more_later``.
+def expand(growth: Growth, node: Node, proposal: Proposal, count: int, *, more_later: bool = False) -> None:
+    """Add the candidates of a proposal to a node as edges. A node that the policy cannot read, such as one beyond the
+    model's context, becomes a truncated end. Where the policy gives all that is possible with its priors, the first
+    ``count`` become edges, or all of them with ``more_later``.
 
     Args:
-        more_later: whether further candidates may be sampled at the same nodes. The priors of the edges then leave
+        more_later: whether further candidates may be sampled at the same node. The priors of the edges then leave
             P(new) for calls that were not sampled yet (``puct.sampled_edges``); otherwise they sum to 1.
 
     Raises:
         ValueError: the policy proposed nothing and says not why, an action has not one log-probability a token, or a
-            log-probability or a critic's score is NaN or infinite.
+            log-probability is NaN or infinite.
     """
-    seeds = [growth.next_seed() for growth, _ in wanted]
-    proposals = await policy.propose([node.state for _, node in wanted], count, seeds)
-    for (growth, node), proposal in zip(wanted, proposals, strict=True):
-        if not receive(growth, node, proposal):
-            continue
-        if proposal.priors:
-            # All that is possible is known, so that widening has nothing to add later.
-            node.edges = given_edges(proposal.actions, proposal.priors, None if more_later else count)
-            continue
-        if not more_later:
-            node.edges = edges_from(proposal.actions)
-            continue
-        actions = growth.drawn.setdefault(id(node), [])
-        actions += proposal.actions
-        edges, growth.unseen[id(node)] = sampled_edges(actions)
-        node.edges = _kept(node.edges, edges)
-    if critic is not None and config.critic_weight:
-        await _rank(critic, wanted)
+    if not receive(growth, node, proposal):
+        return
+    if proposal.priors:
+        # All that is possible is known, so that widening has nothing to add later.
+        node.edges = given_edges(proposal.actions, proposal.priors, None if more_later else count)
+        return
+    if not more_later:
+        node.edges = edges_from(proposal.actions)
+        return
+    actions = growth.drawn.setdefault(id(node), [])
+    actions += proposal.actions
+    edges, growth.unseen[id(node)] = sampled_edges(actions)
+    node.edges = _kept(node.edges, edges)
 
 
 def receive(growth: Growth, node: Node, proposal: Proposal) -> bool:
@@ -154,34 +148,42 @@ def _kept(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
     return edges
 
 
-async def _rank(critic: Critic, wanted: Sequence[tuple[Growth, Node]]) -> None:
-    """Let the critic score the edges of each node. A single candidate has no rival, so that its score would be idle."""
-    several = [(growth, node) for growth, node in wanted if len(node.edges) > 1]
-    if not several:
-        return
-    scores = await critic.rank(
-        [node.state for _, node in several], [[edge.action for edge in node.edges] for _, node in several]
-    )
-    for (growth, node), ranked in zip(several, scores, strict=True):
-        for edge, score in zip(node.edges, ranked, strict=True):
-            if not math.isfinite(score):
-                raise ValueError(f"the critic scored action {edge.action.text!r} of {growth.tree.task.id} as {score}")
-            edge.critic = score
-            growth.value_range.include(score)
+def score(growth: Growth, node: Node, scores: Sequence[float]) -> None:
+    """Write the critic's scores of a node's edges.
+
+    Raises:
+        ValueError: a score is NaN or infinite.
+    """
+    for edge, each in zip(node.edges, scores, strict=True):
+        if not math.isfinite(each):
+            raise ValueError(f"the critic scored action {edge.action.text!r} of {growth.tree.task.id} as {each}")
+        edge.critic = each
+        growth.value_range.include(each)
 
 
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
-    """Step through the last edge of ``path`` and hang the node that it leads to below it.
+    """Step through the last edge of ``path``: ``attempt``, then ``arrive``."""
+    arrive(growth, path, await attempt(dynamics, end(growth, path[:-1]).state, path[-1].action, seconds))
 
-    Where the environment fails, pays a reward that is no number or takes more than ``seconds``, the tree keeps the
-    reason as its error, and the edge stays without a child.
-    """
-    edge, parent = path[-1], end(growth, path[:-1])
+
+async def attempt(dynamics: Dynamics, state: State, action: Action, seconds: float | None) -> Transition | Exception:
+    """Step the dynamics; where it fails or takes more than ``seconds``, the exception."""
     try:
         async with asyncio.timeout(seconds):
-            transition = await dynamics.step(parent.state, edge.action)
+            return await dynamics.step(state, action)
     except Exception as error:  # the episode boundary: a failed rollout is data
-        growth.tree.error = describe(error)
+        return error
+
+
+def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:
+    """Hang the node that a step led to below the last edge of ``path``.
+
+    Where the step failed or paid a reward that is no number, the tree keeps the reason as its error, and the edge stays
+    without a child.
+    """
+    edge, parent = path[-1], end(growth, path[:-1])
+    if isinstance(transition, Exception):
+        growth.tree.error = describe(transition)
         return
     growth.tree.budget.environment_steps += transition.cost
     if transition.origin == "imagined":
@@ -217,13 +219,22 @@ async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Nod
         return
     estimates = await value.estimate([node.state for _, node in wanted])
     for (growth, node), estimate in zip(wanted, estimates, strict=True):
-        if not math.isfinite(estimate.value):
-            raise ValueError(f"the value of a state of task {growth.tree.task.id} was estimated as {estimate.value}")
-        node.value, node.context_ids, node.left_out = estimate.value, estimate.context_ids, estimate.left_out
-        budget = growth.tree.budget
-        budget.estimates += 1
-        budget.environment_steps += estimate.environment_steps
-        budget.generated_tokens += estimate.generated_tokens
+        note_estimate(growth, node, estimate)
+
+
+def note_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
+    """Write V(s) and the context tokens of a node, and count what they cost.
+
+    Raises:
+        ValueError: the estimate is NaN or infinite.
+    """
+    if not math.isfinite(estimate.value):
+        raise ValueError(f"the value of a state of task {growth.tree.task.id} was estimated as {estimate.value}")
+    node.value, node.context_ids, node.left_out = estimate.value, estimate.context_ids, estimate.left_out
+    budget = growth.tree.budget
+    budget.estimates += 1
+    budget.environment_steps += estimate.environment_steps
+    budget.generated_tokens += estimate.generated_tokens
 
 
 def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) -> None:

@@ -21,8 +21,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
-from treeagent.search.growth import Growth, end, expand, mark_exhausted, may_draw, note_known
+from treeagent.search.growth import Growth, end, mark_exhausted, may_draw, note_known
 from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import exploration_rate, first_play_value, merge_key, new_action_value, puct_score, uct_score
@@ -49,8 +50,8 @@ class Search(Searcher):
             # (where a sampled action was tried before): hence the loop.
             while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
                 yield Request("expand", waiting)
-                stuck = {id(path) for path in waiting if not self._descend(growth, path)}
-                paths = [path for path in paths if id(path) not in stuck]
+                given_up = {id(path) for path in waiting if not self._go_on(growth, path)}
+                paths = [path for path in paths if id(path) not in given_up]
             yield from step_and_estimate([path for path in paths if _untried(path)])
             for path in paths:
                 self.back_up(growth, path)
@@ -74,6 +75,16 @@ class Search(Searcher):
         visits = sorted((edge.visits for edge in tree.root.edges), reverse=True)
         left = self.config.limits.simulations - tree.budget.simulations
         return bool(visits) and visits[0] - sum(visits[1:2]) > left
+
+    def _go_on(self, growth: Growth, path: Path) -> bool:
+        """Descend from a node that was expanded. A simulation that then wants further candidates is given up if a limit
+        was reached meanwhile."""
+        if not self._descend(growth, path):
+            return False
+        if self._wants_candidates(growth, path) and not self.room(growth):
+            _release(path)
+            return False
+        return True
 
     def _descend(self, growth: Growth, path: Path) -> bool:
         """Extend ``path`` along the best edges to an untried edge, an end, or a node that wants candidates.
@@ -118,14 +129,16 @@ class Search(Searcher):
         """Whether a path ends at a state at which candidates are to be sampled."""
         return not _untried(path) and not self.is_end(end(growth, path))
 
-    async def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> None:
+    def count(self, growth: Growth, node: Node) -> int:
+        return self.widening or self.config.candidates
+
+    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
         """Sample candidates at each node once, however many simulations wait there."""
         nodes = {id(node): (growth, node) for growth, path in wanted for node in [end(growth, path)]}.values()
-        count, more_later = self.widening or self.config.candidates, self.widening > 0
-        await expand(self.policy, list(nodes), count, self.config, self.critic, more_later=more_later)
+        yield from self._sample(list(nodes), more_later=self.widening > 0)
         for growth, node in nodes:
             if id(node) in growth.drawn:
-                latest = {merge_key(action) for action in growth.drawn[id(node)][-count:]}
+                latest = {merge_key(action) for action in growth.drawn[id(node)][-self.widening :]}
                 growth.sampled[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in latest]
             if node is growth.tree.root and node.edges:
                 self._prepare_root(growth)

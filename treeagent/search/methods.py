@@ -1,14 +1,30 @@
 """The search methods by their names in ``SearchConfig.method``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from treeagent.search.ab_mcts import ABMCTS
+from treeagent.search.asking import AskTell
 from treeagent.search.batches import Searcher
 from treeagent.search.chains import BestOfN, RandomExpand
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.frontier import Beam, BestFirst
+from treeagent.search.growth import begin
 from treeagent.search.lookahead import Lookahead
 from treeagent.search.mcts import Search
-from treeagent.types import Critic, Dynamics, Policy, Value
+from treeagent.search.node import Node, Tree
+from treeagent.search.rebase import Rebase
+from treeagent.types import (
+    Action,
+    Critic,
+    Dynamics,
+    Estimate,
+    Policy,
+    Proposal,
+    State,
+    Task,
+    Transition,
+    Value,
+)
 
 _METHODS: Mapping[SearchMethod, type[Searcher]] = {
     "mcts": Search,
@@ -17,6 +33,8 @@ _METHODS: Mapping[SearchMethod, type[Searcher]] = {
     "best_first": BestFirst,
     "random_expand": RandomExpand,
     "lookahead": Lookahead,
+    "ab_mcts": ABMCTS,
+    "rebase": Rebase,
 }
 
 
@@ -31,3 +49,40 @@ def make_search(
 ) -> Searcher:
     """A search by the method that ``config.method`` names; the other arguments are ``Searcher``'s."""
     return _METHODS[config.method](policy, dynamics, config, value, critic, noise=noise)
+
+
+def ask_tell(
+    config: SearchConfig, states: Sequence[State], seeds: Sequence[int], *, value: bool = True, critic: bool = False
+) -> AskTell:
+    """A search by the method that ``config.method`` names, for a loop that answers what it asks.
+
+    Args:
+        states: where the searches begin, one a task; ``State.task`` names the task.
+        seeds: one a task. Equal seeds and answers give equal trees, whatever other tasks are searched beside them.
+        value: whether V(s) is asked for. Without it a leaf is worth 0 beside the rewards on its path.
+        critic: whether scores of candidates are asked for, if ``config.critic_weight`` is above 0.
+    """
+    outside = _Outside()
+    search = make_search(outside, outside, config, outside if value else None, outside if critic else None)
+    pairs = zip(states, seeds, strict=True)
+    growths = [begin(Tree(state.task, seed, Node(state)), config) for state, seed in pairs]
+    return AskTell(growths, search.converse(growths))
+
+
+class _Outside:
+    """Takes the place of a policy, dynamics, value and critic that answer by ``AskTell.tell``: nobody calls it."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        raise NotImplementedError
+
+    async def reset(self, task: Task) -> State:
+        raise NotImplementedError
+
+    async def step(self, state: State, action: Action) -> Transition:
+        raise NotImplementedError
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        raise NotImplementedError
+
+    async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
+        raise NotImplementedError

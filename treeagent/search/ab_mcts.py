@@ -1,0 +1,216 @@
+"""AB-MCTS: Monte Carlo tree search that decides by Thompson sampling whether to go wider or deeper (Inoue et al. 2025,
+"Wider or Deeper?", arXiv 2503.04412).
+
+At a state the search either generates a new candidate (GEN) or continues below one that it has (CONT). It draws one
+number from the posterior of each, and follows the greater. Under CONT it draws from the posterior of each child, and
+goes on at the child of the greatest draw. The paper's variant A (node aggregation) fits each posterior to the returns r
+seen there, with a conjugate prior. Of n returns of mean r̄, the prior's parameters become
+
+    Gaussian, N(μ | m, σ²/κ) χ⁻²(σ² | ν, τ²):    κ' = κ + n    ν' = ν + n    m' = (κ m + n r̄) / κ'
+                                                 ν' τ'² = ν τ² + Σ (r - r̄)² + (m - r̄)² κ n / κ'
+    Beta, B(α, β):                               α' = α + Σ r    β' = β + Σ (1 - r)
+
+The first is the normal-inverse-χ² distribution, which is the normal-inverse-gamma one of α = ν/2 and β = ν τ²/2.
+
+A draw is a mean return: μ ~ N(m', σ²/κ') with σ² ~ ν' τ'²/χ²(ν'), or a draw from B(α', β'). The priors are those of the
+authors' program: m = 0, κ = ν = 1, τ² = 0.1, and Jeffreys' α = β = ½. As in the paper, a return updates GEN of the
+state where the new child was made, the child itself, and, on the way up to the root, every child passed and the CONT
+above it.
+
+What differs from the paper. There, a node is a whole answer with a score, and each child of it is a refinement. Here, a
+node is a state amid an episode, and a child is one step on. The return of a new child is what the step paid and V(s) of
+the state it led to: a forecast of how the episode will end from there, and no score of something finished. Only an end
+is finished, and nothing continues it. So ends and explored subtrees leave CONT, and the search stops where nothing is
+left. Equal calls are one child: a sample that repeats a call continues below it, and is no further evidence for GEN.
+Returns are normalised to [0, 1] by those of the tree, or by ``value_range``; the paper's scores lie there.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from treeagent.search.asking import Conversation
+from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
+from treeagent.search.growth import Growth, end, mark_exhausted, may_draw
+from treeagent.search.node import Edge, Node
+from treeagent.search.puct import merge_key
+from treeagent.types import derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """The normal-inverse-χ² posterior of a mean return; without returns it is the prior."""
+
+    mean: float = 0.0
+    """m."""
+    kappa: float = 1.0
+    """κ: how many returns the mean is worth."""
+    nu: float = 1.0
+    """ν: how many returns the variance is worth."""
+    variance: float = 0.1
+    """τ²."""
+
+    def after(self, returns: Sequence[float]) -> "Gaussian":
+        """The posterior that these returns make of this prior."""
+        if not returns:
+            return self
+        count, average = len(returns), math.fsum(returns) / len(returns)
+        kappa, nu = self.kappa + count, self.nu + count
+        spread = math.fsum((each - average) ** 2 for each in returns)
+        shift = self.kappa * count / kappa * (self.mean - average) ** 2
+        mean = (self.kappa * self.mean + count * average) / kappa
+        return Gaussian(mean, kappa, nu, (self.nu * self.variance + spread + shift) / nu)
+
+    def draw(self, rng: np.random.Generator) -> float:
+        variance = self.nu * self.variance / rng.chisquare(self.nu)
+        return float(rng.normal(self.mean, math.sqrt(variance / self.kappa)))
+
+
+@dataclass(frozen=True, slots=True)
+class Beta:
+    """The Beta posterior of a mean return in [0, 1]; without returns it is the prior."""
+
+    alpha: float = 0.5
+    beta: float = 0.5
+
+    def after(self, returns: Sequence[float]) -> "Beta":
+        """The posterior that these returns make of this prior; a return outside [0, 1] counts as the nearer bound."""
+        inside = [min(max(each, 0.0), 1.0) for each in returns]
+        return Beta(self.alpha + math.fsum(inside), self.beta + math.fsum(1.0 - each for each in inside))
+
+    def draw(self, rng: np.random.Generator) -> float:
+        return float(rng.beta(self.alpha, self.beta))
+
+
+@dataclass(frozen=True, slots=True)
+class _Returns:
+    """The returns of an edge."""
+
+    first: list[float] = field(default_factory=list[float])
+    """Of the simulation that generated its child; empty before."""
+    later: list[float] = field(default_factory=list[float])
+    """Of the simulations that continued below its child."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Posteriors:
+    """The returns of one tree, and draws from what they make of the prior."""
+
+    growth: Growth
+    prior: Gaussian | Beta
+    rng: np.random.Generator
+    returns: dict[int, _Returns] = field(default_factory=dict[int, _Returns])
+    """By the edge's ``id``."""
+
+    def of(self, edge: Edge) -> _Returns:
+        return self.returns.setdefault(id(edge), _Returns())
+
+    def draw(self, returns: Iterable[float]) -> float:
+        return self.prior.after([self.growth.value_range.normalise(each) for each in returns]).draw(self.rng)
+
+    def prefers_new(self, node: Node, choices: Sequence[Edge]) -> bool:
+        """Whether GEN beats CONT, which leads to one of ``choices``."""
+        first = [each for edge in node.edges for each in self.of(edge).first]
+        later = [each for edge in choices for each in self.of(edge).later]
+        return self.draw(first) > self.draw(later)
+
+    def best(self, choices: Sequence[Edge], critic_weight: float) -> Edge:
+        """The child of the greatest draw, in which the critic's score has its weight."""
+        draws = list[float]()
+        for edge in choices:
+            draw = self.draw([*self.of(edge).first, *self.of(edge).later])
+            if edge.critic is not None:
+                draw = edge.with_critic(draw, critic_weight, self.growth.value_range.normalise(edge.critic))
+            draws.append(draw)
+        return choices[draws.index(max(draws))]
+
+
+class ABMCTS(Searcher):
+    """AB-MCTS-A. A simulation ends at the child that it generates, or at an end whose call it sampled again.
+
+    Candidates are sampled ``widening`` at a time (one, as in the paper, by default), or ``candidates`` at a time where
+    that is 0. GEN takes those that are not tried yet before it samples others. Several ``leaves`` draw from equal
+    posteriors, and differ by their draws.
+    """
+
+    def grow(self, growth: Growth) -> Iterator[Request]:
+        tree, prior = growth.tree, Beta() if self.config.ab_mcts.posterior == "beta" else Gaussian()
+        rng = np.random.default_rng(derive_seed(tree.seed, "thompson sampling"))
+        posteriors = _Posteriors(growth, prior, rng)
+        while not tree.root.exhausted and (room := self.room(growth)):
+            claimed = set[int]()
+            paths = [path for _ in range(room) if self._descend(growth, path := Path(), posteriors, claimed)]
+            while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
+                yield Request("expand", waiting)
+                stuck = {id(path) for path in waiting if not self._follow_sample(growth, path, posteriors, claimed)}
+                paths = [path for path in paths if id(path) not in stuck]
+            yield from step_and_estimate([path for path in paths if path and path[-1].child is None])
+            for path in paths:
+                if path and path[-1].child is not None:
+                    self._finish(growth, path, posteriors, claimed)
+
+    def _descend(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
+        """Extend ``path`` to an edge that is not tried yet, to a state that wants a candidate, or to an end. False
+        where other simulations of the batch take every way on already.
+
+        Args:
+            claimed: by ``id``, the edges that simulations of this batch step through; this one's is added.
+        """
+        while not self._closed(node := end(growth, path)):
+            choices = [edge for edge in node.edges if edge.child is not None and not self._closed(edge.child)]
+            untried = _untried(node, claimed)
+            can = untried is not None or not node.edges or may_draw(growth, node)
+            if not can and not choices:
+                return False
+            if can and (not choices or posteriors.prefers_new(node, choices)):
+                if untried is not None:
+                    claimed.add(id(untried))
+                    path.append(untried)
+                return True
+            path.append(posteriors.best(choices, self.config.critic_weight))
+        return True
+
+    def _closed(self, node: Node) -> bool:
+        return node.exhausted or self.is_end(node)
+
+    def _wants_candidates(self, growth: Growth, path: Path) -> bool:
+        return not (path and path[-1].child is None) and not self._closed(end(growth, path))
+
+    def count(self, growth: Growth, node: Node) -> int:
+        return self.config.widening or self.config.candidates
+
+    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
+        yield from self._sample([(growth, end(growth, path)) for growth, path in wanted], more_later=True)
+
+    def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
+        """Lead ``path`` through a candidate sampled at its end: one that is not tried yet, or else the latest one, and
+        on below it. False where another simulation of the batch steps through that one."""
+        node = end(growth, path)
+        if not node.edges:  # the policy could not read the state, which is an end now
+            return bool(path)
+        if (edge := _untried(node, claimed)) is not None:
+            claimed.add(id(edge))
+            path.append(edge)
+            return True
+        latest = merge_key(growth.drawn[id(node)][-1])
+        path.append(next(edge for edge in node.edges if merge_key(edge.action) == latest))
+        return id(path[-1]) not in claimed and self._descend(growth, path, posteriors, claimed)
+
+    def _finish(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> None:
+        """Back up a simulation, and keep its return at every edge."""
+        before, leaf = [edge.value_sum for edge in path], end(growth, path)
+        leaf.exhausted |= self.is_end(leaf)
+        self.back_up(growth, path)
+        mark_exhausted(growth, path)
+        if leaf.unknown:
+            return
+        for edge, earlier in zip(path, before, strict=True):
+            seen, generated = posteriors.of(edge), edge is path[-1] and id(edge) in claimed
+            (seen.first if generated else seen.later).append(edge.value_sum - earlier)
+
+
+def _untried(node: Node, claimed: set[int]) -> Edge | None:
+    """The first candidate of ``node`` without a child, through which no other simulation of the batch steps."""
+    return next((edge for edge in node.edges if edge.child is None and id(edge) not in claimed), None)

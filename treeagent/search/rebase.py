@@ -1,0 +1,53 @@
+"""REBASE: reward-balanced search (Wu et al. 2024, arXiv 2408.00724).
+
+The search goes down depth by depth. Of a budget of B candidates a depth, B_i = B - (episodes that ended above depth i)
+are left at depth i. They are divided among the states n_j of that depth by a softmax over their scores R(n_j), so that
+several good states share what a beam would give to the best ones alone:
+
+    W_j = Round(B_i exp(R(n_j) / T) / Σ_k exp(R(n_k) / T))
+
+Then W_j candidates are sampled at n_j, and every one of them is stepped. A state with W_j = 0 is left alone.
+
+What differs from the paper. The score there is a process reward model's; here it is what the path has paid and V(s) at
+its end (``Searcher.rank``). Rounding there is by each state alone; here the largest remainders are rounded up, so that
+Σ W_j = B_i: rounded alone, more than 2 B_i equal states would all get nothing. Equal calls at a state are one child.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from treeagent.search.batches import Path, Request
+from treeagent.search.frontier import Frontier
+from treeagent.search.growth import Growth, end
+from treeagent.search.node import Node
+
+
+class Rebase(Frontier):
+    """REBASE: one way down the tree, in which ``rebase.width`` candidates a depth follow the values of its states."""
+
+    def grow(self, growth: Growth) -> Iterator[Request]:
+        kept: list[Path] = [[]]
+        left = self.config.rebase.width
+        while kept and left > 0 and self.room(growth):
+            scores = [self.rank(path)[0] if path else 0.0 for path in kept]
+            widths = split(left, scores, self.config.rebase.temperature)
+            growth.widths = {id(end(growth, path)): width for path, width in zip(kept, widths, strict=True)}
+            acting = [path for path, width in zip(kept, widths, strict=True) if width]
+            kept = yield from self.expand(growth, acting)
+            children = [edge.child for path in acting for edge in end(growth, path).edges]
+            left -= sum(child is not None and child.ended for child in children)
+
+    def count(self, growth: Growth, node: Node) -> int:
+        return growth.widths[id(node)]
+
+
+def split(budget: int, scores: Sequence[float], temperature: float) -> list[int]:
+    """W_j of each score: ``budget`` in proportion to exp(R/T), rounded to whole numbers of the same sum."""
+    best = max(scores)
+    weights = [math.exp((score - best) / temperature) for score in scores]
+    shares = [budget * weight / math.fsum(weights) for weight in weights]
+    widths = [math.floor(share) for share in shares]
+    by_remainder = sorted(range(len(scores)), key=lambda place: widths[place] - shares[place])
+    for place in by_remainder[: budget - sum(widths)]:
+        widths[place] += 1
+    return widths
