@@ -2,11 +2,30 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_task, checked_verdict
 from treeagent.envs.base import Env, EnvBroken
 from treeagent.envs.forks import Forkable, Mark
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed, storable
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What an ``EnvDynamics`` puts into a state: where the environment stands, and the rewards that led there."""
+
+    mark: Mark
+    paid: float = 0.0
+
+
+def paid(state: State) -> float | None:
+    """The sum of the rewards on the way to ``state``, also of those that were withheld; None where the state is not
+    one of an ``EnvDynamics``.
+
+    For telling what a search has found once all its actions are taken and executed. Nothing that chooses an action may
+    read it. Trees on disk do not hold it.
+    """
+    return state.snapshot.paid if isinstance(state.snapshot, _Place) else None
 
 
 class EnvDynamics:
@@ -45,24 +64,25 @@ class EnvDynamics:
     def stand_at(self, state: State) -> None:
         """Put the environment where ``state`` is, as for reading its demonstrator or verifier there."""
         with self._leaving_on_error():
-            self.forkable.goto(self._mark(state))
+            self.forkable.goto(self._place(state).mark)
 
     async def reset(self, task: Task) -> State:
         with self._leaving_on_error():
             observation, _ = self.forkable.reset(checked_task(task))
             self._has_verifier = checked_verdict(self.env.verify()) is not None
             opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
-            return State(task, (Message("user", opening),), _key(self.env.state_key(), 0), self.forkable.mark())
+            place = _Place(self.forkable.mark())
+            return State(task, (Message("user", opening),), _key(self.env.state_key(), 0), place)
 
     async def step(self, state: State, action: Action) -> Transition:
         """Make one step from ``state``, whose task must not be over."""
-        mark = self._mark(state)
+        here = self._place(state)
         used = 1 + sum(message.role == "assistant" for message in state.messages)
         limit_hit = used >= self._max_steps
         if action.error:
             key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
             return Transition(
-                self._after(state, action, f"Invalid action: {action.error}", key, mark),
+                self._after(state, action, f"Invalid action: {action.error}", key, here),
                 reward=0.0 if self._reveal_reward else None,
                 truncated=limit_hit,
                 origin=self.env.origin,
@@ -72,16 +92,16 @@ class EnvDynamics:
         replayed_before = self.forkable.replayed_steps
         try:
             with self._leaving_on_error():
-                self.forkable.goto(mark)
+                self.forkable.goto(here.mark)
                 observation, env_reward, terminated, truncated, info = self.forkable.step(action.call)
                 # A verifier can be dear, so it is asked at the end only.
                 verdict = checked_verdict(self.env.verify()) if terminated else None
                 process = _process_reward(info) if self._reveal_reward else 0.0
-                key, place = _key(self.env.state_key(), used), self.forkable.mark()
+                key, mark = _key(self.env.state_key(), used), self.forkable.mark()
         except Unanswered as unanswered:
             reason = storable(str(unanswered))
             return Transition(
-                self._after(state, action, f"Unanswered: {reason}", None, mark),
+                self._after(state, action, f"Unanswered: {reason}", None, here),
                 reward=None,
                 truncated=True,
                 origin=self.env.origin,
@@ -90,10 +110,10 @@ class EnvDynamics:
                 error=reason,
             )
         truncated = not terminated and (truncated or limit_hit)
-        paid = 0.0 if self._has_verifier else env_reward
-        reward = paid if verdict is None else verdict
+        unverified = 0.0 if self._has_verifier else env_reward
+        reward = unverified if verdict is None else verdict
         return Transition(
-            self._after(state, action, observation, key, place),
+            self._after(state, action, observation, key, _Place(mark, here.paid + reward)),
             reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
@@ -120,14 +140,14 @@ class EnvDynamics:
             raise
 
     @staticmethod
-    def _mark(state: State) -> Mark:
-        assert isinstance(state.snapshot, Mark), "another dynamics made this state"
+    def _place(state: State) -> _Place:
+        assert isinstance(state.snapshot, _Place), "another dynamics made this state"
         return state.snapshot
 
     @staticmethod
-    def _after(state: State, action: Action, observation: str, key: str | None, mark: Mark) -> State:
+    def _after(state: State, action: Action, observation: str, key: str | None, place: _Place) -> State:
         said = Message("assistant", action.text, action.token_ids)
-        return State(state.task, (*state.messages, said, Message("user", observation)), key, mark)
+        return State(state.task, (*state.messages, said, Message("user", observation)), key, place)
 
 
 def _process_reward(info: Mapping[str, object]) -> float:
