@@ -7,7 +7,7 @@ import pytest
 from hand_trees import TASK, edge, hand_tree, node, random_tree, shuffle_siblings
 
 from treeagent.search.node import Tree
-from treeagent.views.signal import ValueSignal, auc, separation, value_signal
+from treeagent.views.signal import ValueSignal, auc, separation, signal_figures, value_signal
 
 
 def tree_of_four() -> Tree:
@@ -41,6 +41,20 @@ def test_the_signal_of_a_tree_by_hand() -> None:
         # 0.9 beside 0.3, 0.6 and 0.5; of siblings, only the win and the loss below A differ.
         ValueSignal("ends", 4, 1, 1.0, near((0.9 - 1.4 / 3) / (0.14 / 9 / 2) ** 0.5), 1.0, 1),
     ]
+
+
+def test_as_metrics_only_what_is_known_is_told() -> None:
+    figures = signal_figures(value_signal([tree_of_four()]))
+    assert [(name, round(value, 3)) for name, value in figures.items()] == [
+        ("value_auc", 0.625),
+        ("value_separation", 0.632),
+        ("value_siblings", 0.75),
+        ("value_auc_ends", 1.0),
+        ("value_separation_ends", 4.914),
+        ("value_siblings_ends", 1.0),
+    ]
+    lost = Tree(TASK, 0, node((1,), edge("A", (2,), 1, 0.0, node((3,), end="terminated"))))
+    assert signal_figures(value_signal([lost])) == signal_figures([]) == {}
 
 
 def test_what_was_only_imagined_counts_on_neither_side() -> None:

@@ -67,6 +67,18 @@ def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
     return [*told, _row("all", every), _row("ends", ends)] if told else []
 
 
+def signal_figures(rows: Iterable[ValueSignal]) -> dict[str, float]:
+    """The rows "all" and "ends" as metrics: ``value_auc``, ``value_separation`` and ``value_siblings`` of all depths,
+    ``value_auc_ends`` and the like of ends. What nobody can tell is left out."""
+    figures: dict[str, float] = {}
+    for row in rows:
+        suffix = {"all": "", "ends": "_ends"}.get(str(row.depth))
+        for name in ("auc", "separation", "siblings") if suffix is not None else ():
+            if (value := getattr(row, name)) is not None:
+                figures[f"value_{name}{suffix}"] = value
+    return figures
+
+
 def _found(tree: Tree) -> dict[int, bool]:
     """Whether a success was found below each real state through which a finished path leads, by the node's ``id``."""
     found: dict[int, bool] = {}
