@@ -102,6 +102,7 @@ def test_the_value_signal_is_a_table_within_80_columns() -> None:
 
 def test_the_last_searched_training_tasks_tell_the_signal() -> None:
     stages = {"collect-1": {"value_signal": SIGNAL[:1]}, "collect-2": {"value_signal": SIGNAL}, "collect-3": {}}
+    stages["collect-4"] = {"value_signal": SIGNAL[1:]}  # every state led to a success
     assert latest_signal(stages | {"vary-3": {"value_signal": SIGNAL[:1]}}) == ("collect-2", SIGNAL)
     assert latest_signal({"collect": {}}) == ("", ())
 

@@ -36,16 +36,19 @@ SIGNAL_COLUMNS = {
 }
 """Keys of a row of ``value_signal`` in the order they are shown, with their headings."""
 SIGNAL_NOTE = (
-    "Steps lead from the root to the states; ends are judged, the others are predicted. AUC: the chance that V is "
-    "greater at a state from which a success was found than at another, 0.5 by chance. d': how far the two means of V "
-    "are apart, in standard deviations. Of each pair of siblings one led to a success."
+    "Steps are counted from the root. At ends V judges an outcome, elsewhere it predicts one. AUC: the chance that V "
+    "is greater at a state from which a success was found than at another; 0.5 is no signal. d': how far the two means "
+    "of V are apart, in standard deviations. Siblings in order: of two siblings of which one led to a success, V is "
+    "greater at that one."
 )
 
 
 def latest_signal(stages: Mapping[str, Mapping[str, Any]]) -> tuple[str, Sequence[Row]]:
-    """The rows of ``value_signal`` of the last searched training tasks that have any, and the name of their stage."""
+    """The rows of ``value_signal`` of the last searched training tasks in which both kinds of states are, and the name
+    of their stage."""
     for name in reversed(list(stages)):
-        if (name == COLLECTED or name.startswith(f"{COLLECTED}-")) and (rows := stages[name].get("value_signal")):
+        rows = stages[name].get("value_signal", ())
+        if (name == COLLECTED or name.startswith(f"{COLLECTED}-")) and any(row["auc"] is not None for row in rows):
             return name, rows
     return "", ()
 

@@ -61,7 +61,9 @@ def print_signal(name: str, rows: Sequence[Row], console: Terminal) -> None:
     table = narrow_table(dict.fromkeys(SIGNAL_COLUMNS.values(), False))
     for row in rows:
         table.add_row(*(Text(visible(signal_cell(row, key))) for key in SIGNAL_COLUMNS))
-    console.print("", Text(f"V in {visible(name)}", style="bold"), table, Text(SIGNAL_NOTE, style="dim"), sep="\n")
+    console.print(
+        "", Text(f"How well V tells, {visible(name)}", style="bold"), table, Text(SIGNAL_NOTE, style="dim"), sep="\n"
+    )
 
 
 def print_results(rows: Sequence[Row], console: Terminal) -> None:

@@ -89,7 +89,8 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         spent += _search(config, run, progress, jobs)
         places += [list(job.tasks) for job in jobs]
     signal = value_signal(read_as(from_record, run.trees, name))
-    run.log(name, {"step": jobs[-1].index, **signal_figures(signal)})  # joins the last batch's line
+    if figures := signal_figures(signal):
+        run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": sum(map(len, places)), "batches": places, "value_signal": [asdict(row) for row in signal]}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
