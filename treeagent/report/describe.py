@@ -86,6 +86,15 @@ def judgement(rows: Sequence[Row]) -> list[str]:
     return told
 
 
+def betrayed(rows: Sequence[Row]) -> list[str]:
+    """What the star beside a mode means, where there is one."""
+    if not any(row.get("pass_at_n") for row in rows):
+        return []
+    return [
+        "* pass@N: only a success ends an episode here, so an end betrays a success to a search that sees no reward."
+    ]
+
+
 def budget(rows: Sequence[Row]) -> list[str]:
     """A sentence on the token limit of the rows that searched; none where they had none, or different ones."""
     searches = [row for row in rows if row["mode"] != "greedy"]
@@ -101,6 +110,8 @@ def cell(row: Row, key: str) -> str:
     value = row.get(key)
     if value is None:
         return "–"
+    if key == "mode" and row.get("pass_at_n"):
+        return f"{value} *"
     if key == "success":
         interval = f" [{_percent(row['success_low'])}, {_percent(row['success_high'])}]" if "success_low" in row else ""
         return f"{_percent(value)} %{interval}"

@@ -11,6 +11,7 @@ from treeagent.report.describe import (
     SIGNAL_COLUMNS,
     SIGNAL_NOTE,
     Row,
+    betrayed,
     call_text,
     cell,
     failures,
@@ -99,10 +100,10 @@ def _results(rows: Sequence[Row]) -> str:
             bar = _interval(row) if key == "success" and "success_low" in row else ""
             cells.append(f'<td class="{"word" if key in words else ""}">{_escaped(cell(row, key))}{bar}</td>')
         body.append(f'<tr class="{"best" if row["success"] == best else ""}">{"".join(cells)}</tr>')
+    said = "".join(f"<p>{_escaped(each)}</p>" for each in (*betrayed(rows), *judgement(rows)))
     return (
         '<h2>Results</h2><div class="card"><table><thead>'
-        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
-        f"{''.join(f'<p>{_escaped(each)}</p>' for each in judgement(rows))}{_warnings(failures(rows))}"
+        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{said}{_warnings(failures(rows))}"
     )
 
 

@@ -37,6 +37,8 @@ class Outcome:
     found: bool | None = None
     """Whether an end that planning reached was a success, though planning saw no reward. None where nobody can tell,
     as where nothing was planned or a world model answered."""
+    betrayed: bool = False
+    """Whether planning went on where only a success ends an episode (``Env.only_success_ends``)."""
 
     @property
     def success(self) -> bool:
@@ -81,7 +83,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
 
     Of a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
     ``taken`` the share of those tasks that were solved when the plan was executed (judgement); it is absent where none
-    was found.
+    was found. ``pass_at_n`` is True where an end betrayed a success to the search.
 
     Raises:
         UserError: every episode failed before its first step.
@@ -113,6 +115,8 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     }
     if any(outcome.found is not None for outcome in outcomes):
         row["found"] = len(found) / len(outcomes)
+    if any(outcome.betrayed for outcome in outcomes):
+        row["pass_at_n"] = True
     if found:
         row["taken"] = sum(found) / len(found)
     return row
