@@ -159,9 +159,9 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
 def _advice(env: "Env", ends: "Ends") -> Iterator[str]:
     if ends.only_successes and not env.only_success_ends:
         yield (
-            f"all {ends.solved} episodes that ended were successes, and all {ends.unended} failures ran on to a limit: "
-            "if nothing but a success ends an episode, set only_success_ends = True, so that results say that an end "
-            "betrays a success to search"
+            f"each of the {ends.solved} episodes that ended was a success, and each failure ran on to a limit "
+            f"({ends.unended}): if nothing but a success can end an episode, set only_success_ends = True, so that "
+            "results say that an end betrays a success to search"
         )
 
 
