@@ -57,6 +57,7 @@ def rows_of(folder: Path, seed: int) -> list[Row]:
             settings,
             first_task=first,
             solved=row["solved"],
+            pass_at_n=row.get("pass_at_n", False),
             environment_steps=row["environment_steps"],
             generated_tokens=row["generated_tokens"],
             seconds=row["seconds"],

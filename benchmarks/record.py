@@ -87,6 +87,8 @@ class Row:
     """Index of its first task in the test split."""
     solved: Annotated[str, Field(pattern="^[01]*$")] = ""
     """A "1" for each test task that ended in success, a "0" for each other one, in the order of the split."""
+    pass_at_n: bool = False
+    """Whether an end betrayed a success to a search, because nothing else ends an episode there."""
     environment_steps: Positive = 0.0
     """Of all its tasks together."""
     generated_tokens: Positive = 0.0
@@ -266,6 +268,7 @@ def played(arm: str, seed: int, settings: str, first_task: int, outcomes: Sequen
         settings,
         first_task=first_task,
         solved="".join("01"[outcome.success] for outcome in outcomes),
+        pass_at_n=any(outcome.betrayed for outcome in outcomes),
         environment_steps=sum(outcome.budget.environment_steps for outcome in outcomes),
         generated_tokens=sum(outcome.budget.generated_tokens for outcome in outcomes),
         figures=figures,

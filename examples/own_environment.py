@@ -27,6 +27,8 @@ REMAINDER: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 class OwnEnvironment(Env):
     """The agent guesses a number from 1 to 99. It reads after each guess whether that was too low or too high."""
 
+    only_success_ends = True  # as there is no way to lose
+
     def tools(self) -> Sequence[ToolSpec]:
         return (GUESS,)
 

@@ -62,7 +62,8 @@ def success_table(
     for arm in arms or played_arms(result):
         rows = list(result.of(arm).values())
         found = estimate([percent(row) for row in rows])
-        line = [arm, spread(found), " ".join(decimal(value) for value in found.values)]
+        marked = f"{arm} \\*" if any(row.pass_at_n for row in rows) else arm
+        line = [marked, spread(found), " ".join(decimal(value) for value in found.values)]
         if control:
             line.append("" if arm == control else spread(difference(result, arm, control), "+"))
         for cost in ("environment_steps", "generated_tokens"):
@@ -200,7 +201,11 @@ def caption(result: Result) -> str:
     limits = [f"{decimal(value, 0)} {name.replace('_', ' ')}" for name, value in result.budgets.items()]
     if limits:
         parts.append(f"limit of a task: {', '.join(limits)}")
-    told = f"{'; '.join(parts)}. Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
+    star = "\\* pass@N: only a success ends an episode there, so that an end betrays it. "
+    marked = star if any(row.pass_at_n for row in result.rows) else ""
+    told = (
+        f"{'; '.join(parts)}. {marked}Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
+    )
     commands = _each(f"`{session.command}`" for session in result.sessions)
     return f"{told}, by {commands}, commit {_each(map(_commit, result.sessions))}."
 

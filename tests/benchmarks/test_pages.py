@@ -1,13 +1,14 @@
 """The pages of results say what the files say, and nothing else."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
 from benchmarks.pages.tables import crossing, decimal, horizons, sampled, short
-from benchmarks.record import ROOT, Machine, Result, Row, Session
+from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
 
 SESSION = Session("0123456789ab", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {}, "2026-01-01", 90.0)
@@ -40,6 +41,20 @@ def page(files: Mapping[str, bytes], name: str) -> str:
 
 def answer(files: Mapping[str, bytes], name: str) -> str:
     return page(files, name).split("\n\n")[1]
+
+
+def test_arms_to_which_an_end_betrays_success_are_marked(tmp_path: Path) -> None:
+    arms = {"mcts": (6, 7, 8), "best_of_n": (5, 6, 7), "greedy": (1, 1, 1)}
+    store(tmp_path, "methods", arms, generated_tokens=800.0)
+    plain = page(made(tmp_path), "search")
+    found = read(tmp_path / "methods.json")
+    assert found is not None
+    rows = tuple(replace(row, pass_at_n=row.arm != "greedy") for row in found.rows)
+    write_result(tmp_path / "methods.json", replace(found, rows=rows))
+    starred = page(made(tmp_path), "search")
+    assert "pass@N" not in plain and "\\* pass@N" in starred
+    for arm, marked in (("mcts", True), ("best_of_n", True), ("greedy", False)):
+        assert (f"| {arm} \\* |" in starred) == marked == (f"| {arm} |" not in starred)
 
 
 @pytest.mark.parametrize(

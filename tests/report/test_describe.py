@@ -3,9 +3,9 @@ from typing import Any
 
 from report_sample import ROWS, sample_tree
 
-from treeagent.report.describe import cell, headline, marks, observation
+from treeagent.report.describe import betrayed, cell, headline, judgement, latest_signal, marks, observation
 from treeagent.report.show import show_tree
-from treeagent.report.table import print_results, results_table
+from treeagent.report.table import print_results, print_signal, results_table
 from treeagent.run.terminal import Terminal
 from treeagent.search.node import Node
 from treeagent.types import Message, State, Task
@@ -70,6 +70,52 @@ def test_the_table_fits_a_narrow_terminal() -> None:
     console.print(results_table(rows))
     assert isinstance(console.file, io.StringIO)
     assert "…" not in console.file.getvalue() and "environment" in console.file.getvalue()
+
+
+def test_what_search_found_is_told_from_what_it_took() -> None:
+    rows = [ROWS[0], {**ROWS[1], "found": 0.75, "taken": 0.8}, {**ROWS[3], "found": 0.0}]
+    assert judgement(rows) == [
+        "base with mcts: search found a success for 75.0 % of the tasks and took one in 80.0 % of these.",
+        "dpo with mcts: search found a success for 0.0 % of the tasks.",
+    ]
+    assert judgement(ROWS) == []
+    console = Terminal(file=io.StringIO(), width=80)
+    print_results(rows, console)
+    assert isinstance(console.file, io.StringIO)
+    assert set(judgement(rows)) <= set(console.file.getvalue().splitlines())
+
+
+def test_a_row_whose_ends_betray_success_is_marked() -> None:
+    rows = [ROWS[0], {**ROWS[1], "pass_at_n": True}]
+    assert [cell(row, "mode") for row in rows] == ["greedy", "mcts *"]
+    [sentence] = betrayed(rows)
+    assert sentence.startswith("* pass@N") and betrayed(ROWS) == []
+    console = Terminal(file=io.StringIO(), width=200)
+    print_results(rows, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "mcts *" in console.file.getvalue() and sentence in console.file.getvalue()
+
+
+SIGNAL: list[dict[str, Any]] = [
+    {"depth": 1, "states": 3120, "found": 900, "auc": 0.75, "separation": 1.234, "siblings": 0.625, "pairs": 48},
+    {"depth": "ends", "states": 7, "found": 7, "auc": None, "separation": None, "siblings": None, "pairs": 0},
+]
+
+
+def test_the_value_signal_is_a_table_within_80_columns() -> None:
+    console = Terminal(file=io.StringIO(), width=80)
+    print_signal("collect", SIGNAL, console)
+    assert isinstance(console.file, io.StringIO)
+    told = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["1", "3,120", "900", "0.75", "1.23", "0.62", "48"] in told
+    assert ["ends", "7", "7", "–", "–", "–", "0"] in told
+
+
+def test_the_last_searched_training_tasks_tell_the_signal() -> None:
+    stages = {"collect-1": {"value_signal": SIGNAL[:1]}, "collect-2": {"value_signal": SIGNAL}, "collect-3": {}}
+    stages["collect-4"] = {"value_signal": SIGNAL[1:]}  # every state led to a success
+    assert latest_signal(stages | {"vary-3": {"value_signal": SIGNAL[:1]}}) == ("collect-2", SIGNAL)
+    assert latest_signal({"collect": {}}) == ("", ())
 
 
 def test_a_tree_is_printed_with_its_figures_and_marks() -> None:

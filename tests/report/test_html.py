@@ -94,6 +94,20 @@ def test_errors_are_on_the_page_where_there_are_some(page: str, tmp_path: Path) 
     assert "dpo with mcts: 7 of 200 episodes failed, the first: &lt;script&gt;" in told and HOSTILE not in told
 
 
+def test_the_value_signal_and_what_was_taken_are_on_the_page_where_they_are_known(page: str, tmp_path: Path) -> None:
+    assert "How well V tells" not in page and "search found" not in page
+    row = {"depth": 1, "states": 3120, "found": 900, "auc": 0.75, "separation": None, "siblings": HOSTILE, "pairs": 0}
+    assert "pass@N" not in page
+    rows = [{**ROWS[1], "found": 0.75, "taken": 0.8, "pass_at_n": True}]
+    path = tmp_path / "report.html"
+    write_report(path, rows=rows, metrics=[], config="", provenance={}, signal=("collect-2", [row]))
+    told = path.read_text()
+    assert "How well V tells, collect-2" in told and HOSTILE not in told
+    assert "<td>1</td><td>3,120</td><td>900</td><td>0.75</td><td>–</td>" in told
+    assert ">mcts *</td>" in told and "* pass@N: only a success ends" in told
+    assert "search found a success for 75.0 % of the tasks and took one in 80.0 % of these" in told
+
+
 def test_text_is_escaped_and_the_hidden_answer_stays_hidden(page: str) -> None:
     assert HOSTILE not in page and "&lt;script&gt;" in page
     assert "<b>red</b>" not in page and "&lt;0.1&gt;" in page

@@ -145,6 +145,19 @@ def test_every_seed_can_have_test_tasks_of_its_own(toy: Path, whole: Path, tmp_p
         assert row["solved"] == among["solved"][4:] and len(among["solved"]) == row["tasks"] + 4
 
 
+@pytest.mark.parametrize(("environment", "betrays"), [("shop", False), ("treeagent.envs.example:Example", True)])
+def test_a_search_whose_success_an_end_betrays_says_so(
+    toy: Path, tmp_path: Path, environment: str, betrays: bool
+) -> None:
+    options = [] if environment == "shop" else ["environment.options={}"]
+    config = load_config(None, [*SETTINGS, f"environment.name={environment}", *options, "evaluate.tasks=1"])
+    measured(tmp_path / "run", toy, Watcher(), config)
+    rows = {row["mode"]: row for row in Run.open(tmp_path / "run").result_rows()}
+    assert rows["mcts"].get("pass_at_n", False) is betrays
+    assert "pass_at_n" not in rows["greedy"]
+    assert (rows["mcts"]["found"], "found" in rows["greedy"]) == (0.0, False)
+
+
 def cut_short(run: Path) -> None:
     [path] = (run / "outcomes").glob("*-00001.json")
     path.write_bytes(path.read_bytes()[:-20])

@@ -23,6 +23,7 @@ from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Budget, Edge, Tree
+from treeagent.search.record import to_records
 from treeagent.stages.play import Actors, execute, play, replan
 from treeagent.types import (
     Action,
@@ -156,6 +157,43 @@ def test_no_label_reaches_a_choice(mode: Mode, value: Taste | None) -> None:
                 (edge.visits, edge.value_sum) for edge in twin.edges
             ]
             assert all(edge.reward is None for edge in path)
+
+
+def replayed(tree: Tree) -> list[float]:
+    """The return of each path of a planned tree to its end, played in an environment that reveals rewards."""
+    dynamics, returns = EnvDynamics(SHOP, max_steps=8), list[float]()
+
+    async def play_path(path: Sequence[Edge]) -> float:
+        state, total = await dynamics.reset(tree.task), 0.0
+        for edge in path:
+            transition = await dynamics.step(state, edge.action)
+            state, total = transition.state, total + (transition.reward or 0.0)
+        return total
+
+    for path, node in tree.walk():
+        if path and node.ended:
+            returns.append(asyncio.run(play_path(path)))
+    return returns
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode) -> None:
+    """By the true labels, what a replay of every end finds. By labels that nothing meets, nothing, after the same
+    choices."""
+    tasks = SHOP.tasks("test", 12)
+    true, actions, trees = played(tasks, mode, Taste())
+    false, others, other_trees = played([relabelled(task) for task in tasks], mode, Taste())
+    assert actions == others
+    if mode == "greedy":
+        assert {outcome.found for outcome in (*true, *false)} == {None}
+        return
+    assert [outcome.found for outcome in true] == [max(replayed(tree), default=0.0) == 1.0 for tree in trees]
+    assert any(outcome.found for outcome in true) or mode in ("beam", "best_first")  # a random V leads them to few ends
+    assert not any(outcome.found for outcome in false)
+    for tree, other in zip(trees, other_trees, strict=True):
+        for each in (tree, other):  # what a file keeps of them
+            each.task, each.budget.seconds = tasks[0], 0.0
+        assert list(to_records([tree])) == list(to_records([other]))
 
 
 @pytest.mark.parametrize("mode", SEARCHES)
@@ -298,6 +336,7 @@ def replanned(
 def test_a_plan_in_a_world_model_takes_no_step_of_the_environment_but_its_own(mode: Mode) -> None:
     outcome, doors, [tree] = replanned(teller_model(Teller()), mode)
     assert (outcome.success, doors) == (True, ["r", "r"])
+    assert outcome.found is None  # in the environment, where nothing was planned
     assert (outcome.budget.environment_steps, outcome.steps) == (2, 2)
     assert outcome.budget.imagined_steps > 2
     assert tree.root.origin == "real"
@@ -474,6 +513,22 @@ def test_summary_by_hand() -> None:
         "generated_tokens": 150,
         "seconds": 1.5,
     }
+
+
+def test_coverage_apart_from_judgement_by_hand() -> None:
+    """Found in a, b and c, of which a and c were solved; d was solved by the policy beyond its plan."""
+    outcomes = [
+        Outcome("a", 1.0, 4, found=True),
+        Outcome("b", 0.5, 4, found=True),
+        Outcome("c", 1.0, 4, found=True),
+        Outcome("d", 1.0, 4, found=False),
+        Outcome("e", 0.0, 0, error="the task could not be reset"),
+    ]
+    row = summarise("dpo", "mcts", outcomes, 1.5)
+    assert row["success"] == row["found"] == 0.6
+    assert row["taken"] == pytest.approx(2 / 3)
+    row = summarise("dpo", "mcts", outcomes[3:], 1.5)
+    assert row["found"] == 0.0 and "taken" not in row
 
 
 def test_a_row_keeps_its_first_error_in_words_that_a_file_can_hold() -> None:

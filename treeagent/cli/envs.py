@@ -3,7 +3,7 @@
 import keyword
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
     from treeagent.envs import Env
-    from treeagent.envs.check import Latency
+    from treeagent.envs.check import Ends, Latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Findings:
     equal_branches: int
     violations: tuple[str, ...]
     skipped: tuple[str, ...]
+    advice: tuple[str, ...]
+    """What to declare, which is no violation."""
     milliseconds: "Mapping[str, Latency]"
 
 
@@ -128,7 +130,7 @@ def new(
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     """Check an environment on its first ``count`` training tasks; ``other`` is a second instance of it."""
-    from treeagent.envs.check import check_env, check_tasks, first_tasks, measure_env
+    from treeagent.envs.check import Ends, check_env, check_tasks, first_tasks, measure_env
     from treeagent.stages.formats import check_formats
     from treeagent.types import UserError
 
@@ -149,8 +151,18 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
         sum(report.equal_branches for report in reports),
         tuple(dict.fromkeys(violations)),
         tuple(dict.fromkeys(skipped)),
+        tuple(_advice(checked, sum((report.ends for report in reports), Ends()))),
         {} if violations else measure_env(checked, tasks[0]),
     )
+
+
+def _advice(env: "Env", ends: "Ends") -> Iterator[str]:
+    if ends.only_successes and not env.only_success_ends:
+        yield (
+            f"each of the {ends.solved} episodes that ended was a success, and each failure ran on to a limit "
+            f"({ends.unended}): if nothing but a success can end an episode, set only_success_ends = True, so that "
+            "results say that an end betrays a success to search"
+        )
 
 
 def _print(found: Findings) -> None:
@@ -168,6 +180,8 @@ def _print(found: Findings) -> None:
         console.print(table)
     for sentence in found.skipped:
         console.print(f"not checked: {sentence}")
+    for sentence in found.advice:
+        console.print(f"advice: {sentence}")
     for sentence in found.violations:
         console.print(f"violation: {sentence}")
     console.print("violations found" if found.violations else "passed")

@@ -57,6 +57,9 @@ class Env(Protocol):
     snapshot_portable: bool = True
     """Whether a pickled snapshot can be restored on another instance, in another process, before any reset. False where
     a snapshot is a handle into this instance."""
+    only_success_ends: bool = False
+    """Whether a success is the only way to end an episode, so that every failure runs on to a limit. There an end
+    betrays a success to a search from which rewards are withheld: its results are pass@N, and say so."""
     origin: Origin = "real"
     """"imagined" where a world model answers. Its steps are counted and stored apart from real ones."""
 

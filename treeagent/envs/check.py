@@ -13,7 +13,7 @@ from statistics import median, quantiles
 from unittest import mock
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict, contained
-from treeagent.envs.base import Env, ToolSpec
+from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.calls import arguments_of, type_of
 from treeagent.types import Split, Task, ToolCall
 
@@ -33,6 +33,8 @@ _LONGEST_EPISODE = 50
 """Steps of a demonstrator's episode."""
 _PAUSE_SECONDS = 0.5
 """How much later an episode is played again, apart from the clock that is put forward."""
+_RANDOM_EPISODES = 3
+"""Episodes of random play in which one looks for what ends them."""
 _SUCCESS = 1.0
 """The verdict from which on an episode counts as solved."""
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -49,10 +51,32 @@ class CheckReport:
     equal_branches: int
     skipped: tuple[str, ...]
     """Checks that could not be made, and what they would need."""
+    ends: "Ends"
+    """How episodes of demonstrations and of random play ended."""
 
     @property
     def passed(self) -> bool:
         return not self.violations
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How a number of episodes ended."""
+
+    solved: int = 0
+    """Successes that ended their episode."""
+    failed: int = 0
+    """Failures that ended their episode."""
+    unended: int = 0
+    """Failures that went on to a limit."""
+
+    def __add__(self, other: "Ends") -> "Ends":
+        return Ends(self.solved + other.solved, self.failed + other.failed, self.unended + other.unended)
+
+    @property
+    def only_successes(self) -> bool:
+        """Whether, of successes and failures, only the successes ended their episodes."""
+        return bool(self.solved and self.unended and not self.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +120,7 @@ def check_env(
         "forks": check.forks,
         "shared state": check.instances,
         "rewards": check.rewards,
+        "ends": check.look_at_ends,
     }
     for name, part in parts.items():
         check.rng.seed(0)  # so that no part's draws depend on another's
@@ -108,7 +133,7 @@ def check_env(
         check.violations.append(
             "the environment moves the global random state of random or numpy: give it its own generator"
         )
-    return CheckReport(tuple(check.violations), check.compared, check.equal, tuple(check.skipped))
+    return CheckReport(tuple(check.violations), check.compared, check.equal, tuple(check.skipped), check.ends)
 
 
 def check_tasks(env: Env, count: int = 20) -> list[str]:
@@ -192,6 +217,7 @@ class _Check:
     compared: int = 0
     """Branches compared with the same actions replayed from reset."""
     equal: int = 0
+    ends: Ends = Ends()
 
     def expect(self, kept: bool, violation: str) -> None:
         if not kept:
@@ -273,6 +299,34 @@ class _Check:
             told_apart = [each[0] for each in later] != [each[0] for each in results]
             same = told_apart or (later == results and checked_verdict(self.env.verify()) == verdict)
             self.expect(same, "the same episode played later is rewarded otherwise: keep clocks out of rewards")
+
+    def look_at_ends(self) -> None:
+        """Play demonstrations without and with errors, and at random, and note how they end."""
+        for noise in (0.0, 0.5, 1.0):
+            self.reset()
+            player = self.env.demonstrator(noise)
+            if player is not None:
+                self.note_end(player)
+        for _ in range(_RANDOM_EPISODES):
+            self.reset()
+            self.note_end(None)
+        self.expect(
+            not (self.env.only_success_ends and self.ends.failed),
+            f"only_success_ends is True, but {self.ends.failed} episodes ended in failure: leave it out",
+        )
+
+    def note_end(self, player: Demonstrator | None) -> None:
+        """Let ``player``, or chance, play an episode and count how it ends."""
+        choose = None if player is None else lambda: player.act(self.rng)[1]
+        _, results = self.wander(_LONGEST_EPISODE, choose)
+        if not results:
+            return
+        verdict = checked_verdict(self.env.verify())
+        solved = (sum(reward for _, reward, *_ in results) if verdict is None else verdict) >= _SUCCESS
+        if results[-1][2]:
+            self.ends += Ends(solved=int(solved), failed=int(not solved))
+        else:
+            self.ends += Ends(unended=int(not solved))
 
     def forks(self) -> None:
         if self.env.snapshot_kind == "none":

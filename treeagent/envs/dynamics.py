@@ -2,11 +2,30 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_legal, checked_task, checked_verdict
 from treeagent.envs.base import Env, EnvBroken
 from treeagent.envs.forks import Forkable, Mark
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed, storable
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What an ``EnvDynamics`` puts into a state: where the environment stands, and the rewards that led there."""
+
+    mark: Mark
+    paid: float = 0.0
+
+
+def paid(state: State) -> float | None:
+    """The sum of the rewards on the way to ``state``, also of those that were withheld; None where the state is not
+    one of an ``EnvDynamics``.
+
+    For telling what a search has found once all its actions are taken and executed. Nothing that chooses an action may
+    read it. Trees on disk do not hold it.
+    """
+    return state.snapshot.paid if isinstance(state.snapshot, _Place) else None
 
 
 class EnvDynamics:
@@ -49,25 +68,25 @@ class EnvDynamics:
     def stand_at(self, state: State) -> None:
         """Put the environment where ``state`` is, as for reading its demonstrator or verifier there."""
         with self._leaving_on_error():
-            self.forkable.goto(self._mark(state))
+            self.forkable.goto(self._place(state).mark)
 
     async def reset(self, task: Task) -> State:
         with self._leaving_on_error():
             observation, _ = self.forkable.reset(checked_task(task))
             self._has_verifier = checked_verdict(self.env.verify()) is not None
             opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
-            key, mark = _key(self.env.state_key(), 0), self.forkable.mark()
-            return State(task, (Message("user", opening),), key, mark, legal_actions=self._legal_actions())
+            key, place = _key(self.env.state_key(), 0), _Place(self.forkable.mark())
+            return State(task, (Message("user", opening),), key, place, legal_actions=self._legal_actions())
 
     async def step(self, state: State, action: Action) -> Transition:
         """Make one step from ``state``, whose task must not be over."""
-        mark = self._mark(state)
+        here = self._place(state)
         used = 1 + sum(message.role == "assistant" for message in state.messages)
         limit_hit = used >= self._max_steps
         if action.error:
             key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
             return Transition(
-                self._after(state, action, f"Invalid action: {action.error}", key, mark, state.legal_actions),
+                self._after(state, action, f"Invalid action: {action.error}", key, here, state.legal_actions),
                 reward=0.0 if self._reveal_reward else None,
                 truncated=limit_hit,
                 origin=self.env.origin,
@@ -77,17 +96,17 @@ class EnvDynamics:
         replayed_before = self.forkable.replayed_steps
         try:
             with self._leaving_on_error():
-                self.forkable.goto(mark)
+                self.forkable.goto(here.mark)
                 observation, env_reward, terminated, truncated, info = self.forkable.step(action.call)
                 # A verifier can be dear, so it is asked at the end only.
                 verdict = checked_verdict(self.env.verify()) if terminated else None
                 process = _process_reward(info) if self._reveal_reward else 0.0
-                key, place = _key(self.env.state_key(), used), self.forkable.mark()
+                key, mark = _key(self.env.state_key(), used), self.forkable.mark()
                 legal = None if terminated or truncated else self._legal_actions()
         except Unanswered as unanswered:
             reason = storable(str(unanswered))
             return Transition(
-                self._after(state, action, f"Unanswered: {reason}", None, mark),
+                self._after(state, action, f"Unanswered: {reason}", None, here),
                 reward=None,
                 truncated=True,
                 origin=self.env.origin,
@@ -96,10 +115,10 @@ class EnvDynamics:
                 error=reason,
             )
         truncated = not terminated and (truncated or limit_hit)
-        paid = 0.0 if self._has_verifier else env_reward
-        reward = paid if verdict is None else verdict
+        unverified = 0.0 if self._has_verifier else env_reward
+        reward = unverified if verdict is None else verdict
         return Transition(
-            self._after(state, action, observation, key, place, legal),
+            self._after(state, action, observation, key, _Place(mark, here.paid + reward), legal),
             reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
@@ -129,8 +148,8 @@ class EnvDynamics:
             raise
 
     @staticmethod
-    def _mark(state: State) -> Mark:
-        assert isinstance(state.snapshot, Mark), "another dynamics made this state"
+    def _place(state: State) -> _Place:
+        assert isinstance(state.snapshot, _Place), "another dynamics made this state"
         return state.snapshot
 
     @staticmethod
@@ -139,12 +158,12 @@ class EnvDynamics:
         action: Action,
         observation: str,
         key: str | None,
-        mark: Mark,
+        place: _Place,
         legal: tuple[str, ...] | None = None,
     ) -> State:
         said = Message("assistant", action.text, action.token_ids)
         messages = (*state.messages, said, Message("user", observation))
-        return State(state.task, messages, key, mark, legal_actions=legal)
+        return State(state.task, messages, key, place, legal_actions=legal)
 
 
 def _process_reward(info: Mapping[str, object]) -> float:

@@ -1,6 +1,7 @@
 """MiniGrid and BabyAI in text: what the agent sees around it, in words as of BabyAI-Text (Carta et al. 2023)."""
 
 import random
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ _ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 """By MiniGrid's numbers."""
 _HARMLESS = (0, 1, 2)
 """Slips from which BabyAI's bot finds back; it gives up where a box was opened."""
+_FAILING = re.compile(r"Debug|Lava|DistShift|Dynamic-Obstacles|WFC|MiniGrid-(Fetch|GoTo|Memory|PutNear|RedBlueDoors)")
+"""Levels that an error can end: by lava, a collision, or a wrong object or door. In all others only a success does."""
 _UNSEEN = ("unseen", "empty", "floor", "wall")
 
 
@@ -46,6 +49,7 @@ class MiniGridEnv(GymnasiumEnv):
             game: Game = gymnasium.make(self.options.level, disable_env_checker=True)
         except gymnasium.error.Error as error:
             raise UserError(f"level is {self.options.level!r} ({error}): give an id of MiniGrid's") from error
+        self.only_success_ends = _FAILING.search(self.options.level) is None
         super().__init__(
             lambda _: game,
             name=self.options.level.removesuffix("-v0"),

@@ -78,6 +78,7 @@ class ShieldedEnv(Env):
         self._spent = _Spent()
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
+        self.only_success_ends = env.only_success_ends
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None

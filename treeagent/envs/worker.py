@@ -44,6 +44,9 @@ _BEGINNING = frozenset({"reset", "restore"})
 _EPISODE = _BEGINNING | {"step", "legal_actions", "verify", "snapshot", "state_key", "act"}
 """Calls that touch the episode."""
 
+_About = tuple[SnapshotKind, bool, Origin, bool]
+"""What a process tells of its environment: the attributes of an ``Env``, portability left out."""
+
 
 class EnvTimeout(RuntimeError):
     """A call took longer than its limit, and its process was killed."""
@@ -154,8 +157,8 @@ class WorkerEnv(Env):
         self.starts += 1
         self._process = _Process()
         self._unwatch = weakref.finalize(self, self._process.end).detach
-        about: tuple[SnapshotKind, bool, Origin] = self._call("make", importable(self._name), self._options)
-        self.snapshot_kind, self.stochastic, self.origin = about
+        about: _About = self._call("make", importable(self._name), self._options)
+        self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends = about
 
     def _end(self, patience: float = 0.0) -> str:
         """End the process, and the episode with it. Returns how it ended."""
@@ -320,12 +323,12 @@ class _Host:
         self.env: Env
         self._players: dict[float, Demonstrator | None] = {}
 
-    def make(self, name: str, options: Mapping[str, object]) -> tuple[SnapshotKind, bool, Origin]:
+    def make(self, name: str, options: Mapping[str, object]) -> _About:
         self.env = make_env(name, options)
         kind = self.env.snapshot_kind
         if kind == "exact" and not self.env.snapshot_portable:
             kind = "replay"
-        return kind, self.env.stochastic, self.env.origin
+        return kind, self.env.stochastic, self.env.origin, self.env.only_success_ends
 
     def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[str, dict[str, object]]:
         return checked_reset(self.env.reset(seed=seed, options=options))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from treeagent.run.folder import COLLECTED
 from treeagent.search.node import Edge, Node
 from treeagent.types import Action
 
@@ -24,6 +25,42 @@ RESULT_COLUMNS = {
 """Keys of a row in the order they are shown, with their headings."""
 
 
+SIGNAL_COLUMNS = {
+    "depth": "steps",
+    "states": "states",
+    "found": "success found",
+    "auc": "AUC",
+    "separation": "d'",
+    "siblings": "siblings in order",
+    "pairs": "pairs",
+}
+"""Keys of a row of ``value_signal`` in the order they are shown, with their headings."""
+SIGNAL_NOTE = (
+    "Steps are counted from the root. At ends V judges an outcome, elsewhere it predicts one. AUC: the chance that V "
+    "is greater at a state from which a success was found than at another; 0.5 is no signal. d': how far the two means "
+    "of V are apart, in standard deviations. Siblings in order: of two siblings of which one led to a success, V is "
+    "greater at that one."
+)
+
+
+def latest_signal(stages: Mapping[str, Mapping[str, Any]]) -> tuple[str, Sequence[Row]]:
+    """The rows of ``value_signal`` of the last searched training tasks in which both kinds of states are, and the name
+    of their stage."""
+    for name in reversed(list(stages)):
+        rows = stages[name].get("value_signal", ())
+        if (name == COLLECTED or name.startswith(f"{COLLECTED}-")) and any(row["auc"] is not None for row in rows):
+            return name, rows
+    return "", ()
+
+
+def signal_cell(row: Row, key: str) -> str:
+    """A row's value as shown; a dash if there is none."""
+    value = row.get(key)
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def result_columns(rows: Sequence[Row]) -> dict[str, str]:
     """The columns to show for these rows: errors only where there are some."""
     failed = any(row.get("errors") for row in rows)
@@ -36,6 +73,25 @@ def failures(rows: Sequence[Row]) -> list[str]:
         f"{_who(row)}: {row['errors']} of {row['tasks']} episodes failed, the first: {row.get('error') or 'untold'}"
         for row in rows
         if row.get("errors")
+    ]
+
+
+def judgement(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each search that tells what it found from what it took."""
+    told = []
+    for row in rows:
+        if (found := row.get("found")) is not None:
+            taken = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
+            told.append(f"{_who(row)}: search found a success for {_percent(found)} % of the tasks{taken}.")
+    return told
+
+
+def betrayed(rows: Sequence[Row]) -> list[str]:
+    """What the star beside a mode means, where there is one."""
+    if not any(row.get("pass_at_n") for row in rows):
+        return []
+    return [
+        "* pass@N: only a success ends an episode here, so an end betrays a success to a search that sees no reward."
     ]
 
 
@@ -54,6 +110,8 @@ def cell(row: Row, key: str) -> str:
     value = row.get(key)
     if value is None:
         return "–"
+    if key == "mode" and row.get("pass_at_n"):
+        return f"{value} *"
     if key == "success":
         interval = f" [{_percent(row['success_low'])}, {_percent(row['success_high'])}]" if "success_low" in row else ""
         return f"{_percent(value)} %{interval}"

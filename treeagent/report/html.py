@@ -8,14 +8,19 @@ from typing import Any
 
 from treeagent.report.curves import curve, series
 from treeagent.report.describe import (
+    SIGNAL_COLUMNS,
+    SIGNAL_NOTE,
     Row,
+    betrayed,
     call_text,
     cell,
     failures,
     headline,
+    judgement,
     marks,
     observation,
     result_columns,
+    signal_cell,
     statistics,
 )
 from treeagent.report.style import CSS
@@ -38,6 +43,7 @@ def write_report(
     config: str,
     provenance: Mapping[str, str],
     alarms: Sequence[str] = (),
+    signal: tuple[str, Sequence[Row]] = ("", ()),
     tree: Tree | None = None,
 ) -> None:
     """Write the page.
@@ -48,6 +54,7 @@ def write_report(
         config: the full config, as TOML.
         provenance: what else determined the run, such as the seed and versions.
         alarms: sentences to be warned by.
+        signal: as ``latest_signal`` gives it.
         tree: one search tree to look into.
 
     Raises:
@@ -56,6 +63,7 @@ def write_report(
     sections = [
         f"<h2>Warnings</h2>{_warnings(alarms)}" if alarms else "",
         _results(rows),
+        _signal(*signal),
         _tree(tree) if tree else "",
         _curves(metrics),
         _provenance(provenance, config),
@@ -92,9 +100,22 @@ def _results(rows: Sequence[Row]) -> str:
             bar = _interval(row) if key == "success" and "success_low" in row else ""
             cells.append(f'<td class="{"word" if key in words else ""}">{_escaped(cell(row, key))}{bar}</td>')
         body.append(f'<tr class="{"best" if row["success"] == best else ""}">{"".join(cells)}</tr>')
+    said = "".join(f"<p>{_escaped(each)}</p>" for each in (*betrayed(rows), *judgement(rows)))
     return (
         '<h2>Results</h2><div class="card"><table><thead>'
-        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{_warnings(failures(rows))}"
+        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{said}{_warnings(failures(rows))}"
+    )
+
+
+def _signal(name: str, rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    heads = "".join(f"<th>{_escaped(heading)}</th>" for heading in SIGNAL_COLUMNS.values())
+    lines = ("".join(f"<td>{_escaped(signal_cell(row, key))}</td>" for key in SIGNAL_COLUMNS) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return (
+        f'<h2>How well V tells, {_escaped(name)}</h2><div class="card"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div><p>{_escaped(SIGNAL_NOTE)}</p>"
     )
 
 

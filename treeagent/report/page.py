@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from treeagent.config import RunConfig, dump_config
+from treeagent.report.describe import latest_signal
 from treeagent.report.html import write_report
 from treeagent.run.folder import Run
 from treeagent.run.outcomes import Row
@@ -25,6 +26,7 @@ def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
         config=dump_config(config),
         provenance={"seed": str(config.seed), **{package: version(package) for package in packages}},
         alarms=run.alarms(),
+        signal=latest_signal(run.stages()),
         tree=_telling_tree(run),
     )
     return path

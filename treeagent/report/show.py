@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branch
 
-from treeagent.report.describe import call_text, marks, observation, statistics
-from treeagent.report.table import narrow_table, print_results
+from treeagent.report.describe import call_text, latest_signal, marks, observation, statistics
+from treeagent.report.table import narrow_table, print_results, print_signal
 from treeagent.run.folder import Run, RunError
 from treeagent.run.terminal import Terminal
 from treeagent.search.decide import most_visited_path
@@ -113,6 +113,9 @@ def show_run(run: Run, console: Terminal) -> None:
             told = visible(record["task"]["id"])
             words = ["treeagent", "show", visible(str(run.path)), *(["--"] if told.startswith("-") else []), told]
             console.print(Text.assemble(("one of them ", "dim"), shlex.join(words)), soft_wrap=True)
+    name, signal = latest_signal(stages)
+    if signal:
+        print_signal(name, signal, console)
     if rows := run.result_rows():
         print_results(rows, console)
 

@@ -5,7 +5,19 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from treeagent.report.describe import Row, budget, cell, failures, headline, result_columns
+from treeagent.report.describe import (
+    SIGNAL_COLUMNS,
+    SIGNAL_NOTE,
+    Row,
+    betrayed,
+    budget,
+    cell,
+    failures,
+    headline,
+    judgement,
+    result_columns,
+    signal_cell,
+)
 from treeagent.run.recipes import Recipe
 from treeagent.run.terminal import Terminal
 from treeagent.visible import visible
@@ -45,8 +57,20 @@ def results_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def print_signal(name: str, rows: Sequence[Row], console: Terminal) -> None:
+    """How well V tells states that lead to a success, by depth; ``name`` is that of the searched trees."""
+    table = narrow_table(dict.fromkeys(SIGNAL_COLUMNS.values(), False))
+    for row in rows:
+        table.add_row(*(Text(visible(signal_cell(row, key))) for key in SIGNAL_COLUMNS))
+    console.print(
+        "", Text(f"How well V tells, {visible(name)}", style="bold"), table, Text(SIGNAL_NOTE, style="dim"), sep="\n"
+    )
+
+
 def print_results(rows: Sequence[Row], console: Terminal) -> None:
-    """The table, and what episodes failed by."""
+    """The table, what searches found and took, and what episodes failed by."""
     console.print("", results_table(rows), sep="\n")
+    for sentence in (*betrayed(rows), *judgement(rows)):
+        console.print(Text(visible(sentence)), soft_wrap=True)
     for sentence in failures(rows):
         console.print(Text(visible(sentence), style="yellow"), soft_wrap=True)

@@ -34,6 +34,11 @@ class Outcome:
     """What planning and execution cost together."""
     error: str = ""
     """Why the episode or its planning failed; empty if neither did."""
+    found: bool | None = None
+    """Whether an end that planning reached was a success, though planning saw no reward. None where nobody can tell,
+    as where nothing was planned or a world model answered."""
+    betrayed: bool = False
+    """Whether planning went on where only a success ends an episode (``Env.only_success_ends``)."""
 
     @property
     def success(self) -> bool:
@@ -76,6 +81,10 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     """One row of results, with the 95 % Wilson interval of success. ``solved`` has a "1" or "0" for each task, in
     order, by which two policies can be compared task by task.
 
+    Of a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
+    ``taken`` the share of those tasks that were solved when the plan was executed (judgement); it is absent where none
+    was found. ``pass_at_n`` is True where an end betrayed a success to the search.
+
     Raises:
         UserError: every episode failed before its first step.
     """
@@ -87,7 +96,8 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         )
     successes = sum(outcome.success for outcome in outcomes)
     low, high = wilson_interval(successes, len(outcomes))
-    return {
+    found = [outcome.success for outcome in outcomes if outcome.found]
+    row: dict[str, float | int | str] = {
         "policy": policy,
         "mode": mode,
         "success": successes / len(outcomes),
@@ -103,6 +113,13 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         "generated_tokens": sum(outcome.budget.generated_tokens for outcome in outcomes),
         "seconds": seconds,
     }
+    if any(outcome.found is not None for outcome in outcomes):
+        row["found"] = len(found) / len(outcomes)
+    if any(outcome.betrayed for outcome in outcomes):
+        row["pass_at_n"] = True
+    if found:
+        row["taken"] = sum(found) / len(found)
+    return row
 
 
 def went_nowhere(outcomes: Sequence[Outcome]) -> bool:

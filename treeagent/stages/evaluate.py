@@ -99,6 +99,8 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         outcomes, trees, episodes = asyncio.run(
             playing(actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed)
         )
+    for outcome in outcomes:  # a world model has ends of its own
+        outcome.betrayed = env.only_success_ends and job.mode != "greedy" and not imagines
     whole.forget()
     if env.origin == "imagined":
         call_imagined([*trees, *episodes])

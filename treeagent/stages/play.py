@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.config import EvaluateConfig, Mode
+from treeagent.envs.dynamics import paid
 from treeagent.run.outcomes import Outcome
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.growth import Growth, end, plant, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
-from treeagent.search.node import Edge, Tree
+from treeagent.search.node import Edge, Tree, reaches
 from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed
 
 Episode = tuple[Growth, list[Edge]]
@@ -66,6 +67,7 @@ async def play(
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
         outcome.error = outcome.error or _broken(tree)
+        outcome.found = _found(tree)  # all is executed: what it says can change no action
     return outcomes, trees, _with_errors(episodes, outcomes)
 
 
@@ -74,6 +76,15 @@ def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree
     for episode, outcome in zip(episodes, outcomes, strict=True):
         episode.error = outcome.error
     return episodes
+
+
+def _found(tree: Tree) -> bool | None:
+    """Whether a path of a planned tree to an end succeeds, by the rewards that were withheld from planning. In a
+    stochastic environment it says so of the luck in planning, not of that in execution."""
+    if paid(tree.root.state) is None:
+        return None
+    ends = (paid(node.state) for path, node in tree.walk() if path and node.final)
+    return any(total is not None and reaches(total, 1.0) for total in ends)
 
 
 def _broken(tree: Tree) -> str:

@@ -29,6 +29,7 @@ from treeagent.stages.world import claims_kept, fit, imagined_trees
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import tree_figures
+from treeagent.views.signal import ValueSignal, signal_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ def finish_round(
         others["cr"] = cr
     if varied := run.stages().get(_varied_name(number)):
         others["variations_kept"] = varied["kept"] / varied["variations"]
-    run.log("adapt", {"step": number, **figures, **_spent(run, number), **audit, **others})
+    signal = signal_figures(ValueSignal(**row) for row in run.facts(_round_name(number)).get("value_signal", ()))
+    run.log("adapt", {"step": number, **figures, **signal, **_spent(run, number), **audit, **others})
     trained = [row for row in run.metrics() if str(row["stage"]).startswith(f"round-{number}-")]
     trusted = imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"]) if audit else []
     found = (*alarms(course.figures), *training_alarms(trained), *trusted)

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from treeagent.config import Mode, RunConfig
@@ -20,6 +20,7 @@ from treeagent.search.record import from_record, to_records
 from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, tasks_at, variations
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Split, derive_seed
+from treeagent.views.signal import signal_figures, value_signal
 from treeagent.workers.processes import run_jobs
 
 
@@ -87,7 +88,10 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
         spent += _search(config, run, progress, jobs)
         places += [list(job.tasks) for job in jobs]
-    facts = {"tasks": sum(map(len, places)), "batches": places}
+    signal = value_signal(read_as(from_record, run.trees, name))
+    if figures := signal_figures(signal):
+        run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
+    facts = {"tasks": sum(map(len, places)), "batches": places, "value_signal": [asdict(row) for row in signal]}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 

@@ -14,6 +14,7 @@ from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
 from treeagent.views.policy import Candidate, PolicyRow, PolicyTargetConfig, policy_rows
+from treeagent.views.signal import ValueSignal, value_signal
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.views.transitions import transitions
 from treeagent.views.values import ValueTargetConfig, value_rows
@@ -30,6 +31,7 @@ __all__ = [
     "PreferencePair",
     "Reflection",
     "TokenRow",
+    "ValueSignal",
     "ValueTargetConfig",
     "advantage_rows",
     "advantages",
@@ -42,5 +44,6 @@ __all__ = [
     "transitions",
     "tree_figures",
     "value_rows",
+    "value_signal",
     "world_rows",
 ]

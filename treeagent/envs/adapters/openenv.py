@@ -76,6 +76,7 @@ class OpenEnvEnv(Env):
             raise UserError(f"the OpenEnv server {address} does not answer ({error}): start it first") from error
         self.snapshot_kind: SnapshotKind = "exact" if about.get("snapshot_kind") == "exact" else "replay"
         self.stochastic = bool(about.get("stochastic", False))
+        self.only_success_ends = bool(about.get("only_success_ends", False))
         self.snapshot_portable = False
         """A snapshot is a number in the server's session."""
 
@@ -274,7 +275,12 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
 
         @property
         def state(self) -> Any:
-            return State(step_count=self.steps, snapshot_kind=self.env.snapshot_kind, stochastic=self.env.stochastic)
+            return State(
+                step_count=self.steps,
+                snapshot_kind=self.env.snapshot_kind,
+                stochastic=self.env.stochastic,
+                only_success_ends=self.env.only_success_ends,
+            )
 
         def close(self) -> None:
             self.env.close()

@@ -34,6 +34,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
 
     options_type = AlfworldOptions
     visit_type = tuple
+    only_success_ends = True
 
     def __init__(self, options: AlfworldOptions | None = None) -> None:
         self.options = options or AlfworldOptions()

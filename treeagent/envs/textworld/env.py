@@ -15,6 +15,8 @@ from treeagent.types import Split, Task, ToolCall
 
 LOADED = 128
 """Games kept in memory, 2 to 5 MB each; another one is loaded in some 30 ms."""
+_NEVER_LOST = ("coin_collector", "custom")
+"""Kinds of games without a way to lose. A meal can be spoilt, and a wrong treasure taken."""
 _COMMAND = {"type": "string", "description": "An imperative sentence, such as: take knife from counter"}
 _ACT = ToolSpec(
     "act",
@@ -44,6 +46,7 @@ class TextWorldEnv(VisitEnv[Position]):
         self.options = options or TextWorldOptions()
         with contained():
             required("textworld")
+        self.only_success_ends = self.options.kind in _NEVER_LOST
         cache = cache_folder(self.options.cache)
         self._loaded = functools.lru_cache(LOADED)(lambda spec: Story(compiled(spec, cache)))
 

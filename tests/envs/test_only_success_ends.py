@@ -1,0 +1,128 @@
+"""Where nothing but a success ends an episode, environments declare it, and the check finds out who does not."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import pytest
+from faulty_envs import STAIRS, Stairs, stairs_task
+
+from treeagent.cli.envs import find
+from treeagent.envs import Env, check_env, make_env
+from treeagent.envs.check import Ends
+from treeagent.envs.shield import ShieldedEnv
+from treeagent.envs.worker import WorkerEnv
+from treeagent.types import ToolCall
+
+EXAMPLE = "treeagent.envs.example:Example"
+
+
+class Told(Stairs):
+    only_success_ends = True
+
+
+class Pit(Stairs):
+    """The stair below the first is a pit, which ends the episode."""
+
+    def step(self, action: str | ToolCall) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or self.level < 0, truncated, info
+
+
+class ToldPit(Pit):
+    only_success_ends = True
+
+
+def test_episodes_are_counted_by_how_they_ended() -> None:
+    """Three demonstrations and three random episodes: the climber that always errs never ends."""
+    ends = check_env(Stairs(), stairs_task(1)).ends
+    assert ends.failed == 0 and ends.solved >= 1 and ends.unended >= 1
+    assert ends.solved + ends.unended == 6
+    assert check_env(Pit(), stairs_task(1)).ends.failed >= 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "only"),
+    [
+        (Ends(3, 0, 2), True),
+        (Ends(3, 1, 2), False),
+        (Ends(3, 0, 0), False),  # nothing has failed yet
+        (Ends(0, 0, 2), False),  # nothing has ended yet
+    ],
+)
+def test_what_counts_as_evidence(ends: Ends, only: bool) -> None:
+    assert ends.only_successes == only
+
+
+@pytest.mark.parametrize(("made", "advised"), [(Stairs, True), (Told, False), (Pit, False)])
+def test_the_check_advises_to_declare_it(made: type[Env], advised: bool) -> None:
+    found = find("stairs", made(), made(), 1)
+    assert ["only_success_ends = True" in each for each in found.advice] == [True] * advised
+
+
+def test_a_declaration_that_does_not_hold_is_a_violation() -> None:
+    [violation] = check_env(ToldPit(), stairs_task(1)).violations
+    assert "only_success_ends" in violation
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "declared"),
+    [
+        ("sokoban", {}, True),
+        (EXAMPLE, {}, True),
+        ("shop", {"products": 200}, False),
+        ("sql", {}, False),
+        ("qa", {}, False),
+    ],
+)
+def test_what_ships_declares_what_the_check_finds(name: str, options: Mapping[str, object], declared: bool) -> None:
+    with closing(make_env(name, options)) as env:
+        assert env.only_success_ends == declared
+        report = check_env(env, env.tasks("train", 1)[0], branches=0)
+        assert report.violations == ()
+        assert report.ends.solved and bool(report.ends.failed) != declared
+
+
+@pytest.mark.parametrize(
+    ("level", "declared"),
+    [
+        ("BabyAI-GoToLocal-v0", True),
+        ("BabyAI-OpenRedBlueDoors-v0", True),
+        ("BabyAI-OpenRedBlueDoorsDebug-v0", False),
+        ("MiniGrid-DoorKey-5x5-v0", True),
+        ("MiniGrid-RedBlueDoors-6x6-v0", False),
+        ("MiniGrid-GoToDoor-5x5-v0", False),
+        ("MiniGrid-LavaGapS5-v0", False),
+    ],
+)
+def test_levels_of_minigrid_that_an_error_can_end(level: str, declared: bool) -> None:
+    pytest.importorskip("minigrid")
+    with closing(make_env("minigrid", {"level": level})) as env:
+        assert env.only_success_ends == declared
+        found = check_env(env, env.tasks("train", 1)[0], branches=0)
+        assert not (declared and found.ends.failed) and found.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "declared"),
+    [
+        ("textworld", {"kind": "coin_collector"}, True),
+        ("textworld", {"kind": "custom"}, True),
+        ("textworld", {"kind": "cooking"}, False),
+        ("textworld", {"kind": "treasure_hunter"}, False),
+        ("alfworld", {}, True),
+        ("frozenlake", {}, False),
+        ("planning", {}, False),
+    ],
+)
+def test_the_others_declare_what_their_rules_say(name: str, options: Mapping[str, object], declared: bool) -> None:
+    pytest.importorskip({"frozenlake": "gymnasium", "planning": "unified_planning"}.get(name, name))
+    with closing(make_env(name, options)) as env:
+        assert env.only_success_ends == declared
+
+
+def test_wrappers_pass_it_on() -> None:
+    assert ShieldedEnv(Told()).only_success_ends and not ShieldedEnv(Stairs()).only_success_ends
+    for name, declared in ((EXAMPLE, True), (STAIRS, False)):
+        with closing(WorkerEnv(name)) as env:
+            assert env.only_success_ends == declared

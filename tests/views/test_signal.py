@@ -1,0 +1,115 @@
+"""The signal of V(s), by hand and against definitions by pairs."""
+
+import random
+from typing import Any
+
+import pytest
+from hand_trees import TASK, edge, hand_tree, node, random_tree, shuffle_siblings
+
+from treeagent.search.node import Tree
+from treeagent.views.signal import ValueSignal, auc, separation, signal_figures, value_signal
+
+
+def tree_of_four() -> Tree:
+    """Below the root, A (V 0.8) leads to a win, B (0.8) and C (0.2) to losses, D to nothing finished. Ends: the win is
+    judged 0.9, beside it a loss 0.3; B's loss 0.6, C's loss 0.5 and, at the task's own limit, 0.4."""
+    won = edge("A1", (1,), 1, 1.0, node((1,), value=0.9, end="terminated"), 1.0)
+    lost = edge("A2", (2,), 1, 0.0, node((2,), value=0.3, end="terminated"))
+    a = edge("A", (3,), 2, 1.0, node((3,), won, lost, value=0.8))
+    b = edge(
+        "B", (4,), 1, 0.0, node((4,), edge("B1", (5,), 1, 0.0, node((5,), value=0.6, end="terminated")), value=0.8)
+    )
+    cut = node((6,), value=0.4)
+    cut.truncated = True
+    losses = (edge("C1", (7,), 1, 0.0, node((7,), value=0.5, end="terminated")), edge("C2", (8,), 1, 0.0, cut))
+    c = edge("C", (9,), 2, 0.0, node((9,), *losses, value=0.2))
+    d = edge("D", (10,), 1, 1.0, node((10,), value=1.0))
+    return Tree(TASK, 0, node((11,), a, b, c, d, value=0.5))
+
+
+def near(value: float) -> Any:
+    return pytest.approx(value)
+
+
+def test_the_signal_of_a_tree_by_hand() -> None:
+    # Depth 1: V 0.8 beside 0.8 and 0.2, so AUC (0.5 + 1) / 2, the means 0.3 apart. Variances: 0 and 0.09.
+    assert value_signal([tree_of_four()]) == [
+        ValueSignal(0, 1, 1, None, None, None, 0),
+        ValueSignal(1, 3, 1, 0.75, near(0.3 / (0.09 / 2) ** 0.5), 0.75, 2),
+        # With the root's 0.5 among the good ones: means 0.65 and 0.5, variances 0.0225 and 0.09.
+        ValueSignal("all", 4, 2, 0.625, near(0.15 / (0.1125 / 2) ** 0.5), 0.75, 2),
+        # 0.9 beside 0.3, 0.6 and 0.5; of siblings, only the win and the loss below A differ.
+        ValueSignal("ends", 4, 1, 1.0, near((0.9 - 1.4 / 3) / (0.14 / 9 / 2) ** 0.5), 1.0, 1),
+    ]
+
+
+def test_as_metrics_only_what_is_known_is_told() -> None:
+    figures = signal_figures(value_signal([tree_of_four()]))
+    assert [(name, round(value, 3)) for name, value in figures.items()] == [
+        ("value_auc", 0.625),
+        ("value_separation", 0.632),
+        ("value_siblings", 0.75),
+        ("value_auc_ends", 1.0),
+        ("value_separation_ends", 4.914),
+        ("value_siblings_ends", 1.0),
+    ]
+    lost = Tree(TASK, 0, node((1,), edge("A", (2,), 1, 0.0, node((3,), end="terminated"))))
+    assert signal_figures(value_signal([lost])) == signal_figures([]) == {}
+
+
+def test_what_was_only_imagined_counts_on_neither_side() -> None:
+    tree = tree_of_four()
+    [win, _] = tree.root.edges[0].child.edges if tree.root.edges[0].child is not None else []
+    assert win.child is not None
+    win.child.origin = "imagined"
+    assert all(row.found == 0 for row in value_signal([tree]))
+    for each in tree.nodes():
+        each.origin = "imagined"
+    assert value_signal([tree]) == []
+
+
+def test_trees_without_a_finished_path_have_no_signal() -> None:
+    assert value_signal([]) == []
+    assert value_signal([Tree(TASK, 0, node((1,), edge("A", (2,), 1, 0.5, node((3,), value=0.5))))]) == []
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "area", "apart"),
+    [
+        ([3.0], [1.0, 2.0], 1.0, 1.5 / (0.25 / 2) ** 0.5),
+        ([1.0], [2.0, 2.0], 0.0, None),  # nothing varies within a kind
+        ([0.5, 0.5], [0.5], 0.5, None),
+        ([1.0, 3.0], [2.0, 4.0], 0.25, -1.0),
+        ([1.0], [], None, None),
+        ([], [1.0], None, None),
+    ],
+)
+def test_area_and_separation_by_hand(
+    good: list[float], bad: list[float], area: float | None, apart: float | None
+) -> None:
+    assert auc(good, bad) == area
+    assert separation(good, bad) == (apart if apart is None else pytest.approx(apart))
+
+
+def test_the_area_by_ranks_is_the_share_of_pairs() -> None:
+    luck = random.Random(0)
+    for _ in range(50):
+        good, bad = ([luck.randint(0, 5) / 5 for _ in range(luck.randint(1, 9))] for _ in range(2))
+        pairs = [1.0 if one > other else 0.5 if one == other else 0.0 for one in good for other in bad]
+        assert auc(good, bad) == pytest.approx(sum(pairs) / len(pairs))
+        assert auc(bad, good) == pytest.approx(1 - sum(pairs) / len(pairs))
+
+
+def test_the_order_of_siblings_and_of_trees_changes_nothing() -> None:
+    luck = random.Random(1)
+    trees = [hand_tree(), *(random_tree(luck) for _ in range(30))]
+    before = value_signal(trees)
+    for tree in trees:
+        shuffle_siblings(tree, luck)
+    luck.shuffle(trees)
+    for one, other in zip(before, value_signal(trees), strict=True):
+        assert (one.depth, one.states, one.found, one.auc, one.siblings, one.pairs) == (
+            other.depth, other.states, other.found, other.auc, other.siblings, other.pairs,
+        )  # fmt: skip
+        assert one.separation == (None if other.separation is None else pytest.approx(other.separation))
+    assert sum(isinstance(row.depth, int) for row in before) >= 3
