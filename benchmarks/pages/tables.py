@@ -1,5 +1,6 @@
 """Numbers of a result file as Markdown and words."""
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -104,7 +105,7 @@ def sampled(result: Result, height: float) -> float:
     """1 - (1 - q^H)^N in %: how often one of N episodes succeeds, where the budget of tokens allows N."""
     q = result.rows[0].figures["q"]
     episodes = result.budgets["generated_tokens"] / (result.rows[0].figures["tokens"] * height)
-    return 100 * (1 - (1 - q**height) ** episodes)
+    return 100 * (1 - math.pow(1 - math.pow(q, height), episodes))
 
 
 def crossing(panel: Mapping[str, Mapping[float, Estimate]], way: str, control: str) -> float | None:
