@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.alarms --seeds 0 1 2 3 4 5 6 7 8 9
 
-Healthy runs are made first. The runs with a fault start from the same seed's warm start. Rows that are there already are
-kept, unfinished runs resumed.
+Healthy runs are made first. The runs with a fault start from the same seed's warm start. Rows that are there already
+are kept, unfinished runs resumed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,8 +39,10 @@ SMALL = (
     'adapt.methods=["rft", "grpo"]',
     "update.validation_tasks=60",
     "update.imitation.what=states",
+    "update.rft.learning_rate=3e-4",
     "update.rft.max_steps=30",
     "update.rft.validate_every=15",
+    "update.grpo.learning_rate=1e-4",
     "update.grpo.max_steps=30",
     "update.grpo.validate_every=15",
     "evaluate.tasks=8",
@@ -104,12 +106,13 @@ def figures(run: Run) -> dict[str, float]:
 def raised(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
     """The alarms of a run's stages, as (round, kind of alarm)."""
     for stage, facts in stages.items():
-        kind, _, rest = stage.partition("-")
+        of, _, rest = stage.partition("-")
         for sentence in facts.get("alarms", ()):
-            if kind == "alarms":
+            if of == "alarms":
                 yield int(rest), sentence.split(": ")[1]  # "round 2: plateau: …"
-            elif kind == "round":
-                yield int(rest.partition("-")[0]), "nothing learnt" if "skipped" in facts else "no better"
+            elif of == "round":  # an update, such as "round-2-grpo"
+                told = "nothing learnt" if "skipped" in facts else "no better"
+                yield int(rest.partition("-")[0]), "value head" if sentence.startswith("value head: ") else told
 
 
 def main() -> None:

@@ -71,3 +71,31 @@ def test_too_few_tasks_are_refused(model: LlamaForCausalLM) -> None:
         fit_value(model, ValueHead(HIDDEN), [], ValueConfig())
     with pytest.raises(ValueError, match="of 1 task"):
         fit_value(model, ValueHead(HIDDEN), token_rows(2), ValueConfig())
+
+
+def test_a_head_that_cannot_read_the_state_explains_no_variance(model: LlamaForCausalLM) -> None:
+    """No gradient passes a hidden layer of zeros, so that only the last bias learns: one value for every state."""
+    dead = ValueHead(HIDDEN)
+    for weight in dead.parameters():
+        torch.nn.init.zeros_(weight)
+    rows = told_rows(80)
+    assert fit_value(model, dead, rows, ValueConfig()).explained_variance == pytest.approx(0.0, abs=0.05)
+    assert fit_value(model, ValueHead(HIDDEN), rows, ValueConfig()).explained_variance > 0.8
+
+
+@pytest.mark.parametrize("returns", [(0.0, 1.0), (-9.0, 11.0)])
+def test_explained_variance_is_one_less_the_share_of_the_squared_error(
+    model: LlamaForCausalLM, returns: tuple[float, float]
+) -> None:
+    """The head gives the middle of its range, and a rate so small that it cannot move."""
+    low, high = returns
+    rows = [replace(row, value_targets=(target,)) for row, target in zip(told_rows(10), [low, high] * 5, strict=True)]
+    result = fit_value(model, ValueHead(HIDDEN, returns), rows, ValueConfig(learning_rate=1e-12, held_out=0.2))
+    # Two of ten tasks are held out. The training mean c of eight is 1/2 where one of each is held out, else 5/8 or 3/8,
+    # and both held-out targets are then 0 or 1: 1 - 1/4 : 1/4 = 0, or 1 - 1/4 : 25/64 = 0.36.
+    assert min(abs(result.explained_variance - each) for each in (0.0, 0.36)) < 1e-4
+
+
+def test_targets_that_are_all_equal_leave_nothing_to_explain(model: LlamaForCausalLM) -> None:
+    rows = [replace(row, value_targets=(0.5,)) for row in told_rows(10)]
+    assert fit_value(model, ValueHead(HIDDEN), rows, ValueConfig(epochs=1)).explained_variance == 1.0

@@ -17,6 +17,8 @@ _LEFT_OUT = 0.05
 """A warm start warns if more than this share of its rows is left out as too long."""
 _EPOCHS = 100
 """A warm start warns beyond this many passes over its distinct rows: the model then knows them by heart."""
+_EXPLAINED = 0.05
+"""A value head that explains a smaller share of the variance of returns is as good as a constant."""
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
@@ -39,12 +41,12 @@ def alarms(history: Sequence[Figures]) -> list[str]:
             f"success fell from {first['success']:.2f} to {last['success']:.2f}: weigh them less "
             "(search.process_weight)"
         )
-    if last["invalid"] > max(0.2, 2 * first["invalid"]):
+    if last["invalid"] > _much_more_than(first["invalid"], 0.2):
         warnings.append(
             f"format: {last['invalid']:.0%} of the steps are malformed or refused ({first['invalid']:.0%} at first): "
             "anchor the update, or imitate valid steps for a while"
         )
-    if last["repetition"] > max(0.3, 2 * first["repetition"]):
+    if last["repetition"] > _much_more_than(first["repetition"], 0.3):
         warnings.append(
             f"repetition: {last['repetition']:.0%} of what the agent says it said before ({first['repetition']:.0%} at "
             "first): take smaller steps"
@@ -84,9 +86,16 @@ def imagination_alarms(wanted: float, allowed: float) -> list[str]:
 
 
 def training_alarms(rows: Sequence[Figures]) -> list[str]:
-    """What the metrics of one update warn of: clipped ratios, distance from the behaviour policy, a gradient that
-    jumps."""
+    """What the metrics of one update warn of: success that collapses, clipped ratios, distance from the behaviour
+    policy, a gradient that jumps. The best weights are kept, so that no later tree shows a collapse."""
     warnings: list[str] = []
+    validations = [row["validation"] for row in rows if "validation" in row]
+    if validations and validations[-1] < min(0.5 * validations[0], validations[0] - 0.1):
+        warnings.append(
+            f"collapse: {validations[-1]:.0%} of the validation tasks succeed after the update's last step, "
+            f"{validations[0]:.0%} before its first: lower the learning rate, learn from more trees, or weigh process "
+            "rewards less (search.process_weight)"
+        )
     clipped = mean([row["clip_ratio/region_mean"] for row in rows if "clip_ratio/region_mean" in row])
     if clipped > 0.3:
         warnings.append(
@@ -105,6 +114,17 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
             "the learning rate"
         )
     return warnings
+
+
+def value_alarms(explained_variance: float) -> list[str]:
+    """What the fit of a value head warns of; ``explained_variance`` is that of ``ValueResult``."""
+    if explained_variance >= _EXPLAINED:
+        return []
+    return [
+        f"value head: it explains {max(explained_variance, 0.0):.0%} of the variance of held-out returns, so that "
+        "search gains nothing from its estimates: search more tasks, set environment.returns to the range of the "
+        "returns, or start from a checkpoint without the folder value_head, for a new head"
+    ]
 
 
 def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]:
@@ -153,6 +173,12 @@ def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Sequence[Tree]) 
     if refused := refusal_sentence(trees):
         causes.append(refused)
     return "; ".join(causes)
+
+
+def _much_more_than(share: float, least: float) -> float:
+    """The share from which on a sign counts: twice the first round's ``share``, and ``least`` or more. A share above a
+    half cannot double, so that from a third on it is enough to halve what is left of 1."""
+    return max(least, min(2 * share, (1 + share) / 2))
 
 
 def _fell(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:

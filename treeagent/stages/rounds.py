@@ -115,9 +115,13 @@ def finish_round(
     if varied := run.stages().get(_varied_name(number)):
         others["variations_kept"] = varied["kept"] / varied["variations"]
     run.log("adapt", {"step": number, **figures, **_spent(run, number), **audit, **others})
-    trained = [row for row in run.metrics() if str(row["stage"]).startswith(f"round-{number}-")]
+    updates: dict[str, list[dict[str, float]]] = {f"round-{number}-{method}": [] for method in config.adapt.methods}
+    for row in run.metrics():
+        if row["stage"] in updates:
+            updates[row["stage"]].append(row)
     trusted = imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"]) if audit else []
-    found = (*alarms(course.figures), *training_alarms(trained), *trusted)
+    trained = chain.from_iterable(map(training_alarms, updates.values()))
+    found = (*alarms(course.figures), *trained, *trusted)
     raised = [f"round {number}: {sentence}" for sentence in found]
     for sentence in raised:
         progress.warn(sentence)
