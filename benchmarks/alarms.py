@@ -50,7 +50,12 @@ SMALL = (
 )
 """A run of about a minute on one core."""
 FAULTS: Mapping[str, Sequence[str]] = {
-    "reward hack": ["search.process_weight=0.9"],
+    "reward hack": [
+        "search.process_weight=0.9",
+        'adapt.methods=["grpo"]',  # imitation takes true successes alone
+        "update.grpo.learning_rate=5e-4",
+        "update.grpo.max_steps=60",
+    ],
     "echo": ['adapt.methods=["rft"]', "update.keep_trees=0.06", "update.rft.learning_rate=1e-2"],
     "collapse": ["update.grpo.learning_rate=0.05"],
     "dead value head": [],
@@ -77,10 +82,14 @@ class RunJob:
         return self.out / self.arm.replace(" ", "_") / f"seed{self.seed}"
 
     def start(self) -> Path | None:
-        """The checkpoint that the run starts from; None where it makes its own."""
+        """The checkpoint that the run starts from; None where it makes its own.
+
+        Raises:
+            RunError: the healthy run of the seed was not made.
+        """
         if self.arm == HEALTHY:
             return None
-        warm = self.out / HEALTHY / f"seed{self.seed}" / "checkpoints" / "warm"
+        warm = Run.open(self.out / HEALTHY / f"seed{self.seed}").checkpoints / "warm"
         return with_dead_head(warm, self.out / f"dead_seed{self.seed}") if self.arm == "dead value head" else warm
 
 
@@ -119,11 +128,16 @@ def main() -> None:
     options = parser(__doc__, "alarms", seeds=range(10))
     options.add_argument("--out", type=Path, default=Path("runs/alarms"), help="folder of the runs")
     options.add_argument("--arms", nargs="+", choices=[HEALTHY, *FAULTS], default=[HEALTHY, *FAULTS])
+    options.add_argument("--faulty", type=int, default=5, help="seeds of each fault, the first ones of --seeds")
     options.add_argument("--processes", type=int, default=2, help="runs side by side, a core each")
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
     asked = options.parse_args()
     with record_of(asked, QUESTION) as record:
-        jobs = [RunJob(arm, seed, asked.out, tuple(asked.set)) for arm in asked.arms for seed in asked.seeds]
+        jobs = [
+            RunJob(arm, seed, asked.out, tuple(asked.set))
+            for arm in asked.arms
+            for seed in asked.seeds[: None if arm == HEALTHY else asked.faulty]
+        ]
         named = {job: digest(settings_of(job.config)) for job in jobs}
         waiting = [job for job in jobs if not record.has(job.arm, job.seed, named[job])]
         # A fault's run starts from the warm start of the healthy one.

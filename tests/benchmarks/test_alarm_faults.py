@@ -7,12 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.alarms import HEALTHY, RunJob, raised
+from benchmarks.alarms import HEALTHY, QUESTION, RunJob, main, raised
+from benchmarks.command import settings_of
 from benchmarks.planted import PAID, PaidLake, with_dead_head
+from benchmarks.record import Result, Row, digest, read, recording
 from treeagent.agent.value_head import ValueHead
 from treeagent.envs.frozenlake import FrozenLakeOptions
+from treeagent.run.folder import Run, RunError
 from treeagent.types import Task
 
+TINY = [
+    "warm_start.episodes=300", "warm_start.training.max_steps=40", "collect.tasks=16", "adapt.rounds=1",
+    "search.limits.simulations=24", "update.validation_tasks=8", "update.rft.max_steps=4", "update.grpo.max_steps=4",
+]  # fmt: skip
 ROWS = ["SFFF", "FFFF", "FFFF", "FFFG"]
 
 
@@ -64,15 +71,15 @@ def test_a_dead_head_gives_one_value_and_only_its_last_bias_learns(tmp_path: Pat
     ValueHead(8, seed=1).save(source)
     head = ValueHead.load(with_dead_head(source, tmp_path / "dead"))
     states = torch.randn(5, 8)
-    assert head.value(states).unique().tolist() == [0.5]
-    head.loss(states, torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0])).backward()
+    assert head.value(states).tolist() == [0.5] * 5
+    torch.autograd.backward(head.loss(states, torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0])))
     moved = {name for name, weight in head.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert moved == {"output.bias"}
     assert ValueHead.load(source).hidden.weight.any()  # the original is untouched
 
 
 def test_alarms_are_told_by_round_and_kind() -> None:
-    stages = {
+    stages: dict[str, dict[str, object]] = {
         "warm_start": {"alarms": ["warm start: few rows"]},
         "round-1-rft": {"alarms": ["value head: it explains 0%: search more", "round-1-rft acts as before: no gain"]},
         "alarms-1": {"alarms": []},
@@ -85,8 +92,35 @@ def test_alarms_are_told_by_round_and_kind() -> None:
 
 
 def test_a_fault_starts_from_the_warm_start_of_its_seed(tmp_path: Path) -> None:
-    assert RunJob(HEALTHY, 3, tmp_path).start() is None
-    assert RunJob("echo", 3, tmp_path).start() == tmp_path / "healthy" / "seed3" / "checkpoints" / "warm"
-    assert RunJob("collapse", 3, tmp_path).config.update.grpo.learning_rate > 10 * (
-        RunJob(HEALTHY, 3, tmp_path).config.update.grpo.learning_rate
-    )
+    healthy = RunJob(HEALTHY, 3, tmp_path)
+    assert healthy.start() is None
+    with pytest.raises(RunError):
+        RunJob("echo", 3, tmp_path).start()
+    Run.create(healthy.folder, healthy.config, resume=False).close()
+    assert RunJob("echo", 3, tmp_path).start() == healthy.folder / "checkpoints" / "warm"
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> Result:
+    """The file after a start of the benchmark."""
+    monkeypatch.setattr("sys.argv", ["alarms", "--results", str(folder), "--out", str(folder / "runs"), *options])
+    main()
+    found = read(folder / "alarms.json")
+    assert found is not None
+    return found
+
+
+def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recording("alarms", QUESTION, folder=tmp_path) as record:
+        for arm, seed in ((HEALTHY, 0), (HEALTHY, 1), ("echo", 0)):
+            record.add(Row(arm, seed, digest(settings_of(RunJob(arm, seed, tmp_path).config))))
+    rows = record.result.rows
+    assert measured(monkeypatch, tmp_path, "--seeds", "0", "1", "--arms", HEALTHY, "echo", "--faulty", "1").rows == rows
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_dead_head_is_named_in_the_first_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--seeds", "0", "--arms", HEALTHY, "dead value head", "--processes", "1", "--set", *TINY]
+    rows = {row.arm: row.figures for row in measured(monkeypatch, tmp_path, *options).rows}
+    assert rows["dead value head"]["value head"] == 1
+    assert {"success in round 1", "validation in round 1"} <= set(rows[HEALTHY])
