@@ -56,7 +56,13 @@ FAULTS: Mapping[str, Sequence[str]] = {
         "update.grpo.learning_rate=5e-4",
         "update.grpo.max_steps=60",
     ],
-    "echo": ['adapt.methods=["rft"]', "update.keep_trees=0.06", "update.rft.learning_rate=1e-2"],
+    "echo": [  # many passes over few rows, without a validation on the way that could stop it
+        'adapt.methods=["rft"]',
+        "update.keep_trees=0.1",
+        "update.rft.learning_rate=1e-3",
+        "update.rft.max_steps=150",
+        "update.rft.validate_every=150",
+    ],
     "collapse": ["update.grpo.learning_rate=0.05"],
     "dead value head": [],
 }

@@ -113,6 +113,35 @@ def test_a_round_without_a_real_tree_neither_warns_nor_is_the_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reward", "success", "warned"),
+    [
+        (0.62, 0.5, True),  # no better, in both
+        (0.8, 0.5, False),  # the tasks are learned
+        (0.8, 0.44, True),  # the mean return rises, because one way is taken all the time, but fewer tasks are solved
+        (0.5, 1.0, True),
+    ],
+)
+def test_a_narrow_policy_is_an_echo_where_return_or_success_suffer(reward: float, success: float, warned: bool) -> None:
+    narrow = GOOD | {"entropy": 0.5, "reward_std": 0.1, "reward": reward, "success": success}
+    assert [sentence.split(":")[0] for sentence in alarms([GOOD, narrow])] == ["echo trap"] * warned
+
+
+@pytest.mark.parametrize(
+    ("norms", "warned"),
+    [
+        ([2.0, 0.4, 0.02, 0.01, 0.01], False),  # it falls
+        ([0.01, 0.01, 0.9], False),  # below 1, where nothing is clipped
+        ([0.01, 0.01, 1.1], True),
+        ([0.5, 9.0], False),
+        ([0.5, 11.0, 0.5, 0.5], True),
+        ([5.0], False),
+    ],
+)
+def test_a_gradient_jumps_above_what_was_before(norms: list[float], warned: bool) -> None:
+    assert bool(training_alarms([{"grad_norm": norm} for norm in norms])) == warned
+
+
+@pytest.mark.parametrize(
     ("name", "first", "last", "warned"),
     [
         ("repetition", 0.1, 0.3, False),

@@ -17,6 +17,8 @@ _LEFT_OUT = 0.05
 """A warm start warns if more than this share of its rows is left out as too long."""
 _EPOCHS = 100
 """A warm start warns beyond this many passes over its distinct rows: the model then knows them by heart."""
+_CLIPPED = 1.0
+"""The norm to which trainers clip a gradient; a smaller one does no harm, however much it grew."""
 _EXPLAINED = 0.05
 """A value head that explains a smaller share of the variance of returns is as good as a constant."""
 
@@ -29,11 +31,14 @@ def alarms(history: Sequence[Figures]) -> list[str]:
         return []
     first, last = searched[0], searched[-1]
     warnings: list[str] = []
-    if _fell(first, last, "entropy") and _fell(first, last, "reward_std") and last["reward"] <= first["reward"] + 0.02:
+    # Both fall where tasks are mastered, too. An echo that is rewarded on average finds fewer ways that succeed.
+    narrower = _fell(first, last, "entropy") and _fell(first, last, "reward_std")
+    if narrower and (last["reward"] <= first["reward"] + 0.02 or last["success"] < first["success"] - 0.05):
         warnings.append(
             f"echo trap: entropy fell from {first['entropy']:.2f} to {last['entropy']:.2f} and the spread of returns "
-            f"from {first['reward_std']:.2f} to {last['reward_std']:.2f} while the reward did not rise: take smaller "
-            "steps, stronger anchors or more diverse tasks"
+            f"from {first['reward_std']:.2f} to {last['reward_std']:.2f}, while the mean return went from "
+            f"{first['reward']:.2f} to {last['reward']:.2f} and search solves {last['success']:.0%} of the tasks after "
+            f"{first['success']:.0%}: take smaller steps, stronger anchors or more diverse tasks"
         )
     if last["process"] > first["process"] + 0.05 and last["success"] < first["success"] - 0.05:
         warnings.append(
@@ -108,11 +113,14 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
             "the learning rate"
         )
     norms = [row["grad_norm"] for row in rows if "grad_norm" in row]
-    if norms and max(norms) > 20 * statistics.median(norms):
-        warnings.append(
-            f"gradient: its norm jumped to {max(norms):.1f} where {statistics.median(norms):.2f} is usual: lower "
-            "the learning rate"
-        )
+    for place in range(1, len(norms)):
+        usual = statistics.median(norms[:place])
+        if norms[place] > max(_CLIPPED, 20 * usual):
+            warnings.append(
+                f"gradient: its norm jumped to {norms[place]:.1f} where {usual:.2g} was usual before: lower the "
+                "learning rate"
+            )
+            break
     return warnings
 
 
