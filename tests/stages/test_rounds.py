@@ -18,10 +18,12 @@ from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.record import to_record
 from treeagent.stages.rounds import (
+    Course,
     Searched,
     _vary,
     choose_tasks,
     choose_variants,
+    finish_round,
     is_worth_learning,
     part,
     scaled,
@@ -90,6 +92,16 @@ def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Pa
             [shard] = shards(begun.trees, "collect-1-varied")
             assert [record["task"]["id"] for record in read_records(begun.trees, "collect-1-varied")] == [tasks[0].id]
             shard.unlink()
+
+
+def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    config = load_config(CONFIG)
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        for method, norm, steps in (("dpo", 0.1, 5), ("grpo", 3.0, 2)):  # usual for one, a jump for the other
+            for step in range(1, steps + 1):
+                begun.log(f"round-1-{method}", {"step": step, "grad_norm": norm})
+        finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, Course())
+        assert begun.facts("alarms-1")["alarms"] == []
 
 
 def test_limits_are_scaled() -> None:
