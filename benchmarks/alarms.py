@@ -1,8 +1,9 @@
 """How good the alarms are: which of them healthy runs raise, and which runs with a planted fault.
 
-    .venv/bin/python -m benchmarks.alarms --seeds 0 1 2 3 4 5 6 7 8 9
+    .venv/bin/python -m benchmarks.alarms
 
-Healthy runs are made first. The runs with a fault start from the same seed's warm start. Rows that are there already
+The thresholds of the alarms and the faults' settings were chosen on seeds 0 and 1, which the table leaves out. Healthy
+runs are made first. The runs with a fault start from the same seed's warm start. Rows that are there already
 are kept, unfinished runs resumed.
 """
 
@@ -58,7 +59,7 @@ FAULTS: Mapping[str, Sequence[str]] = {
     ],
     "echo": [  # many passes over few rows, without a validation on the way that could stop it
         'adapt.methods=["rft"]',
-        "update.keep_trees=0.1",
+        "update.keep_trees=0.25",
         "update.rft.learning_rate=1e-3",
         "update.rft.max_steps=150",
         "update.rft.validate_every=150",
@@ -131,7 +132,7 @@ def raised(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str]]
 
 
 def main() -> None:
-    options = parser(__doc__, "alarms", seeds=range(10))
+    options = parser(__doc__, "alarms", seeds=range(10, 20))
     options.add_argument("--out", type=Path, default=Path("runs/alarms"), help="folder of the runs")
     options.add_argument("--arms", nargs="+", choices=[HEALTHY, *FAULTS], default=[HEALTHY, *FAULTS])
     options.add_argument("--faulty", type=int, default=5, help="seeds of each fault, the first ones of --seeds")

@@ -174,7 +174,7 @@ def test_an_update_that_loses_half_of_its_success_collapses(validations: list[fl
     assert [sentence.split(":")[0] for sentence in training_alarms(rows)] == ["collapse"] * warned
 
 
-@pytest.mark.parametrize(("explained", "warned"), [(1.0, False), (0.05, False), (0.04, True), (-0.3, True)])
+@pytest.mark.parametrize(("explained", "warned"), [(1.0, False), (0.01, False), (0.009, True), (-0.3, True)])
 def test_a_value_head_that_explains_nothing_is_warned_of(explained: float, warned: bool) -> None:
     assert [sentence.split(":")[0] for sentence in value_alarms(explained)] == ["value head"] * warned
 
