@@ -8,6 +8,13 @@ from benchmarks.record import Result, Row, Session
 
 NO_FAULT = ("no better", "nothing learnt", "plateau")
 """Alarms that say that little is learned. All others name a fault."""
+FITTING: Mapping[str, Sequence[str]] = {
+    "reward hack": ["reward hacking"],
+    "echo": ["echo trap", "repetition"],
+    "collapse": ["collapse", "clipping", "distance", "gradient"],
+    "dead value head": ["value head"],
+}
+"""The alarms that fit each planted fault of ``benchmarks.alarms``."""
 
 
 def decimal(value: float, digits: int = 1) -> str:
@@ -132,10 +139,16 @@ def level_with(result: Result, arm: str, arms: Sequence[str] = ()) -> list[str]:
     return [other for other in others if difference(result, other, arm).verdict == "level"]
 
 
-def warned(result: Result, arm: str) -> str:
-    """In how many runs of an arm an alarm named a fault."""
-    rows = result.of(arm).values()
+def false_alarms(result: Result) -> str:
+    """In how many healthy runs an alarm named a fault."""
+    rows = result.of("healthy").values()
     return f"{sum(bool(_alarms(row) - set(NO_FAULT)) for row in rows)} of {len(rows)}"
+
+
+def missed(result: Result, fault: str) -> str:
+    """In how many runs with a fault no alarm that fits it was raised."""
+    rows = result.of(fault).values()
+    return f"{sum(_alarms(row).isdisjoint(FITTING[fault]) for row in rows)} of {len(rows)}"
 
 
 def alarm_table(result: Result) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.alarms import HEALTHY, QUESTION, RunJob, main, raised
+from benchmarks.alarms import FAULTS, HEALTHY, QUESTION, RunJob, main, raised
 from benchmarks.command import settings_of
+from benchmarks.pages.tables import FITTING
 from benchmarks.planted import PAID, PaidLake, with_dead_head
 from benchmarks.record import Result, Row, digest, read, recording
 from treeagent.agent.value_head import ValueHead
@@ -124,3 +125,7 @@ def test_a_dead_head_is_named_in_the_first_round(tmp_path: Path, monkeypatch: py
     rows = {row.arm: row.figures for row in measured(monkeypatch, tmp_path, *options).rows}
     assert rows["dead value head"]["value head"] == 1
     assert {"success in round 1", "validation in round 1"} <= set(rows[HEALTHY])
+
+
+def test_the_page_knows_which_alarms_fit_each_fault() -> None:
+    assert set(FITTING) == set(FAULTS)

@@ -106,14 +106,14 @@ def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> Non
 def test_alarms_of_healthy_runs_are_false_ones(tmp_path: Path) -> None:
     raised: Mapping[str, tuple[dict[str, float], ...]] = {
         "healthy": ({"plateau": 2, "success in round 1": 0.5}, {"clipping": 2}, {}),
-        "echo": ({"collapse": 1, "no better": 1}, {"collapse": 2, "clipping": 1}, {"no better": 1}),
+        "echo": ({"echo trap": 1, "no better": 1}, {"repetition": 2, "clipping": 1}, {"clipping": 3}),
     }
     rows = [Row(arm, seed, arm, figures=each) for arm, runs in raised.items() for seed, each in enumerate(runs)]
     assert "alarms" not in page(made(tmp_path), "learning")
     write_result(tmp_path / "alarms.json", Result("alarms", "Which?", {}, (SESSION,), tuple(rows)))
     shown = page(made(tmp_path), "learning")
-    assert "a fault in 1 of 3 healthy runs" in shown and "2 of 3 with `echo`" in shown
-    assert "| clipping | 1, round 2 | 1, round 1 |\n| collapse | 0 | 2, round 1.50 |\n| no better |" in shown
+    assert "a fault in 1 of 3 healthy runs" in shown and "in 1 of 3 runs with `echo`: these are misses" in shown
+    assert "| clipping | 1, round 2 | 2, round 2 |\n| echo trap | 0 | 1, round 1 |\n| repetition |" in shown
     assert "3 seeds. Measured in" in shown
 
 
