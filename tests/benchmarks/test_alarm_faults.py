@@ -19,7 +19,7 @@ from treeagent.types import Task
 
 TINY = [
     "warm_start.episodes=300", "warm_start.training.max_steps=40", "collect.tasks=16", "adapt.rounds=1",
-    "search.limits.simulations=24", "update.validation_tasks=8", "update.rft.max_steps=4", "update.grpo.max_steps=4",
+    "search.limits.simulations=32", "update.validation_tasks=8", "update.rft.max_steps=4", "update.grpo.max_steps=4",
 ]  # fmt: skip
 ROWS = ["SFFF", "FFFF", "FFFF", "FFFG"]
 

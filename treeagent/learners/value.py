@@ -19,7 +19,7 @@ from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow
 
 _NO_SPREAD = 1e-10
-"""Mean squared deviation of rescaled targets below which they count as equal; it is the square of 1e-5."""
+"""Variance of rescaled targets below which they count as equal; it is the square of 1e-5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class ValueResult:
     constant_loss: float
     """The same for a predictor that always gives the training mean: a head above it has learnt nothing."""
     explained_variance: float
-    """1 - Σ(g - v)² / Σ(g - c)² over held-out targets g, where c is the training mean: 1 is perfect, 0 no better than
-    the constant. It depends less on the head's range than the losses do. 1 where all targets equal c."""
+    """1 - Var(g - v) / Var(g) over held-out targets g: 1 is perfect, 0 what any constant has. Unlike the losses, it
+    does not depend on the head's range. 1 where all targets are equal."""
     train_positions: int
     held_out_positions: int
 
@@ -93,7 +93,8 @@ def fit_value(
     restore_weights(head, best)
     head.zero_grad()
     constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(test[1])
-    error, spread = (functional.mse_loss(each, test[1]).item() for each in (_values(head, test[0]), constant))
+    states, targets = test
+    error, spread = (each.var(correction=0).item() for each in (targets - _values(head, states), targets))
     return ValueResult(
         epochs=epoch,
         best_epoch=best_epoch,

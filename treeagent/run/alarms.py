@@ -20,8 +20,7 @@ _EPOCHS = 100
 _CLIPPED = 1.0
 """The norm to which trainers clip a gradient; a smaller one does no harm, however much it grew."""
 _EXPLAINED = 0.01
-"""A value head that explains a smaller share of the variance of returns is no better than a constant, which explains a
-little where its value is nearer to the mean of the held-out returns by chance."""
+"""A value head that explains a smaller share of the variance of returns is no better than a constant."""
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
