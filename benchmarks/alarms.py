@@ -127,8 +127,7 @@ def raised(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str]]
             if of == "alarms":
                 yield int(rest), sentence.split(": ")[1]  # "round 2: plateau: …"
             elif of == "round":  # an update, such as "round-2-grpo"
-                told = "nothing learnt" if "skipped" in facts else "no better"
-                yield int(rest.partition("-")[0]), "value head" if sentence.startswith("value head: ") else told
+                yield int(rest.partition("-")[0]), "nothing learnt" if "skipped" in facts else "no better"
 
 
 def main() -> None:

@@ -104,6 +104,29 @@ def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: P
         assert begun.facts("alarms-1")["alarms"] == []
 
 
+@pytest.mark.parametrize(
+    ("explained", "warned"),
+    [
+        ([0.0, 0.0, 0.2], [False, True, False]),
+        ([0.0, 0.2, 0.0], [False, False, False]),
+        ([0.0, None, 0.0], [False, False, True]),  # the second round learns nothing, and keeps the policy of the first
+    ],
+)
+def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
+    tmp_path: Path, explained: list[float | None], warned: list[bool]
+) -> None:
+    config, course = load_config(CONFIG), Course()
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        policy = begun.checkpoints / "warm"
+        for number, found in enumerate(explained, 1):
+            if found is not None:
+                policy = begun.checkpoints / f"round-{number}-grpo"
+                begun.finish(policy.name, {"value": {"explained_variance": found}})
+            finish_round(config, begun, QuietProgress(), policy, number, {}, course)
+            raised = begun.facts(f"alarms-{number}")["alarms"]
+            assert any("value head" in sentence for sentence in raised) == warned[number - 1]
+
+
 def test_limits_are_scaled() -> None:
     assert scaled(Limits(simulations=8, seconds=1.5), 2.5) == Limits(simulations=20, seconds=3.75)
 

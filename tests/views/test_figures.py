@@ -174,8 +174,11 @@ def test_an_update_that_loses_half_of_its_success_collapses(validations: list[fl
     assert [sentence.split(":")[0] for sentence in training_alarms(rows)] == ["collapse"] * warned
 
 
-@pytest.mark.parametrize(("explained", "warned"), [(1.0, False), (0.01, False), (0.009, True), (-0.3, True)])
-def test_a_value_head_that_explains_nothing_is_warned_of(explained: float, warned: bool) -> None:
+@pytest.mark.parametrize(
+    ("explained", "warned"),
+    [([1.0], False), ([0.01], False), ([0.009], True), ([0.0, 0.5], False), ([0.0, -0.3], True)],
+)
+def test_a_value_head_that_explains_nothing_is_warned_of(explained: list[float], warned: bool) -> None:
     assert [sentence.split(":")[0] for sentence in value_alarms(explained)] == ["value head"] * warned
 
 

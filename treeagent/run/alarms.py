@@ -124,12 +124,13 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
     return warnings
 
 
-def value_alarms(explained_variance: float) -> list[str]:
-    """What the fit of a value head warns of; ``explained_variance`` is that of ``ValueResult``."""
-    if explained_variance >= _EXPLAINED:
+def value_alarms(explained: Sequence[float]) -> list[str]:
+    """What the latest fits of a value head, one or more, warn of: that none explains anything. ``explained`` holds the
+    ``explained_variance`` of their ``ValueResult``."""
+    if max(explained) >= _EXPLAINED:
         return []
     return [
-        f"value head: it explains {max(explained_variance, 0.0):.0%} of the variance of held-out returns, so that "
+        f"value head: it explains {max(*explained, 0.0):.0%} of the variance of held-out returns, so that "
         "search gains nothing from its estimates: search more tasks, set environment.returns to the range of the "
         "returns, or start from a checkpoint without the folder value_head, for a new head"
     ]

@@ -78,7 +78,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
             on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
         )
     save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, head), out)
-    run.finish("base", {"value": asdict(fitted), "alarms": value_alarms(fitted.explained_variance)})
+    run.finish("base", {"value": asdict(fitted), "alarms": value_alarms([fitted.explained_variance])})
     return out
 
 
@@ -207,7 +207,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         return {}
     save_checkpoint(Checkpoint(model, tokenizer, head), job.out, weights)
     shutil.rmtree(job.scratch, ignore_errors=True)
-    alarms = value_alarms(fitted.explained_variance)
+    alarms: list[str] = []
     if result.best_step == 0:
         alarms.append(
             f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
