@@ -7,6 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.estimates import Estimate, Figure, difference, estimate, figure, mean, paired, percent
 from benchmarks.record import Result, Row, Session
 
+NO_FAULT = ("no better", "nothing learnt", "plateau")
+"""Alarms that say that little is learned. All others name a fault."""
+FITTING: Mapping[str, Sequence[str]] = {
+    "reward hack": ["reward hacking"],
+    "echo": ["echo trap", "repetition"],
+    "collapse": ["collapse", "clipping", "distance", "gradient"],
+    "dead value head": ["value head"],
+}
+"""The alarms that fit each planted fault of ``benchmarks.alarms``."""
+
 
 def decimal(value: float, digits: int = 1) -> str:
     """A number with separators and a true minus sign."""
@@ -173,6 +183,38 @@ def level_with(result: Result, arm: str, arms: Sequence[str] = ()) -> list[str]:
     return [other for other in others if difference(result, other, arm).verdict == "level"]
 
 
+def false_alarms(result: Result) -> str:
+    """In how many healthy runs an alarm named a fault."""
+    rows = result.of("healthy").values()
+    return f"{sum(bool(_alarms(row) - set(NO_FAULT)) for row in rows)} of {len(rows)}"
+
+
+def missed(result: Result, fault: str) -> str:
+    """In how many runs with a fault no alarm that fits it was raised."""
+    rows = result.of(fault).values()
+    return f"{sum(_alarms(row).isdisjoint(FITTING[fault]) for row in rows)} of {len(rows)}"
+
+
+def alarm_table(result: Result) -> str:
+    """A line an alarm: how many runs of each arm raised it, and the mean of the first rounds in which they did."""
+    lines = []
+    for kind in sorted(
+        {kind for row in result.rows for kind in _alarms(row)}, key=lambda kind: (kind in NO_FAULT, kind)
+    ):
+        line = [kind]
+        for arm in result.arms:
+            rounds = [row.figures[kind] for row in result.of(arm).values() if kind in row.figures]
+            line.append(f"{len(rounds)}, round {short(statistics.fmean(rounds))}" if rounds else "0")
+        lines.append(line)
+    lines.append(["runs", *(str(len(result.of(arm))) for arm in result.arms)])
+    return markdown(["", *result.arms], lines)
+
+
+def _alarms(row: Row) -> set[str]:
+    """The alarms of a run; its other figures name a round, such as "success in round 1"."""
+    return {name for name in row.figures if " in round " not in name}
+
+
 def times(result: Result, arm: str, control: str, of: str) -> str:
     """How many times a control's cost an arm has, in the mean over seeds: ``of`` is the name of a row's field."""
     pairs = paired(result.of(arm), result.of(control))
@@ -204,9 +246,12 @@ def caption(result: Result) -> str:
         parts.append(f"limit of a task: {', '.join(limits)}")
     star = "\\* pass@N: only a success ends an episode there, so that an end betrays it. "
     marked = star if any(row.pass_at_n for row in result.rows) else ""
-    told = (
-        f"{'; '.join(parts)}. {marked}Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
-    )
+    return f"{'; '.join(parts)}. {marked}{measured(result)}"
+
+
+def measured(result: Result) -> str:
+    """A sentence: how long a result took, where, by which command and which code."""
+    told = f"Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
     commands = _each(f"`{session.command}`" for session in result.sessions)
     return f"{told}, by {commands}, commit {_each(map(_commit, result.sessions))}."
 

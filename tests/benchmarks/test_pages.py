@@ -118,6 +118,20 @@ def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> Non
     assert b"mcts" in files["results/search-methods.svg"]
 
 
+def test_alarms_of_healthy_runs_are_false_ones(tmp_path: Path) -> None:
+    raised: Mapping[str, tuple[dict[str, float], ...]] = {
+        "healthy": ({"plateau": 2, "success in round 1": 0.5}, {"clipping": 2}, {}),
+        "echo": ({"echo trap": 1, "no better": 1}, {"repetition": 2, "clipping": 1}, {"clipping": 3}),
+    }
+    rows = [Row(arm, seed, arm, figures=each) for arm, runs in raised.items() for seed, each in enumerate(runs)]
+    assert "alarms" not in page(made(tmp_path), "learning")
+    write_result(tmp_path / "alarms.json", Result("alarms", "Which?", {}, (SESSION,), tuple(rows)))
+    shown = page(made(tmp_path), "learning")
+    assert "a fault in 1 of 3 healthy runs" in shown and "in 1 of 3 runs with `echo`: these are misses" in shown
+    assert "| clipping | 1, round 2 | 2, round 2 |\n| echo trap | 0 | 1, round 1 |\n| repetition |" in shown
+    assert "3 seeds. Measured in" in shown
+
+
 def test_without_files_the_pages_hold_no_table(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert set(files) == {"results.md", *(f"results/{name}.md" for name in PAGES)}

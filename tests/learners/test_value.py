@@ -6,6 +6,7 @@ from tiny import HIDDEN, token_rows, weights
 from transformers import LlamaForCausalLM
 
 from treeagent.agent.value_head import ValueHead
+from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import TrainingDiverged
@@ -71,3 +72,34 @@ def test_too_few_tasks_are_refused(model: LlamaForCausalLM) -> None:
         fit_value(model, ValueHead(HIDDEN), [], ValueConfig())
     with pytest.raises(ValueError, match="of 1 task"):
         fit_value(model, ValueHead(HIDDEN), token_rows(2), ValueConfig())
+
+
+def test_a_head_that_cannot_read_the_state_explains_no_variance(model: LlamaForCausalLM) -> None:
+    """No gradient passes a hidden layer of zeros, so that only the last bias learns: one value for every state."""
+    dead = ValueHead(HIDDEN)
+    for weight in dead.parameters():
+        torch.nn.init.zeros_(weight)
+    rows = told_rows(80)
+    assert fit_value(model, dead, rows, ValueConfig()).explained_variance == pytest.approx(0.0, abs=1e-6)
+    assert fit_value(model, ValueHead(HIDDEN), rows, ValueConfig()).explained_variance > 0.8
+
+
+@pytest.mark.parametrize("returns", [(0.0, 1.0), (-1000.0, 1000.0)])
+def test_explained_variance_is_that_of_the_kept_head_on_the_held_out_tasks(
+    model: LlamaForCausalLM, returns: tuple[float, float]
+) -> None:
+    """The targets are 0 and 1 in both ranges. One of two tasks of the same tokens is held out."""
+    first = token_rows(1)[0]
+    rows = [replace(first, task_id=name, value_positions=(0, 4), value_targets=(0.0, 1.0)) for name in "ab"]
+    head = ValueHead(HIDDEN, returns)
+    result = fit_value(model, head, rows, ValueConfig(epochs=3))
+    with torch.no_grad(), last_hidden_states(model) as collected:
+        model(input_ids=torch.tensor([first.token_ids]))
+        low, high = head.value(collected[0][0, [0, 4]]).tolist()
+    # Errors e₀ = 0 - low and e₁ = 1 - high have the variance (e₁ - e₀)² / 4, and 0 and 1 have 1/4.
+    assert result.explained_variance == pytest.approx(1 - (1 - high + low) ** 2, abs=1e-3)
+
+
+def test_targets_that_are_all_equal_leave_nothing_to_explain(model: LlamaForCausalLM) -> None:
+    rows = [replace(row, value_targets=(0.5,)) for row in told_rows(10)]
+    assert fit_value(model, ValueHead(HIDDEN), rows, ValueConfig(epochs=1)).explained_variance == 1.0

@@ -188,7 +188,12 @@ def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode
         assert {outcome.found for outcome in (*true, *false)} == {None}
         return
     assert [outcome.found for outcome in true] == [max(replayed(tree), default=0.0) == 1.0 for tree in trees]
-    assert any(outcome.found for outcome in true) or mode in ("beam", "best_first", "ab_mcts", "rebase")  # a random V leads them to few ends
+    assert any(outcome.found for outcome in true) or mode in (
+        "beam",
+        "best_first",
+        "ab_mcts",
+        "rebase",
+    )  # a random V leads them to few ends
     assert not any(outcome.found for outcome in false)
     for tree, other in zip(trees, other_trees, strict=True):
         for each in (tree, other):  # what a file keeps of them

@@ -18,10 +18,12 @@ from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.record import to_record
 from treeagent.stages.rounds import (
+    Course,
     Searched,
     _vary,
     choose_tasks,
     choose_variants,
+    finish_round,
     is_worth_learning,
     part,
     scaled,
@@ -90,6 +92,39 @@ def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Pa
             [shard] = shards(begun.trees, "collect-1-varied")
             assert [record["task"]["id"] for record in read_records(begun.trees, "collect-1-varied")] == [tasks[0].id]
             shard.unlink()
+
+
+def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    config = load_config(CONFIG)
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        for method, norm, steps in (("dpo", 0.1, 5), ("grpo", 3.0, 2)):  # usual for one, a jump for the other
+            for step in range(1, steps + 1):
+                begun.log(f"round-1-{method}", {"step": step, "grad_norm": norm})
+        finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, Course())
+        assert begun.facts("alarms-1")["alarms"] == []
+
+
+@pytest.mark.parametrize(
+    ("explained", "warned"),
+    [
+        ([0.0, 0.0, 0.2], [False, True, False]),
+        ([0.0, 0.2, 0.0], [False, False, False]),
+        ([0.0, None, 0.0], [False, False, True]),  # the second round learns nothing, and keeps the policy of the first
+    ],
+)
+def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
+    tmp_path: Path, explained: list[float | None], warned: list[bool]
+) -> None:
+    config, course = load_config(CONFIG), Course()
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        policy = begun.checkpoints / "warm"
+        for number, found in enumerate(explained, 1):
+            if found is not None:
+                policy = begun.checkpoints / f"round-{number}-grpo"
+                begun.finish(policy.name, {"value": {"explained_variance": found}})
+            finish_round(config, begun, QuietProgress(), policy, number, {}, course)
+            raised = begun.facts(f"alarms-{number}")["alarms"]
+            assert any("value head" in sentence for sentence in raised) == warned[number - 1]
 
 
 def test_limits_are_scaled() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from hand_trees import edge, hand_tree, node
 
-from treeagent.run.alarms import alarms, training_alarms
+from treeagent.run.alarms import alarms, training_alarms, value_alarms
 from treeagent.search.node import Tree, return_spread
 from treeagent.types import Task
 from treeagent.views.figures import repetition, tree_figures
@@ -110,6 +110,76 @@ def test_a_round_without_a_real_tree_neither_warns_nor_is_the_first() -> None:
     assert alarms([GOOD, {"validation": 0.5}]) == alarms([{}, worse]) == []
     [sentence] = alarms([{}, GOOD, {"validation": 0.5}, worse])
     assert sentence.startswith("format: 50% of the steps are malformed or refused (5% at first)")
+
+
+@pytest.mark.parametrize(
+    ("reward", "success", "warned"),
+    [
+        (0.62, 0.5, True),  # no better, in both
+        (0.8, 0.5, False),  # the tasks are learned
+        (0.8, 0.44, True),  # the mean return rises, because one way is taken all the time, but fewer tasks are solved
+        (0.5, 1.0, True),
+    ],
+)
+def test_a_narrow_policy_is_an_echo_where_return_or_success_suffer(reward: float, success: float, warned: bool) -> None:
+    narrow = GOOD | {"entropy": 0.5, "reward_std": 0.1, "reward": reward, "success": success}
+    assert [sentence.split(":")[0] for sentence in alarms([GOOD, narrow])] == ["echo trap"] * warned
+
+
+@pytest.mark.parametrize(
+    ("norms", "warned"),
+    [
+        ([2.0, 0.4, 0.02, 0.01, 0.01], False),  # it falls
+        ([0.01, 0.01, 0.9], False),  # below 1, where nothing is clipped
+        ([0.01, 0.01, 1.1], True),
+        ([0.5, 9.0], False),
+        ([0.5, 11.0, 0.5, 0.5], True),
+        ([5.0], False),
+    ],
+)
+def test_a_gradient_jumps_above_what_was_before(norms: list[float], warned: bool) -> None:
+    assert bool(training_alarms([{"grad_norm": norm} for norm in norms])) == warned
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last", "warned"),
+    [
+        ("repetition", 0.1, 0.3, False),
+        ("repetition", 0.1, 0.31, True),  # 0.3 at least
+        ("repetition", 0.2, 0.41, True),  # twice as much
+        ("repetition", 0.6, 0.79, False),
+        ("repetition", 0.6, 0.81, True),  # 0.4 is left of 1, and half of it is gone
+        ("invalid", 0.0, 0.2, False),
+        ("invalid", 0.0, 0.21, True),
+        ("invalid", 0.5, 0.76, True),
+    ],
+)
+def test_a_share_that_is_large_at_first_can_still_warn(name: str, first: float, last: float, warned: bool) -> None:
+    assert bool(alarms([GOOD | {name: first}, GOOD | {name: last}])) == warned
+
+
+@pytest.mark.parametrize(
+    ("validations", "warned"),
+    [
+        ([], False),
+        ([0.6], False),
+        ([0.6, 0.1, 0.31], False),  # it came back
+        ([0.6, 0.7, 0.29], True),
+        ([0.1, 0.01], False),  # a task or two
+        ([0.0, 0.0], False),
+    ],
+)
+def test_an_update_that_loses_half_of_its_success_collapses(validations: list[float], warned: bool) -> None:
+    rows = [{"step": float(step), "validation": score} for step, score in enumerate(validations)]
+    assert [sentence.split(":")[0] for sentence in training_alarms(rows)] == ["collapse"] * warned
+
+
+@pytest.mark.parametrize(
+    ("explained", "warned"),
+    [([1.0], False), ([0.01], False), ([0.009], True), ([0.0, 0.5], False), ([0.0, -0.3], True)],
+)
+def test_a_value_head_that_explains_nothing_is_warned_of(explained: list[float], warned: bool) -> None:
+    assert [sentence.split(":")[0] for sentence in value_alarms(explained)] == ["value head"] * warned
 
 
 def test_signs_of_one_update() -> None:

@@ -18,6 +18,9 @@ from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_wei
 from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow
 
+_NO_SPREAD = 1e-10
+"""Variance of rescaled targets below which they count as equal; it is the square of 1e-5."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValueResult:
@@ -33,6 +36,9 @@ class ValueResult:
     """Mean cross-entropy of the head kept, in nats."""
     constant_loss: float
     """The same for a predictor that always gives the training mean: a head above it has learnt nothing."""
+    explained_variance: float
+    """1 - Var(g - v) / Var(g) over held-out targets g: 1 is perfect, 0 what any constant has. Unlike the losses, it
+    does not depend on the head's range. 1 where all targets are equal."""
     train_positions: int
     held_out_positions: int
 
@@ -87,12 +93,15 @@ def fit_value(
     restore_weights(head, best)
     head.zero_grad()
     constant = train[1].mean().clamp(1e-6, 1 - 1e-6).expand_as(test[1])
+    states, targets = test
+    error, spread = (each.var(correction=0).item() for each in (targets - _values(head, states), targets))
     return ValueResult(
         epochs=epoch,
         best_epoch=best_epoch,
         train_loss=train_loss,
         held_out_loss=best_loss,
         constant_loss=functional.binary_cross_entropy(constant, test[1]).item(),
+        explained_variance=1 - error / spread if spread > _NO_SPREAD else 1.0,
         train_positions=len(train[1]),
         held_out_positions=len(test[1]),
     )
@@ -165,6 +174,12 @@ def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size:
             targets.extend(row.value_targets)
     model.train(training)
     return torch.cat(states), head.rescale(torch.tensor(targets, device=device))
+
+
+@torch.no_grad()
+def _values(head: ValueHead, states: Tensor) -> Tensor:
+    """The head's values, rescaled to [0, 1]."""
+    return torch.sigmoid(head(states))
 
 
 @torch.no_grad()

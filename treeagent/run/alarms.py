@@ -17,6 +17,10 @@ _LEFT_OUT = 0.05
 """A warm start warns if more than this share of its rows is left out as too long."""
 _EPOCHS = 100
 """A warm start warns beyond this many passes over its distinct rows: the model then knows them by heart."""
+_CLIPPED = 1.0
+"""The norm to which trainers clip a gradient; a smaller one does no harm, however much it grew."""
+_EXPLAINED = 0.01
+"""A value head that explains a smaller share of the variance of returns is no better than a constant."""
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
@@ -27,11 +31,14 @@ def alarms(history: Sequence[Figures]) -> list[str]:
         return []
     first, last = searched[0], searched[-1]
     warnings: list[str] = []
-    if _fell(first, last, "entropy") and _fell(first, last, "reward_std") and last["reward"] <= first["reward"] + 0.02:
+    # Both fall where tasks are mastered, too. An echo that is rewarded on average finds fewer ways that succeed.
+    narrower = _fell(first, last, "entropy") and _fell(first, last, "reward_std")
+    if narrower and (last["reward"] <= first["reward"] + 0.02 or last["success"] < first["success"] - 0.05):
         warnings.append(
             f"echo trap: entropy fell from {first['entropy']:.2f} to {last['entropy']:.2f} and the spread of returns "
-            f"from {first['reward_std']:.2f} to {last['reward_std']:.2f} while the reward did not rise: take smaller "
-            "steps, stronger anchors or more diverse tasks"
+            f"from {first['reward_std']:.2f} to {last['reward_std']:.2f}, while the mean return went from "
+            f"{first['reward']:.2f} to {last['reward']:.2f} and search solves {last['success']:.0%} of the tasks after "
+            f"{first['success']:.0%}: take smaller steps, stronger anchors or more diverse tasks"
         )
     if last["process"] > first["process"] + 0.05 and last["success"] < first["success"] - 0.05:
         warnings.append(
@@ -39,12 +46,12 @@ def alarms(history: Sequence[Figures]) -> list[str]:
             f"success fell from {first['success']:.2f} to {last['success']:.2f}: weigh them less "
             "(search.process_weight)"
         )
-    if last["invalid"] > max(0.2, 2 * first["invalid"]):
+    if last["invalid"] > _much_more_than(first["invalid"], 0.2):
         warnings.append(
             f"format: {last['invalid']:.0%} of the steps are malformed or refused ({first['invalid']:.0%} at first): "
             "anchor the update, or imitate valid steps for a while"
         )
-    if last["repetition"] > max(0.3, 2 * first["repetition"]):
+    if last["repetition"] > _much_more_than(first["repetition"], 0.3):
         warnings.append(
             f"repetition: {last['repetition']:.0%} of what the agent says it said before ({first['repetition']:.0%} at "
             "first): take smaller steps"
@@ -84,9 +91,16 @@ def imagination_alarms(wanted: float, allowed: float) -> list[str]:
 
 
 def training_alarms(rows: Sequence[Figures]) -> list[str]:
-    """What the metrics of one update warn of: clipped ratios, distance from the behaviour policy, a gradient that
-    jumps."""
+    """What the metrics of one update warn of: success that collapses, clipped ratios, distance from the behaviour
+    policy, a gradient that jumps. The best weights are kept, so that no later tree shows a collapse."""
     warnings: list[str] = []
+    validations = [row["validation"] for row in rows if "validation" in row]
+    if validations and validations[-1] < min(0.5 * validations[0], validations[0] - 0.1):
+        warnings.append(
+            f"collapse: {validations[-1]:.0%} of the validation tasks succeed after the update's last step, "
+            f"{validations[0]:.0%} before its first: lower the learning rate, learn from more trees, or weigh process "
+            "rewards less (search.process_weight)"
+        )
     clipped = mean([row["clip_ratio/region_mean"] for row in rows if "clip_ratio/region_mean" in row])
     if clipped > 0.3:
         warnings.append(
@@ -99,12 +113,27 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
             "the learning rate"
         )
     norms = [row["grad_norm"] for row in rows if "grad_norm" in row]
-    if norms and max(norms) > 20 * statistics.median(norms):
-        warnings.append(
-            f"gradient: its norm jumped to {max(norms):.1f} where {statistics.median(norms):.2f} is usual: lower "
-            "the learning rate"
-        )
+    for place in range(1, len(norms)):
+        usual = statistics.median(norms[:place])
+        if norms[place] > max(_CLIPPED, 20 * usual):
+            warnings.append(
+                f"gradient: its norm jumped to {norms[place]:.1f} where {usual:.2g} was usual before: lower the "
+                "learning rate"
+            )
+            break
     return warnings
+
+
+def value_alarms(explained: Sequence[float]) -> list[str]:
+    """What the latest fits of a value head, one or more, warn of: that none explains anything. ``explained`` holds the
+    ``explained_variance`` of their ``ValueResult``."""
+    if max(explained) >= _EXPLAINED:
+        return []
+    return [
+        f"value head: it explains {max(*explained, 0.0):.0%} of the variance of held-out returns, so that "
+        "search gains nothing from its estimates: search more tasks, set environment.returns to the range of the "
+        "returns, or start from a checkpoint without the folder value_head, for a new head"
+    ]
 
 
 def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]:
@@ -153,6 +182,12 @@ def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Sequence[Tree]) 
     if refused := refusal_sentence(trees):
         causes.append(refused)
     return "; ".join(causes)
+
+
+def _much_more_than(share: float, least: float) -> float:
+    """The share from which on a sign counts: twice the first round's ``share``, and ``least`` or more. A share above a
+    half cannot double, so that from a third on it is enough to halve what is left of 1."""
+    return max(least, min(2 * share, (1 + share) / 2))
 
 
 def _fell(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:

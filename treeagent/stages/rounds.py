@@ -13,7 +13,7 @@ from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.imagination.load import make_encoder
-from treeagent.run.alarms import alarms, imagination_alarms, training_alarms
+from treeagent.run.alarms import alarms, imagination_alarms, training_alarms, value_alarms
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
@@ -50,6 +50,8 @@ class Course:
     """``tree_figures`` of each round, and ``validation`` if its update was validated."""
     policies: list[Path] = field(default_factory=list)
     """The checkpoint after each round. A round that learnt nothing repeats the one before."""
+    explained: list[float] = field(default_factory=list)
+    """The explained variance of the value head of each round that learnt something."""
 
     @property
     def best(self) -> Path:
@@ -104,10 +106,13 @@ def finish_round(
 ) -> None:
     """Log the figures of a round, add them to ``course``, and raise the alarms that follow from it."""
     figures = tree_figures(read_trees(run.trees, [_round_name(number)]))
-    kept = run.stages().get(updated.name, {}).get("update", {}).get("best_validation")
+    learnt = run.stages().get(updated.name, {})
+    kept = learnt.get("update", {}).get("best_validation")
     if kept is not None:
         figures["validation"] = kept
     course.figures.append(figures)
+    if updated not in course.policies and "explained_variance" in learnt.get("value", {}):
+        course.explained.append(learnt["value"]["explained_variance"])
     course.policies.append(updated)
     believed = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
     others = {f"imagined/{name}": figure for name, figure in believed.items()}
@@ -117,9 +122,15 @@ def finish_round(
         others["variations_kept"] = varied["kept"] / varied["variations"]
     signal = signal_figures(ValueSignal(**row) for row in run.facts(_round_name(number)).get("value_signal", ()))
     run.log("adapt", {"step": number, **figures, **signal, **_spent(run, number), **audit, **others})
-    trained = [row for row in run.metrics() if str(row["stage"]).startswith(f"round-{number}-")]
+    updates: dict[str, list[dict[str, float]]] = {f"round-{number}-{method}": [] for method in config.adapt.methods}
+    for row in run.metrics():
+        if row["stage"] in updates:
+            updates[row["stage"]].append(row)
     trusted = imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"]) if audit else []
-    found = (*alarms(course.figures), *training_alarms(trained), *trusted)
+    trained = chain.from_iterable(map(training_alarms, updates.values()))
+    # A head that few trees have fitted may explain nothing for a round. A dead one never does.
+    dead = value_alarms(course.explained[-2:]) if len(course.explained) > 1 else []
+    found = (*alarms(course.figures), *trained, *dead, *trusted)
     raised = [f"round {number}: {sentence}" for sentence in found]
     for sentence in raised:
         progress.warn(sentence)

@@ -21,7 +21,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
-from treeagent.run.alarms import first_cause
+from treeagent.run.alarms import first_cause, value_alarms
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
@@ -78,7 +78,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
             on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
         )
     save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, head), out)
-    run.finish("base", {"value": asdict(fitted)})
+    run.finish("base", {"value": asdict(fitted), "alarms": value_alarms([fitted.explained_variance])})
     return out
 
 

@@ -1,0 +1,158 @@
+"""How good the alarms are: which of them healthy runs raise, and which runs with a planted fault.
+
+    .venv/bin/python -m benchmarks.alarms
+
+The thresholds of the alarms and the faults' settings were chosen on seeds 0 and 1, which the table leaves out. Healthy
+runs are made first. The runs with a fault start from the same seed's warm start. Rows that are there already
+are kept, unfinished runs resumed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import parser, record_of, settings_of
+from benchmarks.planted import with_dead_head
+from benchmarks.record import Row, digest
+from treeagent.config import RunConfig, load_config
+from treeagent.loop import train
+from treeagent.run.folder import Run
+from treeagent.run.metrics import Emit
+from treeagent.run.progress import QuietProgress
+from treeagent.workers.processes import run_jobs
+
+QUESTION = "Which alarms do healthy runs raise, and which runs with a planted fault?"
+CONFIG = Path(__file__).parent.parent / "configs" / "envs" / "frozenlake.toml"
+HEALTHY = "healthy"
+SMALL = (
+    "workers=1",
+    "environment.name=benchmarks.planted:PaidLake",
+    "environment.options={ size = 4 }",
+    "environment.max_steps=8",
+    "policy.scratch.width=64",
+    "warm_start.episodes=2000",
+    "warm_start.tasks=1000",
+    "warm_start.training.max_steps=200",
+    "search.limits.simulations=48",
+    "collect.tasks=48",
+    "adapt.rounds=3",
+    'adapt.methods=["rft", "grpo"]',
+    "update.validation_tasks=60",
+    "update.imitation.what=states",
+    "update.rft.learning_rate=3e-4",
+    "update.rft.max_steps=30",
+    "update.rft.validate_every=15",
+    "update.grpo.learning_rate=1e-4",
+    "update.grpo.max_steps=30",
+    "update.grpo.validate_every=15",
+    "evaluate.tasks=8",
+    'evaluate.modes=["greedy"]',
+)
+"""A run of about a minute on one core."""
+FAULTS: Mapping[str, Sequence[str]] = {
+    "reward hack": [
+        "search.process_weight=0.9",
+        'adapt.methods=["grpo"]',  # imitation takes true successes alone
+        "update.grpo.learning_rate=5e-4",
+        "update.grpo.max_steps=60",
+    ],
+    "echo": [  # many passes over few rows, without a validation on the way that could stop it
+        'adapt.methods=["rft"]',
+        "update.keep_trees=0.25",
+        "update.rft.learning_rate=1e-3",
+        "update.rft.max_steps=150",
+        "update.rft.validate_every=150",
+    ],
+    "collapse": ["update.grpo.learning_rate=0.05"],
+    "dead value head": [],
+}
+"""The settings that plant each fault. The dead head is planted in the checkpoint that its runs start from."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """One run of ``train``."""
+
+    arm: str
+    seed: int
+    out: Path
+    """Folder of all runs."""
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> RunConfig:
+        return load_config(CONFIG, [*SMALL, *self.overrides, *FAULTS.get(self.arm, ())], seed=self.seed)
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.arm.replace(" ", "_") / f"seed{self.seed}"
+
+    def start(self) -> Path | None:
+        """The checkpoint that the run starts from; None where it makes its own.
+
+        Raises:
+            RunError: the healthy run of the seed was not made.
+        """
+        if self.arm == HEALTHY:
+            return None
+        warm = Run.open(self.out / HEALTHY / f"seed{self.seed}").checkpoints / "warm"
+        return with_dead_head(warm, self.out / f"dead_seed{self.seed}") if self.arm == "dead value head" else warm
+
+
+def measure(job: RunJob, emit: Emit) -> Mapping[str, float]:
+    """Make the run, or go on with it. Returns the figures of its row."""
+    with Run.create(job.folder, job.config, resume=True) as run:
+        train(run.config, run, QuietProgress(), job.start())
+    return figures(run)
+
+
+def figures(run: Run) -> dict[str, float]:
+    """By alarm, the first round that raised it; and what each round's trees show."""
+    found: dict[str, float] = {}
+    for number, kind in raised(run.stages()):
+        found.setdefault(kind, number)
+    for row in run.metrics():
+        if row["stage"] == "adapt":
+            shown = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "process", "validation")
+            found |= {f"{name} in round {row['step']}": row[name] for name in shown if name in row}
+    return found
+
+
+def raised(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
+    """The alarms of a run's stages, as (round, kind of alarm)."""
+    for stage, facts in stages.items():
+        of, _, rest = stage.partition("-")
+        for sentence in facts.get("alarms", ()):
+            if of == "alarms":
+                yield int(rest), sentence.split(": ")[1]  # "round 2: plateau: …"
+            elif of == "round":  # an update, such as "round-2-grpo"
+                yield int(rest.partition("-")[0]), "nothing learnt" if "skipped" in facts else "no better"
+
+
+def main() -> None:
+    options = parser(__doc__, "alarms", seeds=range(10, 20))
+    options.add_argument("--out", type=Path, default=Path("runs/alarms"), help="folder of the runs")
+    options.add_argument("--arms", nargs="+", choices=[HEALTHY, *FAULTS], default=[HEALTHY, *FAULTS])
+    options.add_argument("--faulty", type=int, default=5, help="seeds of each fault, the first ones of --seeds")
+    options.add_argument("--processes", type=int, default=2, help="runs side by side, a core each")
+    options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record:
+        jobs = [
+            RunJob(arm, seed, asked.out, tuple(asked.set))
+            for arm in asked.arms
+            for seed in asked.seeds[: None if arm == HEALTHY else asked.faulty]
+        ]
+        named = {job: digest(settings_of(job.config)) for job in jobs}
+        waiting = [job for job in jobs if not record.has(job.arm, job.seed, named[job])]
+        # A fault's run starts from the warm start of the healthy one.
+        for part in ([job for job in waiting if (job.arm == HEALTHY) == first] for first in (True, False)):
+            for job, found in run_jobs(measure, part, RunConfig(workers=asked.processes)):
+                record.add(Row(job.arm, job.seed, named[job], figures=found))
+                told = {name: number for name, number in found.items() if " in round " not in name}
+                print(f"seed {job.seed} {job.arm}: {told or 'no alarm'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

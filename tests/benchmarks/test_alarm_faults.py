@@ -1,0 +1,131 @@
+"""The planted faults are what they say, and the benchmark of the alarms goes on where it stopped."""
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.alarms import FAULTS, HEALTHY, QUESTION, RunJob, main, raised
+from benchmarks.command import settings_of
+from benchmarks.pages.tables import FITTING
+from benchmarks.planted import PAID, PaidLake, with_dead_head
+from benchmarks.record import Result, Row, digest, read, recording
+from treeagent.agent.value_head import ValueHead
+from treeagent.envs.frozenlake import FrozenLakeOptions
+from treeagent.run.folder import Run, RunError
+from treeagent.types import Task
+
+TINY = [
+    "warm_start.episodes=300", "warm_start.training.max_steps=40", "collect.tasks=16", "adapt.rounds=2",
+    "search.limits.simulations=32", "update.validation_tasks=8", "update.rft.max_steps=4", "update.grpo.max_steps=4",
+]  # fmt: skip
+ROWS = ["SFFF", "FFFF", "FFFF", "FFFG"]
+
+
+def lake(paid: bool) -> PaidLake:
+    """A lake without holes, in which the agent stands at the start."""
+    env = PaidLake(FrozenLakeOptions(size=4))
+    task = Task("open", f"Walk.{f' {PAID}' * paid}", "train", 0, {"map": ROWS})
+    env.reset(options={"task": task})
+    return env
+
+
+def earned(env: PaidLake, moves: Sequence[str]) -> tuple[float, float]:
+    """(process reward, verdict) of an episode."""
+    infos = [env.step(move)[-1] for move in moves]
+    return sum(float(str(info.get("process_reward", 0.0))) for info in infos), env.verify()
+
+
+@pytest.mark.parametrize(
+    ("paid", "moves", "total"),
+    [
+        (True, ["left", "right"] * 4, (1.0, 0.0)),  # eight steps of 1/8, and no goal
+        (True, ["right"] * 3 + ["down"] * 3, (0.625, 1.0)),  # the sixth step ends at the goal and is not paid
+        (True, ["jump"], (0.0, 0.0)),
+        (False, ["left", "right"] * 4, (0.0, 0.0)),
+    ],
+)
+def test_a_paid_lake_pays_more_for_wandering_than_for_the_goal(
+    paid: bool, moves: list[str], total: tuple[float, float]
+) -> None:
+    assert earned(lake(paid), moves) == total
+
+
+def test_a_paid_lake_pays_after_it_was_restored() -> None:
+    env = lake(paid=True)
+    place = env.snapshot()
+    other = PaidLake(FrozenLakeOptions(size=4))
+    other.restore(pickle.loads(pickle.dumps(place)))
+    assert earned(other, ["right"])[0] == 0.125
+
+
+def test_only_every_second_training_task_is_paid() -> None:
+    env = PaidLake(FrozenLakeOptions(size=4))
+    assert [PAID in task.prompt for task in env.tasks("train", 4, start=1)] == [False, True, False, True]
+    assert not any(PAID in task.prompt for split in ("validation", "test") for task in env.tasks(split, 4))
+
+
+def test_a_dead_head_gives_one_value_and_only_its_last_bias_learns(tmp_path: Path) -> None:
+    source = tmp_path / "warm"
+    ValueHead(8, seed=1).save(source)
+    head = ValueHead.load(with_dead_head(source, tmp_path / "dead"))
+    states = torch.randn(5, 8)
+    assert head.value(states).tolist() == [0.5] * 5
+    torch.autograd.backward(head.loss(states, torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0])))
+    moved = {name for name, weight in head.named_parameters() if weight.grad is not None and weight.grad.any()}
+    assert moved == {"output.bias"}
+    assert ValueHead.load(source).hidden.weight.any()  # the original is untouched
+
+
+def test_alarms_are_told_by_round_and_kind() -> None:
+    stages: dict[str, dict[str, object]] = {
+        "warm_start": {"alarms": ["warm start: few rows"]},
+        "round-1-rft": {"alarms": ["round-1-rft acts as before: no gain"]},
+        "alarms-1": {"alarms": ["round 1: value head: it explains 0%: search more"]},
+        "round-2-grpo": {"skipped": True, "alarms": ["round 2 learns nothing by grpo: no rows"]},
+        "alarms-2": {"alarms": ["round 2: plateau: 5% succeed; why: x", "round 2: echo trap: it fell"]},
+    }
+    assert list(raised(stages)) == [
+        (1, "no better"), (1, "value head"), (2, "nothing learnt"), (2, "plateau"), (2, "echo trap"),
+    ]  # fmt: skip
+
+
+def test_a_fault_starts_from_the_warm_start_of_its_seed(tmp_path: Path) -> None:
+    healthy = RunJob(HEALTHY, 3, tmp_path)
+    assert healthy.start() is None
+    with pytest.raises(RunError):
+        RunJob("echo", 3, tmp_path).start()
+    Run.create(healthy.folder, healthy.config, resume=False).close()
+    assert RunJob("echo", 3, tmp_path).start() == healthy.folder / "checkpoints" / "warm"
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> Result:
+    """The file after a start of the benchmark."""
+    monkeypatch.setattr("sys.argv", ["alarms", "--results", str(folder), "--out", str(folder / "runs"), *options])
+    main()
+    found = read(folder / "alarms.json")
+    assert found is not None
+    return found
+
+
+def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recording("alarms", QUESTION, folder=tmp_path) as record:
+        for arm, seed in ((HEALTHY, 0), (HEALTHY, 1), ("echo", 0)):
+            record.add(Row(arm, seed, digest(settings_of(RunJob(arm, seed, tmp_path).config))))
+    rows = record.result.rows
+    assert measured(monkeypatch, tmp_path, "--seeds", "0", "1", "--arms", HEALTHY, "echo", "--faulty", "1").rows == rows
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_dead_head_is_named_after_two_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--seeds", "0", "--arms", HEALTHY, "dead value head", "--processes", "1", "--set", *TINY]
+    rows = {row.arm: row.figures for row in measured(monkeypatch, tmp_path, *options).rows}
+    assert rows["dead value head"]["value head"] == 2
+    assert {"success in round 1", "validation in round 1"} <= set(rows[HEALTHY])
+
+
+def test_the_page_knows_which_alarms_fit_each_fault() -> None:
+    assert set(FITTING) == set(FAULTS)
