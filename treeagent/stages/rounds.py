@@ -120,7 +120,8 @@ def finish_round(
         others["cr"] = cr
     if varied := run.stages().get(_varied_name(number)):
         others["variations_kept"] = varied["kept"] / varied["variations"]
-    signal = signal_figures(ValueSignal(**row) for row in run.facts(_round_name(number)).get("value_signal", ()))
+    collected = run.stages().get(_round_name(number), {})
+    signal = signal_figures(ValueSignal(**row) for row in collected.get("value_signal", ()))
     run.log("adapt", {"step": number, **figures, **signal, **_spent(run, number), **audit, **others})
     updates: dict[str, list[dict[str, float]]] = {f"round-{number}-{method}": [] for method in config.adapt.methods}
     for row in run.metrics():
