@@ -18,6 +18,7 @@ from treeagent.search.config import SearchConfig, Selection
 from treeagent.search.limits import Limits
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob
+from treeagent.types import Split
 from treeagent.workers.processes import run_jobs
 
 QUESTION = "Which search solves most held-out tasks at equal generated tokens?"
@@ -64,7 +65,7 @@ def main() -> None:
                 if (asked.only and name not in asked.only) or record.has(name, seed, named):
                     continue
                 first = seed * asked.tasks
-                jobs = _jobs(settings, checkpoint, name, mode, range(first, first + asked.tasks))
+                jobs = batches(settings, checkpoint, name, mode, range(first, first + asked.tasks))
                 done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, settings)}
                 outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
                 row = played(name, seed, named, first, outcomes)
@@ -72,10 +73,13 @@ def main() -> None:
                 print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 
 
-def _jobs(config: RunConfig, checkpoint: Path, name: str, mode: Mode, tasks: range, size: int = 50) -> list[BatchJob]:
+def batches(
+    config: RunConfig, checkpoint: Path, name: str, mode: Mode, tasks: range, split: Split = "test"
+) -> list[BatchJob]:
+    """Evaluations of fifty tasks each, in the order of the tasks; ``tasks`` are indices in the split."""
     return [
-        BatchJob(config, checkpoint, name, index, tasks[start : start + size], None, split="test", mode=mode)
-        for index, start in enumerate(range(0, len(tasks), size))
+        BatchJob(config, checkpoint, name, index, tasks[start : start + 50], None, split=split, mode=mode)
+        for index, start in enumerate(range(0, len(tasks), 50))
     ]
 
 

@@ -84,9 +84,9 @@ class Row:
     session: Natural = 0
     """Index of the session that measured it."""
     first_task: Natural = 0
-    """Index of its first task in the test split."""
+    """Index of its first task in the split."""
     solved: Annotated[str, Field(pattern="^[01]*$")] = ""
-    """A "1" for each test task that ended in success, a "0" for each other one, in the order of the split."""
+    """A "1" for each held-out task that ended in success, a "0" for each other one, in the order of the split."""
     pass_at_n: bool = False
     """Whether an end betrayed a success to a search, because nothing else ends an episode there."""
     environment_steps: Positive = 0.0

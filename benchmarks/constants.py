@@ -1,0 +1,60 @@
+"""The constants of tree search and of its decision, chosen on validation tasks: no test task has a part in them.
+
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
+    .venv/bin/python -m benchmarks.constants --runs runs/quickstart --seeds 0 1 2
+
+Each arm changes one constant of the recipe. c is ``search.c_init``, the weight of exploration; λ is
+``evaluate.likelihood_weight``, the weight of the policy's own probability in the choice of the plan.
+"""
+
+from dataclasses import replace
+
+from benchmarks.command import record_of, settings_of, start_of, starting
+from benchmarks.methods import batches
+from benchmarks.record import digest, played
+from treeagent.config import RunConfig
+from treeagent.run.folder import Run
+from treeagent.search.limits import Limits
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.workers.processes import run_jobs
+
+QUESTION = "Which constants of tree search solve most validation tasks?"
+EXPLORATION = (0.25, 0.5, 1.0, 2.0)
+LIKELIHOOD = (0.0, 0.01, 0.02, 0.05)
+
+
+def variants(config: RunConfig) -> dict[str, RunConfig]:
+    """By name, the recipe with one constant changed."""
+    search, evaluate = config.search, config.evaluate
+    return {
+        **{f"c = {c:g}": replace(config, search=replace(search, c_init=c)) for c in EXPLORATION},
+        **{f"λ = {w:g}": replace(config, evaluate=replace(evaluate, likelihood_weight=w)) for w in LIKELIHOOD},
+    }
+
+
+def main() -> None:
+    options = starting(__doc__, "constants")
+    options.add_argument("--policy", default="base", help="checkpoint of the runs")
+    options.add_argument("--tokens", type=int, default=800, help="generated tokens a task")
+    options.add_argument("--tasks", type=int, default=100, help="validation tasks of each seed")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
+        for seed in asked.seeds:
+            checkpoint, config = start_of(asked.runs, seed, asked.policy), Run.open(asked.runs / f"seed{seed}").config
+            limited = replace(config, search=replace(config.search, limits=Limits(generated_tokens=asked.tokens)))
+            for name, settings in variants(limited).items():
+                named = digest(settings_of(settings) | {"policy": asked.policy, "tasks": asked.tasks})
+                if record.has(name, seed, named):
+                    continue
+                first = seed * asked.tasks
+                places = range(first, first + asked.tasks)
+                jobs = batches(settings, checkpoint, name, "mcts", places, split="validation")
+                done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, settings)}
+                outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
+                row = played(name, seed, named, first, outcomes)
+                record.add(replace(row, seconds=sum(seconds for _, seconds in done.values())))
+                print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()
