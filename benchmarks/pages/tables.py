@@ -96,7 +96,7 @@ def horizons(result: Result) -> Grid:
     for arm in result.arms:
         rows = list(result.of(arm).values())
         kind = rows[0].figures
-        panel = grid.setdefault(f"noise of V {kind['noise']:g}{', with thoughts' if kind['thoughts'] else ''}", {})
+        panel = grid.setdefault(f"noise {kind['noise']:g} in V{' and with thoughts' if kind['thoughts'] else ''}", {})
         way, _, _ = arm.partition(", H =")
         panel.setdefault(way, {})[rows[0].figures["height"]] = estimate([percent(row) for row in rows])
     return grid
