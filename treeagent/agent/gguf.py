@@ -18,7 +18,7 @@ from treeagent.store import regular, replace_folder
 from treeagent.types import UserError
 
 _BYTES = 4
-"""Of a weight, which is read as float32."""
+"""Size of a weight in memory: weights are read as float32."""
 
 
 def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:

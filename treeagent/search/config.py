@@ -100,8 +100,8 @@ class SearchConfig:
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """A reward one step later is worth this factor (γ)."""
     bootstrap: bool = False
-    """A path that a limit of the environment cuts off is worth V(s) of its end beside what it was paid, because the
-    task would go on. Unset, the limit is the task's own, and such a path is worth what it was paid."""
+    """If true, a path that a limit of the environment cuts off is worth V(s) of its end beside what it was paid,
+    because the task would go on. If false, the limit is the task's own, and such a path is worth what it was paid."""
     process_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Process rewards make up this share (η) of a return, and the outcome's reward the rest."""
     critic_weight: Annotated[float, Field(ge=0, le=1)] = 0.0

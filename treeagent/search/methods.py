@@ -70,7 +70,8 @@ def ask_tell(
 
 
 class _Outside:
-    """Takes the place of a policy, dynamics, value and critic that answer by ``AskTell.tell``: nobody calls it."""
+    """Stands for the policy, dynamics, value and critic of a search that is answered by ``AskTell.tell``. A search
+    calls them in ``Searcher.run`` alone, so that none of these methods is ever called."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         raise NotImplementedError

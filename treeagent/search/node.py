@@ -48,7 +48,7 @@ class Edge:
 
     action: Action
     prior: float
-    """P(s,a); the priors of siblings sum to 1."""
+    """P(s,a). The priors of siblings sum to 1, or to 1 - P(new) where PUCT may sample further candidates."""
     visits: int = 0
     """N(s,a)."""
     value_sum: float = 0.0

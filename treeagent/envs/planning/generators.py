@@ -1,7 +1,7 @@
 """Problems drawn at random for the domains that come with the environment. Their size is the dial of the horizon.
 
-A problem is drawn as lines, of which each begins with ``object``, ``init`` or ``goal``: ``object a block`` says that
-``a`` is a block, ``init on a b`` is a fact at the start, ``goal on b a`` one that must hold at the end.
+A problem is drawn as lines of three kinds. ``object a block`` says that ``a`` is a block. ``init on a b`` is a fact
+that holds at the start. ``goal on b a`` is a fact that must hold at the end.
 """
 
 import random

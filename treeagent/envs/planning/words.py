@@ -46,7 +46,13 @@ def goal_words(goal: Formula) -> str:
 
 
 def _inner(part: Formula, every: bool | None = None) -> str:
-    """In brackets, unless it is a fact, or a list within a list of the same kind: ``every`` says of which."""
+    """The words of a part of a condition, in brackets where they could be misread.
+
+    A fact needs none, and neither does an "and" within an "and" or an "or" within an "or".
+
+    Args:
+        every: whether the condition around it is an "and" (True) or an "or" (False); None for anything else.
+    """
     plain = isinstance(part, Holds | Not) or (isinstance(part, Join) and (len(part.parts) == 1 or every == part.every))
     return goal_words(part) if plain else f"({goal_words(part)})"
 
