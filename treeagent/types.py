@@ -89,6 +89,20 @@ class ToolCall:
     arguments: Mapping[str, object]
 
 
+def only_text(schemas: Sequence[Mapping[str, object]]) -> str:
+    """The argument of an environment's only tool, if that takes one text and nothing else: then a text that calls no
+    tool stands for it. Empty otherwise.
+
+    Args:
+        schemas: JSON schema of the arguments of each tool.
+    """
+    match list(schemas):
+        case [{"properties": {**found}, "required": [str(name)]}] if list(found) == [name]:
+            schema = found[name]
+            return name if isinstance(schema, Mapping) and schema.get("type") == "string" else ""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One think/action step as sampled from a policy: an edge of the search tree."""
