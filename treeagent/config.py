@@ -132,9 +132,19 @@ class PolicyConfig(ModelConfig):
     actions: ActionSource = "sample"
     """Where candidates come from: "sample" samples turns, "score" scores a turn without a thought for each action that
     the environment lists as legal, and takes their probabilities as priors, "both" adds sampled turns."""
-    structured: bool = False
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Samples only the likeliest tokens that together have this probability. Below 1, updates that compare
+    log-probabilities (DPO, GRPO) cannot learn from the samples."""
+    min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Samples only tokens of at least this share of the likeliest one's probability. Above 0, updates that compare
+    log-probabilities (DPO, GRPO) cannot learn from the samples."""
+    thought_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Sampled tokens after which a turn that is still thinking is led into its call by written tokens, which carry no
+    loss. Unset means half of ``max_new_tokens`` for a given ``policy.model``, and no bound for a model from scratch."""
+    structured: bool | None = None
     """Constrains every turn to the format while it is sampled: a call of one of the environment's tools with arguments
-    of its schema, or text where the tool has none."""
+    of its schema, or text where there are no tools. Unset means true for a given ``policy.model`` that samples in this
+    process (``policy.generator`` "local")."""
     context: Literal["refuse", "drop"] = "refuse"
     """What happens where a prompt grows too long: "refuse" ends the episode there, "drop" replaces the oldest
     observations by a note."""
@@ -160,6 +170,23 @@ class PolicyConfig(ModelConfig):
         if self.structured and self.generator == "remote" and self.text_only:
             raise ValueError("structured constrains token ids, but text_only has none: leave one out")
         return self
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether turns are constrained while they are sampled."""
+        return self.model is not None and self.generator == "local" if self.structured is None else self.structured
+
+    @property
+    def most_thought(self) -> int | None:
+        """Sampled tokens after which a turn is led into its call; None for no such bound."""
+        if self.thought_tokens is not None or self.model is None:
+            return self.thought_tokens
+        return max(self.max_new_tokens // 2, 1)
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens of the model's own distribution are never sampled."""
+        return self.top_p < 1 or self.min_p > 0
 
     @property
     def is_told(self) -> bool:
@@ -522,7 +549,7 @@ class RunConfig:
                 f"workers is {self.workers}, and each would start a vLLM engine of its own: set workers=1, or "
                 "engine=ray and ray.gpus_per_worker"
             )
-        if self.policy.structured and self.policy.generator != "local" and self.search.granularity == "split":
+        if self.policy.is_structured and self.policy.generator != "local" and self.search.granularity == "split":
             raise ValueError(
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"

@@ -118,6 +118,9 @@ class Action:
     """Behaviour log-probability of each token, in nats, at the sampling temperature. As long as ``token_ids``."""
     error: str = ""
     """Why ``text`` holds no well-formed call; a malformed call is data, not an exception."""
+    forced: tuple[int, ...] = ()
+    """Places in ``token_ids`` of tokens that were not sampled, but written to lead the turn into its call or to its
+    end. They carry no loss, and their ``logprobs`` are 0."""
 
     @property
     def logprob(self) -> float:

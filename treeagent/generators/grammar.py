@@ -77,6 +77,15 @@ class Grammar(Protocol):
     def begins_action(self, text: str) -> bool:
         """Whether this unfinished turn has ended its thought."""
 
+    def lead(self, text: str, *, opened: bool, calls: bool) -> str:
+        """The text that leads this unfinished turn, whose call has not begun, into its call: up to and with ``mark``.
+        Empty where nothing is to be written, as in a turn that is all text.
+
+        Args:
+            opened: whether the chat template has begun the turn's thinking.
+            calls: whether there are tools to call.
+        """
+
     def instructions(self, tools: Sequence[Tool]) -> str:
         """The system message that explains the format and the tools to a model that was not trained on them."""
 
@@ -139,6 +148,11 @@ class ReAct:
     def begins_action(self, text: str) -> bool:
         return _ACTION_LINE.search(text) is not None
 
+    def lead(self, text: str, *, opened: bool, calls: bool) -> str:
+        if opened and "</think>" not in text:
+            return f"</think>{self.mark}"
+        return f"\n{self.mark}" if text and text[-1] != "\n" and not text.endswith("</think>") else self.mark
+
     def instructions(self, tools: Sequence[Tool]) -> str:
         turn = ("Write each turn in this form:", f"{_THOUGHT}what you think", f"{_ACTION}what you do")
         calls = ("An action calls one of these tools:", *map(_as_text, tools)) if tools else ()
@@ -182,6 +196,11 @@ class _AfterThinking(ABC):
 
     calls: ClassVar[Literal["named", "native"]]
 
+    @property
+    @abstractmethod
+    def mark(self) -> str:
+        """As of ``Grammar``."""
+
     @abstractmethod
     def _begin(self, said: str) -> int:
         """Where the call begins in the text after the thinking; -1 if there is none."""
@@ -196,6 +215,13 @@ class _AfterThinking(ABC):
 
     def begins_action(self, text: str) -> bool:
         return self._begin(_after_thinking(text)) >= 0
+
+    def lead(self, text: str, *, opened: bool, calls: bool) -> str:
+        rest = text.rpartition("</think>")[2]
+        thinks = rest.lstrip().startswith("<think>") or (opened and rest == text)
+        if not calls and self.calls == "native":
+            return "</think>\n" if thinks else ""
+        return f"</think>\n{self.mark}" if thinks else f"\n{self.mark}" if text else self.mark
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         action = self.read_thought(text, token_ids, logprobs)
@@ -223,7 +249,10 @@ class JsonAction(_AfterThinking):
     """
 
     calls: ClassVar[Literal["named"]] = "named"
-    mark: ClassVar[str] = "<action>"
+
+    @property
+    def mark(self) -> str:
+        return "<action>"
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         text = 'To say TEXT, end your turn with <action>{"when": false, "which": null, "how": {"text": TEXT}}</action>.'

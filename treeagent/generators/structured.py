@@ -6,7 +6,8 @@ The form is a context-free grammar in llguidance's dialect of Lark, which vLLM r
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from heapq import heappop, heappush
+from itertools import chain, count
 from typing import cast
 
 import numpy as np
@@ -14,13 +15,18 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Message, UserError
+from treeagent.types import UserError
 
 try:
     import llguidance.hf
     from llguidance import LLMatcher
 except ImportError as error:
     raise UserError(f"llguidance is missing ({error}): pip install 'treeagent[structured]'") from error
+
+
+_MOST_TRIED = 400
+"""Continuations that ``Form.ending`` looks at. An argument that is cut off takes about ten."""
+_FEW = 8
 
 
 class Form:
@@ -39,6 +45,7 @@ class Form:
 
     def __init__(self, chat: ChatFormat, rules: Callable[[Callable[[str], str]], str]) -> None:
         tokenizer = cast(PreTrainedTokenizerFast, chat.tokenizer)
+        self._stop = chat.stop_id
         known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)  # a large one takes a second
         vocabulary = tokenizer.get_vocab()
 
@@ -49,7 +56,7 @@ class Form:
 
         end = spelt("</think>")
         opened = f"opened: /(?s:.*)/ {end}" if end.startswith("<[") else r"opened[lazy]: /(?s:.*)<\/think>/"
-        start = f"opened turn <[{chat.stop_id}]>\n{opened}" if _opens_thought(chat) else f"turn <[{chat.stop_id}]>"
+        start = f"opened turn <[{chat.stop_id}]>\n{opened}" if chat.opens_thought else f"turn <[{chat.stop_id}]>"
         # The first line says whose dialect it is, which others might take for theirs: vLLM's xgrammar does.
         self.lark = f"%llguidance {{}}\nstart: {start}\n{rules(spelt)}"
         grammar = LLMatcher.grammar_from_lark(self.lark)
@@ -59,6 +66,43 @@ class Form:
                 "policy.structured=false, or mend the tool's schema"
             )
         self._start = LLMatcher(known, grammar)
+        self._short = _short_tokens(chat)
+
+    def accepts(self, token_ids: Sequence[int]) -> bool:
+        """Whether a turn may begin with these tokens."""
+        return self._start.deep_copy().validate_tokens(list(token_ids)) == len(token_ids)
+
+    def ending(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Few tokens, the stop token included, with which a turn that began with ``token_ids`` is well-formed. Empty
+        where none are found.
+
+        Best-first search over continuations, a shorter one first: tokens that the grammar leaves no choice about are
+        taken at once, and of the others only those of one punctuation mark or digit, or the first few if it allows
+        none of these.
+        """
+        begun = self._start.deep_copy()
+        if not begun.consume_tokens(list(token_ids)):
+            return ()
+        order = count()
+        waiting: list[tuple[int, int, tuple[int, ...], LLMatcher]] = [(0, next(order), (), begun)]
+        for _ in range(_MOST_TRIED):
+            if not waiting:
+                break
+            _, _, path, matcher = heappop(waiting)
+            forced = tuple(matcher.compute_ff_tokens())
+            if forced and matcher.consume_tokens(list(forced)):
+                path = (*path, *forced)
+            if matcher.is_stopped():
+                return path
+            bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+            if bits[self._stop]:
+                return (*path, self._stop)
+            short = self._short[bits[self._short] > 0]
+            for token in short.tolist() or np.flatnonzero(bits)[:_FEW].tolist():
+                after = matcher.deep_copy()
+                if after.consume_token(token):
+                    heappush(waiting, (len(path) + 1, next(order), (*path, token), after))
+        return ()
 
     def follow(self, begun: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "Followed":
         """``count`` samples for each turn that has come so far, drawn from logits of that many tokens."""
@@ -70,9 +114,10 @@ class Form:
         return Followed(matchers, vocabulary)
 
 
-def _opens_thought(chat: ChatFormat) -> bool:
-    """Whether the template begins a turn with the thinking's first mark, which the turn then lacks."""
-    return chat.decode(chat.prompt_ids((Message("user", "go"),))).rstrip().endswith("<think>")
+def _short_tokens(chat: ChatFormat) -> NDArray[np.int64]:
+    """Ids of the tokens that are one punctuation mark, digit or line break."""
+    found = (chat.encode(each) for each in '"}]),:. \n{[0123456789x')
+    return np.array([ids[0] for ids in found if len(ids) == 1], np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,7 @@ def _edge_record(edge: Edge) -> Record:
         "call": action.call if isinstance(action.call, str) else asdict(action.call),
         "token_ids": action.token_ids,
         "logprobs": action.logprobs,
+        **({"forced": action.forced} if action.forced else {}),
         **_plain(edge, EDGE_FIELDS),
         **({"group": edge.group} if edge.group else {}),
     }
@@ -149,6 +150,7 @@ def _edge(row: Mapping[str, Any]) -> Edge:
         call=row["call"] if isinstance(row["call"], str) else ToolCall(**row["call"]),
         token_ids=tuple(row["token_ids"]),
         logprobs=tuple(row["logprobs"]),
+        forced=tuple(row.get("forced", ())),
         **_picked(row, ACTION_FIELDS),
     )
     return Edge(action, group=row.get("group", 0), **_picked(row, EDGE_FIELDS))
