@@ -177,8 +177,7 @@ class LLMPolicy:
         if self.grammar.begins_action(text):
             return ()
         lead = self.chat.encode_marks(self.grammar.lead(text, opened=self.chat.opens_thought, calls=bool(self.tools)))
-        # Else the form is in the middle of a word that it leaves no choice about, such as "Thought:".
-        return lead if self.form is None or self.form.accepts((*token_ids, *lead)) else ()
+        return lead if self.form is None or not lead else self.form.led(token_ids, lead)
 
     def _closed(self, turn: "_Begun", sample: Sample) -> Sample:
         """The sample, written to its end if it was cut off and the context has room for that."""

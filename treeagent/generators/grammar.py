@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import orjson
 
-from treeagent.types import Action, ToolCall
+from treeagent.types import Action, ToolCall, only_text
 
 Format = Literal["react", "json", "tools"]
 Syntax = Literal["hermes", "llama", "mistral"]
@@ -156,13 +156,36 @@ class ReAct:
     def instructions(self, tools: Sequence[Tool]) -> str:
         turn = ("Write each turn in this form:", f"{_THOUGHT}what you think", f"{_ACTION}what you do")
         calls = ("An action calls one of these tools:", *map(_as_text, tools)) if tools else ()
+        if only_text([tool.parameters for tool in tools]):
+            schema = _arguments(tools[0])[0]
+            calls = (f"What you do: {tools[0].description} {_json(schema)}",)
         return "\n".join((_TASK, *turn, *calls))
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
-        """A thought of one line, if any, and an action of one; what it calls is the environment's to read."""
-        line = f"& ~/{_ANY}{_ACTION}{_ANY}/"
-        turn = rf'turn: ("{_THOUGHT}" THOUGHT "\n")? "{_ACTION}" CALL'
-        return "\n".join((turn, rf"THOUGHT: /[^\n]*/ {line}", rf"CALL: /[^\n]*[^\s][^\n]*/ {line}"))
+        """A thought of one line, if any, and an action of one, which calls a tool as ``_as_text`` shows it, or by
+        JSON."""
+        line = f"& ~/{_ANY}{_ACTION.rstrip()}{_ANY}/"
+        rules = [f'turn: ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
+        only = only_text([tool.parameters for tool in tools])
+        if not tools or only:
+            said = _bracketed(_arguments(tools[0])[0][only], _TEXT) if only else _TEXT
+            rules.append(f"SAID: ({said}) {line}")
+        ways = ["SAID"] if not tools or only else []
+        for place, tool in enumerate(tools):
+            found, required = _arguments(tool)
+            keys = list(found) if len(found) == 1 else list(required) if set(found) == set(required) else []
+            inner = [_bracketed(found[key], _TEXT if len(keys) == 1 else _WORDS) for key in keys]
+            if not found:
+                ways.append(json.dumps(tool.name))
+            elif inner and all(inner):
+                # One terminal: the brackets may stand in the argument, too.
+                said = f'{json.dumps(f"{tool.name}[")} {_COMMA.join(inner)} "]"'
+                rules.append(f"CALL_{place}: ({said}) {line}")
+                ways.append(f"CALL_{place}")
+            ways.append(f"{json.dumps(f'{tool.name} ')} arguments_{place}")
+            schema = {"type": "object", "x-guidance": {"whitespace_pattern": "[ ]?"}} | dict(tool.parameters)
+            rules.append(f"arguments_{place}: %json {_json(schema)}")
+        return "\n".join((*rules, f"call: {' | '.join(ways)}"))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         said = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
@@ -185,6 +208,30 @@ class ReAct:
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         return Action(text, "", _thought(text.rpartition(self.mark)[0]), tuple(token_ids), tuple(logprobs))
+
+
+_COMMA = ' ", " '
+_TEXT = r"/[^\n]*[^\s][^\n]*/"
+_WORDS = r"/[^\n,]*[^\s,][^\n,]*/"
+"""Texts between the brackets of a call: a tool's only one, and one of several."""
+_SCALARS = {"integer": "/-?(0|[1-9][0-9]{0,14})/", "number": r"/-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,14})?/"}
+"""Numbers between the brackets of a call, as rules spell them."""
+
+
+def _bracketed(schema: object, text: str) -> str:
+    """An argument between the brackets of a call, as rules spell it; empty where it must be written as JSON.
+
+    Args:
+        text: how rules spell a text.
+    """
+    if not isinstance(schema, Mapping):
+        return ""
+    if isinstance(listed := schema.get("enum"), list | tuple) and listed and all(isinstance(e, str) for e in listed):
+        return f"({' | '.join(map(json.dumps, listed))})"
+    if set(schema) - {"type", "title", "description"}:  # such as bounds of a number
+        return ""
+    kind = schema.get("type")
+    return text if kind == "string" else _SCALARS.get(str(kind), "")
 
 
 def _thought(head: str) -> str:
@@ -488,12 +535,16 @@ def _listing(tools: Sequence[Tool]) -> list[str]:
     return ["The tools, with the JSON schema of their arguments:", *lines]
 
 
+def _arguments(tool: Tool) -> tuple[Mapping[str, object], Sequence[str]]:
+    """The schema of each argument by its name, and the names of those that are required."""
+    found, wanted = tool.parameters.get("properties"), tool.parameters.get("required")
+    return found if isinstance(found, dict) else {}, wanted if isinstance(wanted, list | tuple) else ()
+
+
 def _as_text(tool: Tool) -> str:
     """A line on a tool that is called by a text, as ``envs/calls.py`` reads it: ``name[argument]``, or with JSON where
     arguments may be left out."""
-    found, wanted = tool.parameters.get("properties"), tool.parameters.get("required")
-    schemas: Mapping[str, object] = found if isinstance(found, dict) else {}
-    required = wanted if isinstance(wanted, list | tuple) else ()
+    schemas, required = _arguments(tool)
     if len(schemas) <= 1:
         call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
     elif set(schemas) == set(required):

@@ -4,6 +4,7 @@ The form is a context-free grammar in llguidance's dialect of Lark, which vLLM r
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -25,8 +26,11 @@ except ImportError as error:
 
 
 _MOST_TRIED = 400
-"""Continuations that ``Form.ending`` looks at. An argument that is cut off takes about ten."""
+"""Continuations that a search for the rest of a turn looks at. An argument that is cut off takes about ten."""
 _FEW = 8
+"""Tokens that are tried where no short one is allowed."""
+_BRIDGE = 4
+"""Most tokens that are written before the lead into a call."""
 
 
 class Form:
@@ -68,40 +72,50 @@ class Form:
         self._start = LLMatcher(known, grammar)
         self._short = _short_tokens(chat)
 
-    def accepts(self, token_ids: Sequence[int]) -> bool:
-        """Whether a turn may begin with these tokens."""
-        return self._start.deep_copy().validate_tokens(list(token_ids)) == len(token_ids)
+    def led(self, token_ids: Sequence[int], lead: tuple[int, ...]) -> tuple[int, ...]:
+        """``lead``, where a turn that begins with ``token_ids`` may go on with it, behind a token or two that complete
+        an unfinished character or word. Empty where it may not."""
+        found = self._search(
+            token_ids, lambda matcher: lead if matcher.validate_tokens(list(lead)) == len(lead) else ()
+        )
+        return found if len(found) <= len(lead) + _BRIDGE else ()
 
     def ending(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Few tokens, the stop token included, with which a turn that began with ``token_ids`` is well-formed. Empty
-        where none are found.
+        where none are found."""
+        return self._search(token_ids, lambda matcher: (self._stop,) if _bits(matcher)[self._stop] else ())
 
-        Best-first search over continuations, a shorter one first: tokens that the grammar leaves no choice about are
-        taken at once, and of the others only those of one punctuation mark or digit, or the first few if it allows
-        none of these.
+    def _search(self, token_ids: Sequence[int], goal: Callable[[LLMatcher], tuple[int, ...]]) -> tuple[int, ...]:
+        """The tokens behind ``token_ids`` up to where ``goal`` gives the last of them; empty where none are found.
+
+        Best-first search: first where the grammar leaves least choice, since a closed quote leaves less than an open
+        one. Tokens without a choice are taken at once; of the others only those of one punctuation mark, digit or
+        letter are tried, or the first few if the grammar allows none of these.
         """
         begun = self._start.deep_copy()
         if not begun.consume_tokens(list(token_ids)):
             return ()
         order = count()
-        waiting: list[tuple[int, int, tuple[int, ...], LLMatcher]] = [(0, next(order), (), begun)]
+        waiting: list[tuple[float, int, tuple[int, ...], LLMatcher]] = [(0.0, next(order), (), begun)]
         for _ in range(_MOST_TRIED):
             if not waiting:
                 break
             _, _, path, matcher = heappop(waiting)
+            if found := goal(matcher):
+                return (*path, *found)
             forced = tuple(matcher.compute_ff_tokens())
             if forced and matcher.consume_tokens(list(forced)):
                 path = (*path, *forced)
-            if matcher.is_stopped():
-                return path
-            bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-            if bits[self._stop]:
-                return (*path, self._stop)
-            short = self._short[bits[self._short] > 0]
-            for token in short.tolist() or np.flatnonzero(bits)[:_FEW].tolist():
+                if found := (self._stop,) if matcher.is_stopped() else goal(matcher):
+                    return (*path, *found) if found != path[-1:] else path
+            allowed = _bits(matcher)
+            short = self._short[allowed[self._short] > 0]
+            for token in short.tolist() or np.flatnonzero(allowed)[:_FEW].tolist():
                 after = matcher.deep_copy()
-                if after.consume_token(token):
-                    heappush(waiting, (len(path) + 1, next(order), (*path, token), after))
+                if after.consume_token(token) and not after.is_stopped():
+                    left = _bits(after)
+                    choice = 0.0 if left[self._stop] else len(path) + math.log2(1 + int(left.sum()))
+                    heappush(waiting, (choice, next(order), (*path, token), after))
         return ()
 
     def follow(self, begun: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "Followed":
@@ -114,9 +128,14 @@ class Form:
         return Followed(matchers, vocabulary)
 
 
+def _bits(matcher: LLMatcher) -> NDArray[np.uint8]:
+    """1 for each token with which the turn can go on, [vocabulary]."""
+    return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+
+
 def _short_tokens(chat: ChatFormat) -> NDArray[np.int64]:
-    """Ids of the tokens that are one punctuation mark, digit or line break."""
-    found = (chat.encode(each) for each in '"}]),:. \n{[0123456789x')
+    """Ids of the tokens that are one character of a call's syntax, a digit or a letter."""
+    found = (chat.encode(each) for each in '"}],: \n{[0x')
     return np.array([ids[0] for ids in found if len(ids) == 1], np.int64)
 
 
