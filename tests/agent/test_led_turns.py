@@ -21,7 +21,7 @@ from treeagent.cli.door import require_whole_vocabulary
 from treeagent.config import RunConfig, load_config
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.shop import ShopEnv
-from treeagent.generators.base import SampleRequest
+from treeagent.generators.base import Failure, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.grammar import Format, make_grammar
 from treeagent.generators.local import LocalGenerator, truncated
@@ -107,9 +107,10 @@ def test_a_split_turn_ends_its_thought_with_the_mark_that_leads_into_the_call() 
 @pytest.mark.parametrize(("top_p", "min_p"), [(0.9, 0.0), (1.0, 0.1), (0.7, 0.05), (0.01, 0.0), (1.0, 0.99)])
 def test_truncated_log_probabilities_are_those_of_transformers_processors(top_p: float, min_p: float) -> None:
     scores = torch.randn(5, 300, generator=torch.Generator().manual_seed(0)) * 2
-    wanted = TemperatureLogitsWarper(0.7)(torch.zeros(5, 1), scores)
-    wanted = TopPLogitsWarper(top_p)(torch.zeros(5, 1), wanted) if top_p < 1 else wanted
-    wanted = MinPLogitsWarper(min_p)(torch.zeros(5, 1), wanted) if min_p else wanted
+    read = torch.LongTensor([[0]] * 5)
+    wanted = TemperatureLogitsWarper(0.7)(read, torch.FloatTensor(scores))
+    wanted = TopPLogitsWarper(top_p)(read, wanted) if top_p < 1 else wanted
+    wanted = MinPLogitsWarper(min_p)(read, wanted) if min_p else wanted
     found = truncated((scores / 0.7).log_softmax(-1), top_p, min_p)
     assert torch.equal(found.isinf(), wanted.isinf())
     torch.testing.assert_close(found, wanted.log_softmax(-1))
@@ -120,6 +121,7 @@ def test_stored_log_probabilities_are_those_of_the_truncated_distribution() -> N
     prompt = acting.chat.prompt_ids(STATE.messages)
     request = SampleRequest([prompt], 4, [0], acting.chat.stop_id, 5, temperature=0.8, top_p=0.6, min_p=0.02)
     [samples] = acting.generator.sample(request)
+    assert not isinstance(samples, Failure)
     model = acting.generator.model  # type: ignore[attr-defined]
     for sample in samples:
         ids = torch.tensor([[*prompt, *sample.token_ids]])

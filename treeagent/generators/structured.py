@@ -22,7 +22,7 @@ try:
     import llguidance.hf
     from llguidance import LLMatcher
 except ImportError as error:
-    raise UserError(f"llguidance is missing ({error}): pip install 'treeagent[structured]'") from error
+    raise UserError(f"llguidance is missing ({error}): pip install 'llguidance>=1.3,<2'") from error
 
 
 _MOST_TRIED = 400
