@@ -91,7 +91,7 @@ def _require_memory(base: str, dtype: DType) -> None:
         form = str(empty.dtype).removeprefix("torch.")
         raise UserError(
             f"the weights of {base} take {needed / 2**30:.1f} GiB as {form}, but this machine has "
-            f" {memory / 2**30:.1f} GiB of memory: use a smaller model, policy.dtype=bfloat16, a GPU by "
+            f"{memory / 2**30:.1f} GiB of memory: use a smaller model, policy.dtype=bfloat16, a GPU by "
             "policy.device_map=cuda, or a server by policy.generator=remote"
         )
 
