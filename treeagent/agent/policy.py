@@ -132,7 +132,7 @@ class LLMPolicy:
                 if len(sample.token_ids) < budget or self._ended(turn, sample):
                     continue
                 samples[number] = led = sample.followed_by(self._lead(sample.token_ids))
-                if not self._ended(turn, led):
+                if not self._ended(turn, led) and len(turn.prompt) + len(led.token_ids) < self.generator.context:
                     seed = derive_seed(turn.seed, "after the thought", number)
                     places.append((place, number))
                     rests.append(turn.after(led.token_ids, self.chat.decode(led.token_ids), seed))
