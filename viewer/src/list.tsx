@@ -75,7 +75,7 @@ export function List({ index, choice, change, last }: Props) {
       if (group) group.push(each);
       else counts.set(groupOf(each), [each]);
     }
-    return [...counts];
+    return [...counts].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
   }, [index]);
   const set = (part: Partial<Choice>) => change({ ...choice, ...part });
   const toggle = (name: string) =>
@@ -199,8 +199,8 @@ function facts(each: Summary): string {
   const parts = [`${each.steps ?? 0} steps`];
   if (each.kind === "trees") parts.push(`depth ${each.depth ?? 0}`, `${each.simulations ?? 0} simulations`);
   if (each.return !== undefined) parts.push(`return ${short(each.return)}`);
-  if (each.regret) parts.push(`regret ${short(each.regret)}`);
-  if (each.drop !== undefined) parts.push(`drop ${short(each.drop)}`);
+  if ((each.regret ?? 0) >= 0.001) parts.push(`regret ${short(each.regret!)}`);
+  if ((each.drop ?? 0) >= 0.001) parts.push(`drop ${short(each.drop!)}`);
   if (each.imagined) parts.push("imagined");
   if (each.wrong) parts.push(`${each.wrong} wrong`);
   return parts.join(" · ");
