@@ -53,7 +53,9 @@ export function Icicle({ tree, selected, hits, select }: Props) {
   const rows = laid.reduce((most, box) => Math.max(most, box.row), 0) + 1;
   useEffect(() => {
     const draw = () => {
-      const element = canvas.current!, dense = Math.min(devicePixelRatio || 1, 2), wide = element.clientWidth;
+      const element = canvas.current;
+      if (element === null) return; // a change of size is told once more after the icicle is gone
+      const dense = Math.min(devicePixelRatio || 1, 2), wide = element.clientWidth;
       element.width = wide * dense;
       element.height = rows * ROW * dense;
       const context = element.getContext("2d")!;

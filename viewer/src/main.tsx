@@ -99,8 +99,10 @@ function Crumbs({ index, summary, listed }: { index: Index; summary: Summary; li
   const before = neighbour(listed, summary.id, -1), after = neighbour(listed, summary.id, 1);
   return (
     <nav class="crumbs" aria-label="Where this tree is">
-      {index.runs.length > 1 && <><Foreign text={index.runs[summary.run].name} /> › </>}
-      <a href="#"><Foreign text={summary.name} /></a> › <Foreign text={summary.task} />
+      <span class="where">
+        {index.runs.length > 1 && <><Foreign text={index.runs[summary.run].name} /> › </>}
+        <a href="#"><Foreign text={summary.name} /></a> › <Foreign text={summary.task} />
+      </span>
       <span class={`verdict ${name}`} title={words} role="img" aria-label={words}>{glyph}</span>
       <a class={before ? "" : "off"} href={before && address({ tree: before, step: 0 })} aria-label="Previous tree">‹</a>
       <a class={after ? "" : "off"} href={after && address({ tree: after, step: 0 })} aria-label="Next tree">›</a>

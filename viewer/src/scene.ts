@@ -7,7 +7,7 @@ import { CHOSEN, IMAGINED, PREFERRED, REJECTED, short, TRIED, type Tree } from "
 const RADIUS = 7;
 const LABELS_FROM = 0.62; // of the zoom
 const SHAPES_FROM = 0.22;
-const LEAST = 0.01;
+const LEAST = 0.002;
 const MOST = 4;
 
 export interface Marked {

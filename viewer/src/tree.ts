@@ -181,5 +181,5 @@ export function cut(text: string, most: number): string {
 
 /** A number as people read it: with three decimals. */
 export function short(value: number): string {
-  return Number.isInteger(value) ? String(value) : value.toFixed(3);
+  return Number.isInteger(value) ? String(value) : value.toFixed(3).replace(/^-(0\.000)$/, "$1");
 }
