@@ -493,7 +493,10 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     empty = make_run(tmp_path / "empty", [])
     assert sentence(empty.path, "--out", out).startswith(f"{empty.path} holds no trees: make some with treeagent coll")
     said = sentence(run.path, "--out", out, "--view", "pears")
-    assert "'pears'" in said and "pairs, advantages, sft, values, transitions, policy, world, reflection, criticality" in said
+    assert (
+        "'pears'" in said
+        and "pairs, advantages, sft, values, transitions, policy, world, reflection, criticality" in said
+    )
     said = sentence(run.path, "--out", out, "--view", "values", "update.pairs.min_margin=0.1")
     assert said.startswith("update.pairs.min_margin does not change what is exported: leave it out")
     assert sentence(run.path, "--out", out, "seed=3").startswith("seed does not change what is exported")
