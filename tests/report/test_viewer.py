@@ -17,6 +17,7 @@ from treeagent.report.viewer.collect import Collector
 from treeagent.report.viewer.pack import FLAGS, pack
 from treeagent.run.folder import Run, is_being_written
 from treeagent.search.growth import Growth, backup
+from treeagent.search.node import Edge, Node
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
 from treeagent.views.criticality import criticality
@@ -77,6 +78,17 @@ def test_a_plan_shows_the_path_that_was_played_and_no_training_data() -> None:
     assert packed.summary["solved"] is False and "found" not in packed.summary
     assert search["withheld"] and not {"advantage", "margin"} & set(search)
     assert pack(tree, RunConfig(), "plan").summary.get("solved") is None
+
+
+def test_of_equal_siblings_the_one_is_chosen_that_was_played_to_the_end() -> None:
+    """Best of N keeps equal samples as siblings, each with a chain of its own."""
+    tree = sample_tree()
+    twin = Edge(tree.root.edges[0].action, 0.7, visits=9, child=Node(tree.root.state))
+    tree.root.edges.insert(0, twin)
+    played = sample_tree()
+    played.root.edges = played.root.edges[:1]
+    rows = pack(tree, RunConfig(), "plan", played).rows["steps"]
+    assert [place for place, row in enumerate(rows) if "chosen" in named(row)] == [1, 2]  # then the malformed call
 
 
 def test_the_order_of_simulations_is_stored_and_packed() -> None:

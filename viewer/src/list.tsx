@@ -21,8 +21,8 @@ export interface Choice {
 export const NO_CHOICE: Choice = { words: "", deep: false, group: "", filters: [], order: "" };
 
 const FILTERS: [string, string, (each: Summary) => boolean][] = [
-  ["failed", "the chosen path or the episode is no success", (each) => each.solved === false],
-  ["solved", "the chosen path or the episode is a success", (each) => each.solved === true],
+  ["failed", "the episode, or the most visited path of a training tree, is no success", (each) => each.solved === false],
+  ["solved", "the episode, or the most visited path of a training tree, is a success", (each) => each.solved === true],
   ["found, not taken", "search found a success and the chosen path is none", (each) => !!each.found && !each.solved],
   ["imagined and wrong", "a success of the world model failed when it was replayed", (each) => !!each.wrong],
   ["high regret", "the best path returned at least 0.5 more than the chosen one", (each) => (each.regret ?? 0) >= 0.5],
@@ -107,7 +107,7 @@ export function List({ index, choice, change, last }: Props) {
             })}
             {run.alarms.length > 0 && (
               <details class="alarms">
-                <summary>{run.alarms.length} warnings</summary>
+                <summary>Warnings: {run.alarms.length}</summary>
                 <ul>{run.alarms.map((each, place) => <li key={place}><Foreign text={each} /></li>)}</ul>
               </details>
             )}

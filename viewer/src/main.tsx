@@ -164,7 +164,7 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
   const [other, setOther] = useState<number | null>(null);
   const [words, setWords] = useState("");
   const [highlight, setHighlight] = useState("");
-  const [count, setCount] = useState<number | null>(null);
+  const [count, setMoment] = useState<number | null>(null);
   const total = tree.rows.order?.length ?? 0;
 
   useEffect(() => setOpen((before) => withPath(tree, before, at)), [at]);
@@ -180,6 +180,15 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
   const hits = useMemo(() => new Set(found), [found]);
   const replay = useMemo(() => (count === null ? null : momentAt(tree, count)), [tree, count]);
 
+  // The replay is drawn in the tree, so that it closes the icicle, which closes it.
+  const setCount = (now: number | null) => {
+    setMoment(now);
+    if (now !== null) setView("tree");
+  };
+  const turn = () => {
+    setView(view === "tree" ? "icicle" : "tree");
+    setMoment(null);
+  };
   const select = (to: number) => go({ tree: id, step: to }, true);
   const toggle = (each: number) => {
     if (!tree.children[each].length) return;
@@ -245,7 +254,7 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
       p: () => next(-1),
       c: compare,
       d: () => setTab("step"),
-      i: () => setView(view === "tree" ? "icicle" : "tree"),
+      i: turn,
       r: () => total && setCount(count === null ? 0 : null),
       ".": () => total && setCount(Math.min(total, (count ?? -1) + 1)),
       ",": () => count !== null && setCount(Math.max(0, count - 1)),
@@ -297,7 +306,7 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
           </span>
         )}
         <span class="buttons">
-          <button type="button" aria-pressed={view === "icicle"} onClick={() => setView(view === "tree" ? "icicle" : "tree")}>icicle</button>
+          <button type="button" aria-pressed={view === "icicle"} onClick={turn}>icicle</button>
           <button type="button" onClick={openAll}>{open.size > FIRST || open.size >= tree.steps.length ? "fewer" : "open all"}</button>
           <button
             type="button"

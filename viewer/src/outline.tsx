@@ -63,7 +63,7 @@ export function Outline({ tree, open, selected, hits, select, toggle }: Props) {
               <Foreign text={tree.title(at, 60)} />
             </code>
             <span class="few">
-              {tree.is(at, TRIED) ? `N ${tree.visits(at)}` : "untried"}
+              {!tree.is(at, TRIED) ? "untried" : tree.summary.kind === "trees" ? `N ${tree.visits(at)}` : ""}
               {q === undefined ? "" : ` Q ${short(q)}`}
             </span>
           </div>

@@ -338,7 +338,7 @@ export class Scene {
       context.fillStyle = colours.soft;
       context.font = "10.5px system-ui, sans-serif";
       const q = tree.q(at), visits = marked.replay?.visits.get(at) ?? tree.visits(at);
-      const figures = [`N ${visits}`];
+      const figures = tree.summary.kind === "trees" ? [`N ${visits}`] : at ? [`r ${short(tree.steps[at].reward ?? 0)}`] : [];
       if (q !== undefined) figures.push(`Q ${short(q)}`);
       if (tree.steps[at].advantage !== undefined) figures.push(`A ${short(tree.steps[at].advantage!)}`);
       write(figures.join("  "), x + RADIUS + 8, y + 11);

@@ -100,16 +100,18 @@ export class Tree {
   /** Names and values of the figures that a step has. */
   figures(at: number): [string, string, string][] {
     const step = this.steps[at];
-    const found: [string, string, string][] = [["N", String(this.visits(at)), "visits"]];
+    const found: [string, string, string][] = [];
+    const searched = this.summary.kind === "trees";
+    if (searched) found.push(["N", String(this.visits(at)), "visits"]);
     const add = (name: string, value: number | undefined, what: string, zero = false) => {
       if (value !== undefined || zero) found.push([name, short(value ?? 0), what]);
     };
-    if (at) {
+    if (at && searched) {
       add("Q", this.q(at), "mean return of the visits");
       const prior = step.prior ?? 0;
       found.push(["P", prior && prior < 0.001 ? prior.toExponential(1) : short(prior), "prior probability"]);
     }
-    if (this.is(at, TRIED)) add("V", step.value, "estimated return of the state", true);
+    if (this.is(at, TRIED) && searched) add("V", step.value, "estimated return of the state", true);
     if (at && this.is(at, TRIED)) {
       if (step.withheld) found.push(["r", "withheld", "reward, which planning must not see"]);
       else add("r", step.reward, "reward", true);
