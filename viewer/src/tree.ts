@@ -54,7 +54,7 @@ export class Tree {
       }
     });
     for (let at = this.steps.length - 1; at > 0; at--) this.below[this.steps[at].parent] += 1 + this.below[at];
-    for (const each of this.children) each.sort((a, b) => this.visits(b) - this.visits(a) || a - b);
+    for (const each of this.children) each.sort((a, b) => this.visits(b) - this.visits(a) || +this.is(b, CHOSEN) - +this.is(a, CHOSEN) || a - b);
     // Differences too small to matter must not look like the greatest ones.
     const middle = low > high ? 0.5 : (low + high) / 2;
     this.low = Math.min(low, middle - LEAST_SPREAD);
