@@ -1,22 +1,36 @@
-"""The searched training trees of a run, read from its shards."""
+"""The searched training trees of a run, read from its shards, with the marks of its reviewers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from treeagent.marks import FILE, deciding, read_marks
 from treeagent.run.folder import COLLECTED
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as
 from treeagent.types import UserError
+from treeagent.views.marked import lay_marks
+
+
+def marked_trees(folder: Path, name: str | None = None, index: int | None = None) -> Iterator[Tree]:
+    """The trees of shards, changed by the standing marks of the run whose ``folder`` of trees or episodes it is.
+
+    Raises:
+        CorruptShard, StoreError: a shard or the file of marks is damaged.
+    """
+    marks = deciding(read_marks(folder.parent / FILE))
+    tasks = {mark.task_id for found in marks.values() for mark in found}
+    for tree in read_as(from_record, folder, name, index):
+        yield lay_marks(tree, marks) if tree.task.id in tasks else tree
 
 
 def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> list[Tree]:
-    """The searched training trees of shards of these names.
+    """The searched training trees of shards of these names, with marks as ``marked_trees``.
 
     Raises:
         UserError: a tree was collected by text alone.
     """
-    trees = [tree for name in names for tree in read_as(from_record, folder, name)]
+    trees = [tree for name in names for tree in marked_trees(folder, name)]
     for tree in trees:
         if tree.text_only:
             raise UserError(
