@@ -12,7 +12,7 @@ from treeagent.marks import Mark, deciding, new_mark, state_hash
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.types import Message
 from treeagent.views.advantages import AdvantageConfig, advantages
-from treeagent.views.imitation import ImitationConfig, imitation_rows
+from treeagent.views.imitation import ImitationConfig, edited_rows, imitation_rows
 from treeagent.views.marked import lay_marks
 from treeagent.views.pairs import PairConfig, preference_pairs
 
@@ -104,6 +104,14 @@ def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() ->
     assert path_return([b, limit]) == 1.0
     assert (limit.value_sum, b.value_sum) == (1.0, 0.75)
     assert limit.child.final
+
+
+def test_an_edited_action_is_imitated_as_the_reviewer_wrote_it() -> None:
+    tree = hand_tree()
+    lay_marks(tree, deciding([say(tree, tree.root, "edit", "A", choice=0, text="Action: Z")]))
+    [row] = edited_rows(tree, lambda text: (90, 91) if text == "Action: Z" else ())
+    assert (row.token_ids, row.mask) == ((1, 2, 90, 91), (False, False, True, True))
+    assert tree.root.edges[0].vetoed
 
 
 def test_a_vetoed_episode_is_not_imitated() -> None:

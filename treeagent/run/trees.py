@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from treeagent.marks import FILE, deciding, read_marks
+from treeagent.marks import FILE, Mark, deciding, read_marks
 from treeagent.run.folder import COLLECTED
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
@@ -12,25 +12,38 @@ from treeagent.types import UserError
 from treeagent.views.marked import lay_marks
 
 
-def marked_trees(folder: Path, name: str | None = None, index: int | None = None) -> Iterator[Tree]:
-    """The trees of shards, changed by the standing marks of the run whose ``folder`` of trees or episodes it is.
+def run_marks(folder: Path) -> list[Mark]:
+    """All marks of the run whose ``folder`` of trees or episodes it is.
+
+    Raises:
+        StoreError: the file of marks is damaged.
+    """
+    return read_marks(folder.parent / FILE)
+
+
+def marked_trees(
+    folder: Path, name: str | None = None, index: int | None = None, marks: Sequence[Mark] | None = None
+) -> Iterator[Tree]:
+    """The trees of shards, changed by the standing ``marks``; by default those of the run.
 
     Raises:
         CorruptShard, StoreError: a shard or the file of marks is damaged.
     """
-    marks = deciding(read_marks(folder.parent / FILE))
-    tasks = {mark.task_id for found in marks.values() for mark in found}
+    states = deciding(run_marks(folder) if marks is None else marks)
+    tasks = {mark.task_id for found in states.values() for mark in found}
     for tree in read_as(from_record, folder, name, index):
-        yield lay_marks(tree, marks) if tree.task.id in tasks else tree
+        yield lay_marks(tree, states) if tree.task.id in tasks else tree
 
 
-def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> list[Tree]:
-    """The searched training trees of shards of these names, with marks as ``marked_trees``.
+def read_trees(
+    folder: Path, names: Sequence[str] = (COLLECTED,), marks: Sequence[Mark] | None = None
+) -> list[Tree]:
+    """The searched training trees of shards of these names, changed as ``marked_trees`` does.
 
     Raises:
         UserError: a tree was collected by text alone.
     """
-    trees = [tree for name in names for tree in marked_trees(folder, name)]
+    trees = [tree for name in names for tree in marked_trees(folder, name, marks=marks)]
     for tree in trees:
         if tree.text_only:
             raise UserError(
