@@ -63,7 +63,7 @@ def assert_equal_fields(one: Tree | Node | Edge, two: Tree | Node | Edge, but: s
 def test_every_field_has_its_place_in_a_record() -> None:
     """A field added to one of these classes and not to the record would be lost at the first write."""
     for kind, kept, apart in (
-        (Tree, TREE_FIELDS, {"task", "root", "budget"}),
+        (Tree, TREE_FIELDS, {"task", "root", "budget", "order"}),
         (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges"}),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs"}),

@@ -21,8 +21,8 @@ import pyarrow.parquet
 from treeagent.config import RunConfig, config_difference
 from treeagent.export.card import card
 from treeagent.export.views import VIEWS, Row
-from treeagent.run.folder import COLLECTED, Run, RunError
 from treeagent.marks import FILE, read_marks, standing
+from treeagent.run.folder import COLLECTED, Run, RunError
 from treeagent.run.progress import Progress
 from treeagent.run.trees import marked_trees
 from treeagent.search.node import Tree

@@ -35,9 +35,7 @@ def marked_trees(
         yield lay_marks(tree, states) if tree.task.id in tasks else tree
 
 
-def read_trees(
-    folder: Path, names: Sequence[str] = (COLLECTED,), marks: Sequence[Mark] | None = None
-) -> list[Tree]:
+def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,), marks: Sequence[Mark] | None = None) -> list[Tree]:
     """The searched training trees of shards of these names, changed as ``marked_trees`` does.
 
     Raises:

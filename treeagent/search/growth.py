@@ -252,6 +252,7 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
     leaf = path[-1].child
     assert leaf is not None
     growth.tree.budget.simulations += 1
+    growth.tree.order.append(leaf)
     if leaf.unknown:
         return
     value = leaf.leaf_value(path[-1].reward)

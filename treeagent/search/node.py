@@ -159,6 +159,9 @@ class Tree:
     """Why the search of this task stopped early; the tree up to there is valid data. Empty if it did not."""
     discount: float = 1.0
     """γ of the returns in this tree, per step."""
+    order: list[Node | None] = field(default_factory=list["Node | None"], repr=False)
+    """The node at which each simulation ended, in the order of the simulations; in a stored tree None where a replay
+    has removed the node since."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
         """Every node with the edges that lead to it, parents first, siblings in order."""

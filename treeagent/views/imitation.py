@@ -73,7 +73,9 @@ def edited_rows(tree: Tree, encode: Callable[[str], tuple[int, ...]]) -> Iterato
         encode: the token ids of a turn's text, its end included, as the policy would have sampled them.
     """
     for path, node in tree.walk():
-        if node.state.messages and node.state.messages[-1].partial:  # a turn has begun, which the edit does not continue
+        if (
+            node.state.messages and node.state.messages[-1].partial
+        ):  # a turn has begun, which the edit does not continue
             continue
         for mark in node.marks:
             if mark.verdict == "edit":

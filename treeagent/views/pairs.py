@@ -92,8 +92,25 @@ def preference_pairs(
 
 
 def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Iterator[PreferencePair]:
-    """Pairs of tried siblings whose Q differs by at least ``config.min_margin``, in reward units, the widest margin of
-    each node first (Agent Q, algorithm 1). The chosen action is one that ``tree.may_prefer``.
+    """The pairs of ``compared_siblings`` as tokens."""
+    for path, margin, chosen, rejected, source in compared_siblings(tree, config, critic_weight):
+        yield PreferencePair(
+            task_id=tree.task.id,
+            context_ids=tree.prompt_ids(path),
+            chosen=_continuation([chosen]),
+            rejected=_continuation([rejected]),
+            margin=margin,
+            origin=path_origin((*path[-1:], chosen, rejected)),
+            source=source,
+        )
+
+
+def compared_siblings(
+    tree: Tree, config: PairConfig, critic_weight: float
+) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge, Source | Literal["rule"]]]:
+    """Tried siblings whose Q differs by at least ``config.min_margin``, in reward units, the widest margin of each node
+    first (Agent Q, algorithm 1): the path to their node, the margin, the chosen and the rejected edge, and who prefers.
+    The chosen action is one that ``tree.may_prefer``.
 
     Reviewers outrank Q. Two actions that they compared form a pair as they say, whatever their visits and margin, and
     none where they say that both are equally good. An action that they vetoed is rejected in favour of the best of its
@@ -117,18 +134,11 @@ def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Itera
             and _texts(best, worst) not in decided
         ]
         wide.sort(key=itemgetter(0), reverse=True)
-        by_rule = wide[: 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE]
-        by_reviewers = [each for each in decided.values() if each is not None]
-        for margin, chosen, rejected, source in (*by_reviewers, *((*each, "rule") for each in by_rule)):
-            yield PreferencePair(
-                task_id=tree.task.id,
-                context_ids=tree.prompt_ids(path),
-                chosen=_continuation([chosen]),
-                rejected=_continuation([rejected]),
-                margin=margin,
-                origin=path_origin((*path[-1:], chosen, rejected)),
-                source=source,
-            )
+        for decided_pair in decided.values():
+            if decided_pair is not None:
+                yield path, *decided_pair
+        for margin, chosen, rejected in wide[: 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE]:
+            yield path, margin, chosen, rejected, "rule"
 
 
 _Decided = tuple[float, Edge, Edge, Source]
@@ -168,15 +178,35 @@ def _texts(first: Edge, second: Edge) -> frozenset[str]:
 
 
 def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[PreferencePair]:
+    """The pair of ``compared_trajectories`` as tokens.
+
+    Raises:
+        UserError: the prompt starts anew on one of the two paths.
+    """
+    for tree, best, worst, margin in compared_trajectories(trees, config):
+        taught = {id(edge) for edge in best if tree.may_prefer(edge)}
+        chosen, rejected = _continuation(best, taught), _continuation(worst)
+        if chosen.token_ids != rejected.token_ids:
+            yield PreferencePair(
+                task_id=tree.task.id,
+                context_ids=tree.root.context_ids,
+                chosen=chosen,
+                rejected=rejected,
+                margin=margin,
+                origin=path_origin((*best, *worst)),
+            )
+
+
+def compared_trajectories(
+    trees: Sequence[Tree], config: PairConfig
+) -> Iterator[tuple[Tree, Sequence[Edge], Sequence[Edge], float]]:
     """The ended path of highest return against the one of lowest, if they differ by at least ``config.min_margin``: the
-    outcome-only baseline (Agent Q, equation 6). Ties go to the shorter path, then to the one found first.
+    outcome-only baseline (Agent Q, equation 6). Yields the tree of the highest, both paths and the margin; or nothing.
+    Ties go to the shorter path, then to the one found first.
 
     A path that hit a limit has ended too; its return closes with V(s). A path that ends where the dynamics could not
     tell what follows is left out. Actions of the chosen path that ``tree.may_prefer`` rules out carry no loss, and none
     of them is its last.
-
-    Raises:
-        UserError: the prompt starts anew on one of the two paths.
     """
     ended = [
         (path_return(path, tree.discount), tree, path)
@@ -192,18 +222,8 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     # An older tree of the task may have another prompt, and both paths must follow the same one.
     rivals = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]
     low, worst = min(rivals, key=lambda rival: (rival[0], len(rival[1])))
-    taught = {id(edge) for edge in best if tree.may_prefer(edge)}
-    chosen, rejected = _continuation(best, taught), _continuation(worst)
-    if high - low < config.min_margin or chosen.token_ids == rejected.token_ids:
-        return
-    yield PreferencePair(
-        task_id=tree.task.id,
-        context_ids=prompt,
-        chosen=chosen,
-        rejected=rejected,
-        margin=high - low,
-        origin=path_origin((*best, *worst)),
-    )
+    if high - low >= config.min_margin:
+        yield tree, best, worst, high - low
 
 
 def _continuation(path: Sequence[Edge], compared: Collection[int] | None = None) -> Continuation:
