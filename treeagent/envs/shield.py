@@ -189,6 +189,11 @@ def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:
     return found
 
 
+def call_spelt(call: str | ToolCall) -> str:
+    """A call as ``Shield.deny`` reads it: ``tool[argument, argument]``, or the text."""
+    return _spellings(call)[0]
+
+
 def _spellings(call: str | ToolCall) -> tuple[str, ...]:
     """A call as a text would make it, with its arguments in brackets and in JSON."""
     if isinstance(call, str):
