@@ -100,7 +100,10 @@ def new_mark(who: str, verdict: Verdict, **fields: object) -> Mark:
         ValueError: the fields do not fit each other.
     """
     when = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return _MARK.validate_python({"id": uuid4().hex, "when": when, "who": who, "verdict": verdict} | fields)
+    try:
+        return _MARK.validate_python({"id": uuid4().hex, "when": when, "who": who, "verdict": verdict} | fields)
+    except ValidationError as error:
+        raise ValueError(_reason(error)) from None
 
 
 def state_hash(task_id: str, messages: Sequence[Message]) -> str:
@@ -168,9 +171,14 @@ def _parse(path: Path, content: bytes) -> list[Mark]:
         try:
             marks.append(_MARK.validate_json(line))
         except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise StoreError(f"{path}, line {number} is no mark ({reason}): delete this line") from None
+            raise StoreError(f"{path}, line {number} is no mark ({_reason(error)}): delete this line") from None
     return marks
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -82,9 +82,7 @@ class Review:
             "judged": len(order) - len(waiting),
             "item": None if chosen is None else self.shown(chosen),
             "marks": [_told(mark) for mark in own[: -_RECENT - 1 : -1]],
-            "agreement": {
-                kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()
-            },
+            "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
         }
 
     def _all(self) -> list[Mark]:
@@ -216,7 +214,9 @@ class ReviewServer(ThreadingHTTPServer):
         """``port`` 0 takes a free one. OSError: the port is taken."""
         super().__init__(("127.0.0.1", port), _Handler)
         self.review, self.token = review, secrets.token_urlsafe(24)
-        self.page = html(f"treeagent review: {review.run.path.resolve().name}", {}, script="review.js", connect=["'self'"])
+        self.page = html(
+            f"treeagent review: {review.run.path.resolve().name}", {}, script="review.js", connect=["'self'"]
+        )
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ function App() {
       </header>
       <main class="review">
         <p class={`note ${problem || offline ? "bad" : ""}`} role="status" id="status">
-          {offline ? "Nobody answers. The mark is sent again until it is stored: start treeagent review anew on this port, or wait." : problem || said}
+          {offline ? "Nobody answers: this mark is not stored. It is sent again as long as this page is open; those before it are stored." : problem || said}
         </p>
         {item ? (
           <Asking key={item.id} item={item} chosen={chosen} choose={setChosen} />
