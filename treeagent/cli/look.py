@@ -1,4 +1,4 @@
-"""Commands to look into runs and settings: recipes, show, view, settings."""
+"""Commands to look into runs and settings, and to say something of them: show, view, review, approve and others."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -144,7 +144,7 @@ def review(
 ) -> None:
     """Review a run in the browser: compare actions blind, judge episodes, veto, correct or mark them unsafe.
 
-    Serves a page on this machine only, until Ctrl-C. Reads RUN, also while it is being written; adds to RUN/marks.jsonl.
+    Serves a page on this machine only, until Ctrl-C. Reads RUN, also while it is written; adds to RUN/marks.jsonl.
 
     Example: treeagent review runs/shop --who ada
     """
@@ -213,3 +213,52 @@ def marks(
         if items:
             value = "undefined, as all say the same" if alpha is None else f"{alpha:.2f}"
             Terminal().print(f"Krippendorff's α of {items} items judged {kind} by two or more reviewers: {value}")
+
+
+@app.command()
+def approve(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The environment.approve.folder of a run.")],
+    who: Annotated[str, typer.Option("--who", help="Your name, which your answers bear; by default your login.")] = "",
+    once: Annotated[bool, typer.Option("--once", help="End when no call is waiting.")] = False,
+) -> None:
+    """Answer the calls that a run in another terminal holds until a person says yes.
+
+    Asks for y or n, and a reason behind it, for each call that environment.approve.calls names. Ends with Ctrl-C.
+
+    Example: treeagent approve runs/shop-approvals
+    """
+    import getpass
+    import sys
+    import time
+
+    from rich.text import Text
+
+    from treeagent.envs.approval import Answer, answer, waiting
+    from treeagent.visible import visible
+
+    console, name, told = Terminal(soft_wrap=True), who or getpass.getuser(), False
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        request = next(waiting(folder), None)
+        if request is None:
+            if once:
+                return
+            if not told:
+                console.print("no call is waiting", style="dim")
+                told = True
+            time.sleep(0.3)
+            continue
+        told = False
+        for style, text in (("dim", request.task_id), ("italic", request.prompt), ("", request.observation)):
+            console.print(Text(visible(text, lines=True), style=style))
+        console.print(Text(visible(request.call, lines=True), style="bold"))
+        console.print("approve? y, or n and a reason: ", end="")
+        said = sys.stdin.readline()
+        if not said:
+            return
+        word, _, note = said.strip().partition(" ")
+        if word.lower() not in ("y", "yes", "n", "no"):
+            continue
+        given = Answer(word.lower() in ("y", "yes"), name, note=note)
+        if not answer(folder, request.id, given):
+            console.print("too late: it was answered before", style="yellow")
