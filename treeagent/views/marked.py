@@ -41,10 +41,11 @@ def _relabel(path: Sequence[Edge], wanted: float, discount: float) -> None:
     """
     last = path[-1]
     child = last.child
-    if child is None or child.unknown or last.reward is None:  # withheld at evaluation, which is not learned from
+    if child is None or child.unknown:
         return
     change = wanted - path_return(path)
     child.bootstrap = False  # the reviewer has seen the end, so that V(s) stands for nothing that would follow
+    last.reward = last.reward or 0.0  # an imported transcript may state none
     last.reward += wanted - path_return(path)
     for edge in reversed(path):
         edge.value_sum += last.visits * change
