@@ -147,14 +147,15 @@ def _plain(message: Message) -> Json:
 
 
 def _openai(turn: _Turn) -> list[Json]:
+    said: Json = {"role": "assistant", "content": turn.text}
+    if turn.thought:
+        said["reasoning_content"] = turn.thought  # as chat templates and servers of reasoning models name it
     if turn.call is None:
-        said = "\n".join(filter(None, (turn.thought, turn.text)))
-        return [{"role": "assistant", "content": said}, *map(_plain, turn.answers)]
+        return [said, *map(_plain, turn.answers)]
     function = {"name": turn.call.name, "arguments": _arguments(turn.call)}
-    call = {"id": turn.call_id, "type": "function", "function": function}
-    said_and_called = {"role": "assistant", "content": turn.thought, "tool_calls": [call]}
+    said["tool_calls"] = [{"id": turn.call_id, "type": "function", "function": function}]
     answers = [{"role": "tool", "tool_call_id": turn.call_id, "content": each.content} for each in turn.answers]
-    return [said_and_called, *answers]
+    return [said, *answers]
 
 
 def _arguments(call: ToolCall) -> str:
