@@ -1,5 +1,6 @@
 """Traces out and transcripts in: what goes out comes back, and what other programs wrote is read."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from treeagent.export.transcripts import read_transcripts, transcript_tree
 from treeagent.generators.grammar import make_grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
-from treeagent.views.advantages import AdvantageConfig
+from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
 
 TOLD = Told((ToolSpec("look", "Look.", {"type": "object"}),), "qwen", "collect", 10**18, AdvantageConfig())
 GRAMMAR = make_grammar("tools")
@@ -238,8 +239,20 @@ def test_what_cannot_be_imported_leaves_nothing(tmp_path: Path) -> None:
     assert done.returncode == 2 and "holds no run" in done.stderr
 
 
+def test_transcripts_hold_no_log_probabilities_and_get_no_advantages() -> None:
+    trees = [forked_tree(), forked_tree()]
+    for tree, reward in zip(trees, (1.0, 0.0), strict=True):
+        del tree.root.edges[0]
+        tree.root.edges[0].action = replace(tree.root.edges[0].action, logprobs=())
+        tree.root.edges[0].reward = reward
+    scored = advantages(trees, AdvantageConfig(kind="grpo"))
+    assert len(scored) == 2
+    with pytest.raises(UserError, match="imported"):
+        list(advantage_rows(trees[0], scored))
+
+
 @pytest.mark.slow
-def test_transcripts_in_a_models_tokens_are_imitated_and_not_compared(tmp_path: Path, finished_run: Path) -> None:
+def test_transcripts_in_a_models_tokens_are_imitated(tmp_path: Path, finished_run: Path) -> None:
     base, settings = finished_run / "checkpoints" / "base", finished_run / "config.toml"
     out = tmp_path / "chats.jsonl"
     assert treeagent("traces", finished_run, "--from", "trees", "--out", out).returncode == 0
@@ -248,6 +261,3 @@ def test_transcripts_in_a_models_tokens_are_imitated_and_not_compared(tmp_path: 
     assert done.returncode == 0, done.stderr
     done = treeagent("update", "rft", base, "--trees", run, "--out", tmp_path / "new")
     assert done.returncode == 0 and (tmp_path / "new" / "checkpoints" / "rft").is_dir(), done.stderr
-    grpo = ("update", "grpo", base, "--trees", run, "--out", tmp_path / "other", "update.advantages.kind=grpo")
-    done = treeagent(*grpo)
-    assert done.returncode == 2 and "imported" in done.stderr

@@ -18,7 +18,9 @@ def grow(
     """An action below ``node``, of Q ``value``; with a reward it ends the task."""
     number = len(text) + len(node.state.messages)
     said = (Message("assistant", text, (number, number + 1)), Message("user", f"{text} was done {HOSTILE}"))
-    child = Node(State(tree.task, (*node.state.messages, *said)), 0.5, (7,), terminated=reward is not None, **kind)
+    child = Node(
+        State(tree.task, (*node.state.messages, *said)), 0.5, (7,), terminated=reward is not None, exhausted=exhausted
+    )
     call = ToolCall(text, {"path": "/a"}) if text == "remove" else text
     action = Action(f"Thought: so\nAction: {text}", call, "so", (number, number + 1), (-0.5, -0.5))
     node.edges.append(Edge(action, 0.5, visits, visits * value, reward or 0.0, child))

@@ -8,6 +8,7 @@ import pytest
 
 from treeagent.marks import (
     Mark,
+    Verdict,
     agreement,
     append_mark,
     deciding,
@@ -27,13 +28,13 @@ A, B, C = "Action: a[1]", "Action: b[2]", "Action: c"
 
 
 def compared(who: str, better: str | None, *shown: str, **fields: object) -> Mark:
-    verdict = "tie" if better is None else "better"
+    verdict: Verdict = "tie" if better is None else "better"
     choice = None if better is None else shown.index(better)
     return new_mark(who, verdict, state="s", shown=shown, choice=choice, **fields)
 
 
-def judged(who: str, verdict: str, **fields: object) -> Mark:
-    return new_mark(who, verdict, state="end", shown=(A,), **fields)  # type: ignore[arg-type]
+def judged(who: str, verdict: Verdict, **fields: object) -> Mark:
+    return new_mark(who, verdict, state="end", shown=(A,), **fields)
 
 
 def test_marks_come_back_as_they_were_added_and_each_id_once(tmp_path: Path) -> None:

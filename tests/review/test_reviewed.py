@@ -27,7 +27,9 @@ def run(tmp_path: Path) -> Run:
 
 def say(run: Run, task: str, verdict: str, ending: str) -> str:
     """A mark of the episode of ``task`` whose last action ends so; returns its id."""
-    [item] = [each for each in review_queue(run, "episodes") if each.task_id == task and each.texts[-1].endswith(ending)]
+    [item] = [
+        each for each in review_queue(run, "episodes") if each.task_id == task and each.texts[-1].endswith(ending)
+    ]
     mark = new_mark("ada", verdict, task_id=task, state=item.state, shown=item.texts)  # type: ignore[arg-type]
     append_mark(run.path / FILE, mark)
     return mark.id

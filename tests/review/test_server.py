@@ -30,8 +30,8 @@ def server(tmp_path: Path) -> Iterator[ReviewServer]:
 def ask(server: ReviewServer, method: str, place: str, body: Any = None, **headers: str | None) -> tuple[int, Any]:
     """A request as the page makes it, with some headers changed; None leaves one out."""
     host = f"127.0.0.1:{server.server_address[1]}"
-    usual = {"Host": host, "Content-Type": "application/json", "Origin": f"http://{host}"}
-    usual |= {name.replace("_", "-"): value for name, value in headers.items()}  # type: ignore[dict-item]
+    usual: dict[str, str | None] = {"Host": host, "Content-Type": "application/json", "Origin": f"http://{host}"}
+    usual |= {name.replace("_", "-"): value for name, value in headers.items()}
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
     connection.putrequest(method, place, skip_host=True)
     content = body if isinstance(body, bytes) else orjson.dumps(body) if body is not None else b""

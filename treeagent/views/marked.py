@@ -20,7 +20,7 @@ def lay_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
         tree: a tree that nothing else uses.
         marks: the marks of its task by state, as ``marks.deciding`` gives them.
     """
-    for path, node in tree.walk():
+    for node in tree.nodes():
         node.marks = list(marks.get(state_hash(tree.task.id, node.state.messages), ()))
         for edge in node.edges:
             edge.vetoed = any(mark.refuses(edge.action.text) for mark in node.marks)
