@@ -13,7 +13,14 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title=
 
 
 def grow(
-    tree: Tree, node: Node, text: str, visits: int, value: float, reward: float | None = None, **kind: bool
+    tree: Tree,
+    node: Node,
+    text: str,
+    visits: int,
+    value: float,
+    reward: float | None = None,
+    *,
+    exhausted: bool = False,
 ) -> Node:
     """An action below ``node``, of Q ``value``; with a reward it ends the task."""
     number = len(text) + len(node.state.messages)
