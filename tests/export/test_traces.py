@@ -167,7 +167,7 @@ def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> No
     [row] = verifiers_rows(tree, TOLD)
     nodes = row["nodes"]
     leaves = set(range(len(nodes))) - {each["parent"] for each in nodes}
-    branches = []
+    branches = list[list[dict[str, Any]]]()
     for leaf in sorted(leaves):
         branch, place = list[dict[str, Any]](), leaf
         while place is not None:

@@ -334,7 +334,7 @@ def verifiers_rows(tree: Tree, told: Told) -> Iterator[Json]:
             if child is None:
                 continue
             [turn] = _turns(node, [edge], told) if not edge.thought else [None]
-            message = {"role": "assistant", "content": edge.action.text}
+            message: Json = {"role": "assistant", "content": edge.action.text}
             answers = [_plain(each) for each in _added(node, child)]
             if turn is not None and turn.call is not None:
                 call_id = f"call_{depth}"
