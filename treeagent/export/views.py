@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow
 
 from treeagent.config import RunConfig
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, path_origin
 from treeagent.types import Message, as_read
 from treeagent.views.advantages import advantage_rows, advantages
+from treeagent.views.criticality import criticality
 from treeagent.views.early_experience import reflections, world_rows
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
@@ -145,6 +146,23 @@ def _marks(tree: Tree, config: RunConfig) -> Iterator[Row]:
                 }
 
 
+def _criticality(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    drops = criticality(tree)
+    for path, node in tree.walk():
+        for edge in node.edges:
+            if id(edge) in drops:
+                yield {
+                    "task_id": tree.task.id,
+                    "prompt": _talk(_read(tree, path, node)),
+                    "action": edge.action.text,
+                    "criticality": drops[id(edge)],
+                    "q": edge.value,
+                    "visits": edge.visits,
+                    "origin": path_origin((*path, edge)),
+                    "depth": len(path),
+                }
+
+
 def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
     """The conversation behind every prompt of the tree, by the prompt's tokens: up to each state, and with each action
     that was drawn there."""
@@ -188,13 +206,13 @@ _TYPES = {
     "shown": pyarrow.list_(_text),
     **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history", "completion"), _messages),
     **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
-    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward"), _real),
+    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward", "criticality", "q"), _real),
     **dict.fromkeys(("advantages", "logprobs", "value_targets", "candidate_logps", "targets"), _reals),
     **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
     **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
     "value_positions": _ids,
     "candidate_ids": pyarrow.list_(_ids),
-    **dict.fromkeys(("depth", "choice"), pyarrow.int32()),
+    **dict.fromkeys(("depth", "choice", "visits"), pyarrow.int32()),
 }
 """The type of a column, which is the same in every view."""
 
@@ -235,6 +253,11 @@ VIEWS: Mapping[str, View] = {
         texts=True,
     ),
     "reflection": View(_columns("task_id", "prompt", "completion"), _reflections, "imitation", texts=True),
+    "criticality": View(
+        _columns("task_id", "prompt", "action", "criticality", "q", "visits", "origin", "depth"),
+        _criticality,
+        texts=True,
+    ),
 }
 USUAL = ("pairs", "advantages", "sft", "values", "transitions")
 """The views that are exported when none is named."""

@@ -9,9 +9,9 @@ from treeagent.search.node import Tree
 
 
 def criticality(tree: Tree) -> dict[int, float]:
-    """D(s,a) in reward units by ``id`` of the edge: what would be lost, in the mean over the siblings' visits, if one of
-    them was taken in place of the step. Negative where the siblings did better. Edges without a tried sibling, and
-    those never tried, are left out.
+    """D(s,a) in reward units by ``id`` of the edge: what is lost, in the mean over the siblings' visits, if one of them
+    is taken in place of the step. Negative where the siblings did better. Edges without a tried sibling, and those
+    never tried, are left out.
 
     Args:
         tree: one searched tree.

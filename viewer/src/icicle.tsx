@@ -1,7 +1,7 @@
 // Visits as an icicle: a row a depth, a step as wide as its share of the visits. It shows trees too deep to draw.
 
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { TONES, tone } from "./shape";
+import { GLYPHS, shapeOf, TONES, tone } from "./shape";
 import { CHOSEN, cut, IMAGINED, type Tree } from "./tree";
 
 const ROW = 22;
@@ -53,7 +53,9 @@ export function Icicle({ tree, selected, hits, select }: Props) {
   const rows = laid.reduce((most, box) => Math.max(most, box.row), 0) + 1;
   useEffect(() => {
     const draw = () => {
-      const element = canvas.current!, dense = Math.min(devicePixelRatio || 1, 2), wide = element.clientWidth;
+      const element = canvas.current;
+      if (element === null) return; // a change of size is told once more after the icicle is gone
+      const dense = Math.min(devicePixelRatio || 1, 2), wide = element.clientWidth;
       element.width = wide * dense;
       element.height = rows * ROW * dense;
       const context = element.getContext("2d")!;
@@ -83,7 +85,8 @@ export function Icicle({ tree, selected, hits, select }: Props) {
         }
         if (w > 40) {
           context.fillStyle = tone(tree, at) > 1 && tone(tree, at) < 6 ? "#000" : "#fff";
-          context.fillText(cut(tree.title(at, 80), Math.floor((w - 8) / 6.7)), x + 4, y + ROW / 2 - 1);
+          const words = `${GLYPHS[shapeOf(tree, at)]} ${tree.title(at, 80)}`;
+          context.fillText(cut(words, Math.floor((w - 8) / 6.7)), x + 4, y + ROW / 2 - 1);
         }
       }
     };

@@ -21,8 +21,8 @@ export interface Choice {
 export const NO_CHOICE: Choice = { words: "", deep: false, group: "", filters: [], order: "" };
 
 const FILTERS: [string, string, (each: Summary) => boolean][] = [
-  ["failed", "the chosen path or the episode is no success", (each) => each.solved === false],
-  ["solved", "the chosen path or the episode is a success", (each) => each.solved === true],
+  ["failed", "the episode, or the most visited path of a training tree, is no success", (each) => each.solved === false],
+  ["solved", "the episode, or the most visited path of a training tree, is a success", (each) => each.solved === true],
   ["found, not taken", "search found a success and the chosen path is none", (each) => !!each.found && !each.solved],
   ["imagined and wrong", "a success of the world model failed when it was replayed", (each) => !!each.wrong],
   ["high regret", "the best path returned at least 0.5 more than the chosen one", (each) => (each.regret ?? 0) >= 0.5],
@@ -75,7 +75,7 @@ export function List({ index, choice, change, last }: Props) {
       if (group) group.push(each);
       else counts.set(groupOf(each), [each]);
     }
-    return [...counts];
+    return [...counts].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
   }, [index]);
   const set = (part: Partial<Choice>) => change({ ...choice, ...part });
   const toggle = (name: string) =>
@@ -107,7 +107,7 @@ export function List({ index, choice, change, last }: Props) {
             })}
             {run.alarms.length > 0 && (
               <details class="alarms">
-                <summary>{run.alarms.length} warnings</summary>
+                <summary>Warnings: {run.alarms.length}</summary>
                 <ul>{run.alarms.map((each, place) => <li key={place}><Foreign text={each} /></li>)}</ul>
               </details>
             )}
@@ -199,8 +199,8 @@ function facts(each: Summary): string {
   const parts = [`${each.steps ?? 0} steps`];
   if (each.kind === "trees") parts.push(`depth ${each.depth ?? 0}`, `${each.simulations ?? 0} simulations`);
   if (each.return !== undefined) parts.push(`return ${short(each.return)}`);
-  if (each.regret) parts.push(`regret ${short(each.regret)}`);
-  if (each.drop !== undefined) parts.push(`drop ${short(each.drop)}`);
+  if ((each.regret ?? 0) >= 0.001) parts.push(`regret ${short(each.regret!)}`);
+  if ((each.drop ?? 0) >= 0.001) parts.push(`drop ${short(each.drop!)}`);
   if (each.imagined) parts.push("imagined");
   if (each.wrong) parts.push(`${each.wrong} wrong`);
   return parts.join(" · ");

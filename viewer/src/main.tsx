@@ -99,8 +99,10 @@ function Crumbs({ index, summary, listed }: { index: Index; summary: Summary; li
   const before = neighbour(listed, summary.id, -1), after = neighbour(listed, summary.id, 1);
   return (
     <nav class="crumbs" aria-label="Where this tree is">
-      {index.runs.length > 1 && <><Foreign text={index.runs[summary.run].name} /> › </>}
-      <a href="#"><Foreign text={summary.name} /></a> › <Foreign text={summary.task} />
+      <span class="where">
+        {index.runs.length > 1 && <><Foreign text={index.runs[summary.run].name} /> › </>}
+        <a href="#"><Foreign text={summary.name} /></a> › <Foreign text={summary.task} />
+      </span>
       <span class={`verdict ${name}`} title={words} role="img" aria-label={words}>{glyph}</span>
       <a class={before ? "" : "off"} href={before && address({ tree: before, step: 0 })} aria-label="Previous tree">‹</a>
       <a class={after ? "" : "off"} href={after && address({ tree: after, step: 0 })} aria-label="Next tree">›</a>
@@ -162,7 +164,7 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
   const [other, setOther] = useState<number | null>(null);
   const [words, setWords] = useState("");
   const [highlight, setHighlight] = useState("");
-  const [count, setCount] = useState<number | null>(null);
+  const [count, setMoment] = useState<number | null>(null);
   const total = tree.rows.order?.length ?? 0;
 
   useEffect(() => setOpen((before) => withPath(tree, before, at)), [at]);
@@ -178,6 +180,15 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
   const hits = useMemo(() => new Set(found), [found]);
   const replay = useMemo(() => (count === null ? null : momentAt(tree, count)), [tree, count]);
 
+  // The replay is drawn in the tree, so that it closes the icicle, which closes it.
+  const setCount = (now: number | null) => {
+    setMoment(now);
+    if (now !== null) setView("tree");
+  };
+  const turn = () => {
+    setView(view === "tree" ? "icicle" : "tree");
+    setMoment(null);
+  };
   const select = (to: number) => go({ tree: id, step: to }, true);
   const toggle = (each: number) => {
     if (!tree.children[each].length) return;
@@ -243,7 +254,7 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
       p: () => next(-1),
       c: compare,
       d: () => setTab("step"),
-      i: () => setView(view === "tree" ? "icicle" : "tree"),
+      i: turn,
       r: () => total && setCount(count === null ? 0 : null),
       ".": () => total && setCount(Math.min(total, (count ?? -1) + 1)),
       ",": () => count !== null && setCount(Math.max(0, count - 1)),
@@ -295,7 +306,7 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
           </span>
         )}
         <span class="buttons">
-          <button type="button" aria-pressed={view === "icicle"} onClick={() => setView(view === "tree" ? "icicle" : "tree")}>icicle</button>
+          <button type="button" aria-pressed={view === "icicle"} onClick={turn}>icicle</button>
           <button type="button" onClick={openAll}>{open.size > FIRST || open.size >= tree.steps.length ? "fewer" : "open all"}</button>
           <button
             type="button"

@@ -45,7 +45,7 @@ export function Outline({ tree, open, selected, hits, select, toggle }: Props) {
             aria-selected={at === selected}
             aria-expanded={children.length ? open.has(at) : undefined}
             aria-label={tree.describe(at)}
-            style={{ height: `${HEIGHT}px`, paddingLeft: `${6 + 14 * Math.min(tree.depth[at], 24)}px` }}
+            style={{ height: `${HEIGHT}px`, paddingLeft: `${indent(tree.depth[at])}px` }}
             onClick={() => select(at)}
             onDblClick={() => toggle(at)}
           >
@@ -63,7 +63,7 @@ export function Outline({ tree, open, selected, hits, select, toggle }: Props) {
               <Foreign text={tree.title(at, 60)} />
             </code>
             <span class="few">
-              {tree.is(at, TRIED) ? `N ${tree.visits(at)}` : "untried"}
+              {!tree.is(at, TRIED) ? "untried" : tree.summary.kind === "trees" ? `N ${tree.visits(at)}` : ""}
               {q === undefined ? "" : ` Q ${short(q)}`}
             </span>
           </div>
@@ -71,6 +71,11 @@ export function Outline({ tree, open, selected, hits, select, toggle }: Props) {
       }}
     </Virtual>
   );
+}
+
+/** Deep levels are set in less, so that there is room for words. */
+function indent(depth: number): number {
+  return 6 + 14 * Math.min(depth, 7) + 2 * Math.min(Math.max(depth - 7, 0), 30);
 }
 
 export function Glyph({ tree, at }: { tree: Tree; at: number }) {

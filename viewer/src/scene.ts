@@ -2,12 +2,12 @@
 
 import { COLUMN, firstAtLeast, lay, type Layout } from "./layout";
 import { shapeOf, tone, TONES, trace } from "./shape";
-import { CHOSEN, cut, IMAGINED, PREFERRED, REJECTED, short, TRIED, type Tree } from "./tree";
+import { CHOSEN, IMAGINED, PREFERRED, REJECTED, short, TRIED, type Tree } from "./tree";
 
 const RADIUS = 7;
 const LABELS_FROM = 0.62; // of the zoom
 const SHAPES_FROM = 0.22;
-const LEAST = 0.01;
+const LEAST = 0.002;
 const MOST = 4;
 
 export interface Marked {
@@ -321,19 +321,27 @@ export class Scene {
     const { tree, marked, colours } = this;
     context.textAlign = "left";
     context.direction = "ltr";
+    // A rim in the colour of the paper keeps words apart from the lines below them.
+    const write = (words: string, x: number, y: number) => {
+      context.strokeText(words, x, y);
+      context.fillText(words, x, y);
+    };
+    context.lineWidth = 4;
+    context.lineJoin = "round";
+    context.strokeStyle = colours.paper;
     for (const [at, x, y] of seen) {
       const absent = marked.replay && !marked.replay.visits.has(at) && at !== 0;
       if (absent) continue;
       context.fillStyle = tree.is(at, CHOSEN) ? colours.accent : tree.is(at, TRIED) ? colours.ink : colours.soft;
       context.font = tree.is(at, CHOSEN) ? "600 11.5px ui-monospace, monospace" : "11.5px ui-monospace, monospace";
-      context.fillText(cut(tree.title(at, 26), 26), x + RADIUS + 8, y - 2);
+      write(tree.title(at, 25), x + RADIUS + 8, y - 2);
       context.fillStyle = colours.soft;
       context.font = "10.5px system-ui, sans-serif";
       const q = tree.q(at), visits = marked.replay?.visits.get(at) ?? tree.visits(at);
-      const figures = [`N ${visits}`];
+      const figures = tree.summary.kind === "trees" ? [`N ${visits}`] : at ? [`r ${short(tree.steps[at].reward ?? 0)}`] : [];
       if (q !== undefined) figures.push(`Q ${short(q)}`);
       if (tree.steps[at].advantage !== undefined) figures.push(`A ${short(tree.steps[at].advantage!)}`);
-      context.fillText(figures.join("  "), x + RADIUS + 8, y + 11);
+      write(figures.join("  "), x + RADIUS + 8, y + 11);
     }
   }
 

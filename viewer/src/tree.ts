@@ -19,6 +19,9 @@ const NAMES: [number, string][] = [
   [RESTART, "prompt begins anew"],
 ];
 
+/** The colours span at least twice this, in reward units. */
+const LEAST_SPREAD = 0.1;
+
 export class Tree {
   readonly steps: Row[];
   readonly children: number[][];
@@ -52,8 +55,10 @@ export class Tree {
     });
     for (let at = this.steps.length - 1; at > 0; at--) this.below[this.steps[at].parent] += 1 + this.below[at];
     for (const each of this.children) each.sort((a, b) => this.visits(b) - this.visits(a) || a - b);
-    this.low = low === Infinity ? 0 : low;
-    this.high = high === -Infinity ? 1 : high;
+    // Differences too small to matter must not look like the greatest ones.
+    const middle = low > high ? 0.5 : (low + high) / 2;
+    this.low = Math.min(low, middle - LEAST_SPREAD);
+    this.high = Math.max(high, middle + LEAST_SPREAD);
   }
 
   is(at: number, flag: number): boolean {
@@ -84,7 +89,7 @@ export class Tree {
   title(at: number, most = 120): string {
     if (at === 0) return "start";
     const step = this.steps[at];
-    return cut(step.call || step.thought || step.text || "(nothing)", most);
+    return cut((step.error ? step.text : step.call) || step.thought || step.text || "(nothing)", most);
   }
 
   marks(at: number): string[] {
@@ -95,15 +100,18 @@ export class Tree {
   /** Names and values of the figures that a step has. */
   figures(at: number): [string, string, string][] {
     const step = this.steps[at];
-    const found: [string, string, string][] = [["N", String(this.visits(at)), "visits"]];
+    const found: [string, string, string][] = [];
+    const searched = this.summary.kind === "trees";
+    if (searched) found.push(["N", String(this.visits(at)), "visits"]);
     const add = (name: string, value: number | undefined, what: string, zero = false) => {
       if (value !== undefined || zero) found.push([name, short(value ?? 0), what]);
     };
-    if (at) {
+    if (at && searched) {
       add("Q", this.q(at), "mean return of the visits");
-      add("P", step.prior, "prior probability", true);
+      const prior = step.prior ?? 0;
+      found.push(["P", prior && prior < 0.001 ? prior.toExponential(1) : short(prior), "prior probability"]);
     }
-    if (this.is(at, TRIED)) add("V", step.value, "estimated return of the state", true);
+    if (this.is(at, TRIED) && searched) add("V", step.value, "estimated return of the state", true);
     if (at && this.is(at, TRIED)) {
       if (step.withheld) found.push(["r", "withheld", "reward, which planning must not see"]);
       else add("r", step.reward, "reward", true);
@@ -173,9 +181,7 @@ export function cut(text: string, most: number): string {
   return words.length > most || line !== text ? `${words.slice(0, most - 1)}…` : words;
 }
 
-/** A number as people read it: three decimals, or two significant digits where it is tiny. */
+/** A number as people read it: with three decimals. */
 export function short(value: number): string {
-  if (Number.isInteger(value)) return String(value);
-  const size = Math.abs(value);
-  return size < 0.001 ? value.toExponential(1) : value.toFixed(3);
+  return Number.isInteger(value) ? String(value) : value.toFixed(3).replace(/^-(0\.000)$/, "$1");
 }

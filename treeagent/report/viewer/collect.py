@@ -1,4 +1,4 @@
-"""What the page of one or more runs holds: an index of all trees and episodes, and pieces that are loaded when needed."""
+"""What the page of one or more runs holds: an index of all trees and episodes, and pieces loaded when needed."""
 
 import base64
 import gzip

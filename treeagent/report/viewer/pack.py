@@ -133,28 +133,33 @@ def _step(parent: Node, edge: Edge, path: Sequence[Edge]) -> dict[str, Any]:
 
 
 def _chosen(tree: Tree, config: RunConfig, kind: str, episode: Tree | None) -> set[int]:
-    """The ``id`` of the edges that were executed; without an episode those that evaluation would execute."""
+    """The ``id`` of the edges that were executed. Of a plan whose episode is not there, those that evaluation executes;
+    of a training tree, the most visited path."""
     if kind == "episode":
         return {id(edge) for edge in steps(tree)}
     if episode is not None:
         return {id(edge) for edge in _followed(tree, steps(episode))}
     if config.search.method == "lookahead":
         return {id(edge) for edge in most_visited_path(tree)}
+    if kind == "training":
+        return {id(edge) for edge in best_path(tree, "visits")}
     settings = config.evaluate
     return {id(edge) for edge in best_path(tree, settings.decision, config.search, settings.likelihood_weight)}
 
 
-def _followed(tree: Tree, played: Sequence[Edge]) -> list[Edge]:
-    """The edges of a tree that an episode took, as far as it stayed within the tree."""
-    path: list[Edge] = []
-    node: Node | None = tree.root
-    for step in played:
-        same = [edge for edge in node.edges if edge.action.text == step.action.text] if node is not None else []
-        if not same:
-            break
-        path.append(max(same, key=lambda edge: edge.visits))
-        node = path[-1].child
-    return path
+def _followed(tree: Tree, played: Sequence[Edge]) -> Sequence[Edge]:
+    """The edges of a tree that an episode took, as far as it stayed within the tree. Where siblings say the same, as in
+    chains, those that go along with the episode the farthest."""
+    longest: tuple[Edge, ...] = ()
+    stack: list[tuple[tuple[Edge, ...], Node | None]] = [((), tree.root)]
+    while stack:
+        path, node = stack.pop()
+        if len(path) > len(longest):
+            longest = path
+        if node is not None and len(path) < len(played):
+            text = played[len(path)].action.text
+            stack.extend(((*path, edge), edge.child) for edge in reversed(node.edges) if edge.action.text == text)
+    return longest
 
 
 def _sides(tree: Tree, config: RunConfig) -> dict[int, float]:
