@@ -71,15 +71,15 @@ class Review:
         own = [mark for mark in standing(every) if mark.who == self.who and mark.source == "human"]
         judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
         waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
-        order = list(self._items)
-        place = order.index(after) if after in self._items else -1
-        later = [item for item in waiting if order.index(item.id) > place - stays] if place >= 0 else waiting
+        places = {known: place for place, known in enumerate(self._items)}
+        start = places.get(after, -1)
+        later = [item for item in waiting if places[item.id] > start - stays] if start >= 0 else waiting
         chosen = next(iter(later or waiting), None)
         return {
             "who": visible(self.who),
             "run": visible(self.run.path.resolve().name),
             "waiting": len(waiting),
-            "judged": len(order) - len(waiting),
+            "judged": len(places) - len(waiting),
             "item": None if chosen is None else self.shown(chosen),
             "marks": [_told(mark) for mark in own[: -_RECENT - 1 : -1]],
             "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
