@@ -7,7 +7,7 @@ import { gzipSync } from "node:zlib";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const target = join(here, "../treeagent/report/viewer");
-const entries = { viewer: "src/main.tsx" };
+const entries = { viewer: "src/main.tsx", review: "src/review.tsx" };
 
 const { outputFiles } = await build({
   entryPoints: Object.fromEntries(Object.entries(entries).map(([name, file]) => [name, join(here, file)])),

@@ -66,8 +66,8 @@ def test_every_field_has_its_place_in_a_record() -> None:
     """A field added to one of these classes and not to the record would be lost at the first write."""
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget", "order"}),
-        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges"}),
-        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group"}),
+        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges", "marks"}),
+        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group", "vetoed"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended", "legal_actions"}),

@@ -59,6 +59,7 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
             "ref_rejected_logps": pair.rejected.logprob,
             "margin": pair.margin,
             "origin": pair.origin,
+            "source": pair.source,
         }
 
 
@@ -133,6 +134,18 @@ def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
         yield row | {"history": _talk(step.history)}
 
 
+def _marks(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for path, node in tree.walk():
+        for mark in node.marks:
+            if mark.seed == tree.seed:  # another tree may hold the same state
+                columns = ("when", "who", "source", "verdict", "choice", "shown", "text", "note")
+                yield {
+                    "task_id": tree.task.id,
+                    "prompt": _talk(_read(tree, path, node)),
+                    **{name: getattr(mark, name) for name in columns},
+                }
+
+
 def _criticality(tree: Tree, config: RunConfig) -> Iterator[Row]:
     drops = criticality(tree)
     for path, node in tree.walk():
@@ -188,7 +201,9 @@ _text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
 _ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
 _messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
 _TYPES = {
-    **dict.fromkeys(("task_id", "origin", "action", "observation"), _text),
+    **dict.fromkeys(("task_id", "origin", "action", "observation", "source"), _text),
+    **dict.fromkeys(("when", "who", "verdict", "text", "note"), _text),
+    "shown": pyarrow.list_(_text),
     **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history", "completion"), _messages),
     **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
     **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward", "criticality", "q"), _real),
@@ -197,7 +212,7 @@ _TYPES = {
     **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
     "value_positions": _ids,
     "candidate_ids": pyarrow.list_(_ids),
-    **dict.fromkeys(("depth", "visits"), pyarrow.int32()),
+    **dict.fromkeys(("depth", "choice", "visits"), pyarrow.int32()),
 }
 """The type of a column, which is the same in every view."""
 
@@ -206,6 +221,7 @@ VIEWS: Mapping[str, View] = {
         _columns(
             *("task_id", "prompt", "chosen", "rejected", "ends_turn", "prompt_ids", "chosen_ids", "rejected_ids"),
             *("chosen_mask", "rejected_mask", "ref_chosen_logps", "ref_rejected_logps", "margin", "origin"),
+            "source",
         ),
         _pairs,
         "pairs",
@@ -229,6 +245,13 @@ VIEWS: Mapping[str, View] = {
         _columns("task_id", "prompt_ids", "candidate_ids", "candidate_logps", "targets", "origin"), _policy, "targets"
     ),
     "world": View(_columns("task_id", "messages", "input_ids", "labels"), _world),
+    "marks": View(
+        _columns(
+            *("task_id", "prompt", "shown", "verdict", "choice", "text", "note", "who", "when", "source"),
+        ),
+        _marks,
+        texts=True,
+    ),
     "reflection": View(_columns("task_id", "prompt", "completion"), _reflections, "imitation", texts=True),
     "criticality": View(
         _columns("task_id", "prompt", "action", "criticality", "q", "visits", "origin", "depth"),

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Tree, path_origin, path_return
+from treeagent.marks import Source, preference
+from treeagent.search.node import Edge, Node, Tree, path_origin, path_return
 from treeagent.types import Origin
 from treeagent.views.tokens import spell
 
@@ -47,8 +48,11 @@ class PreferencePair:
     chosen: Continuation
     rejected: Continuation
     margin: float
-    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths the difference of their returns."""
+    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths the difference of their returns. Of a pair that a
+    reviewer decided it is at least ``PairConfig.min_margin``, whatever Q says."""
     origin: Origin = "real"
+    source: Source | Literal["rule"] = "rule"
+    """Who prefers: a person, a judge such as a model, or the values that search found."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -89,7 +93,7 @@ def preference_pairs(
 
 def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Iterator[PreferencePair]:
     """The pairs of ``compared_siblings`` as tokens."""
-    for path, margin, chosen, rejected in compared_siblings(tree, config, critic_weight):
+    for path, margin, chosen, rejected, source in compared_siblings(tree, config, critic_weight):
         yield PreferencePair(
             task_id=tree.task.id,
             context_ids=tree.prompt_ids(path),
@@ -97,16 +101,23 @@ def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Itera
             rejected=_continuation([rejected]),
             margin=margin,
             origin=path_origin((*path[-1:], chosen, rejected)),
+            source=source,
         )
 
 
 def compared_siblings(
     tree: Tree, config: PairConfig, critic_weight: float
-) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge]]:
+) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge, Source | Literal["rule"]]]:
     """Tried siblings whose Q differs by at least ``config.min_margin``, in reward units, the widest margin of each node
-    first (Agent Q, algorithm 1): the path to their node, the margin, the chosen and the rejected edge. The chosen
-    action is one that ``tree.may_prefer``."""
+    first (Agent Q, algorithm 1): the path to their node, the margin, the chosen and the rejected edge, and who prefers.
+    The chosen action is one that ``tree.may_prefer``.
+
+    Reviewers outrank Q. Two actions that they compared form a pair as they say, whatever their visits and margin, and
+    none where they say that both are equally good. An action that they vetoed is rejected in favour of the best of its
+    tried siblings.
+    """
     for path, node in tree.walk():
+        decided = _decided_pairs(tree, node, config, critic_weight)
         tried = [
             (edge.with_critic(edge.value, critic_weight), edge)
             for edge in node.edges
@@ -117,11 +128,53 @@ def compared_siblings(
         wide = [
             (more - less, best, worst)
             for (more, best), (less, worst) in combinations(ranked, 2)
-            if more - less >= config.min_margin and best.action.text != worst.action.text and tree.may_prefer(best)
+            if more - less >= config.min_margin
+            and best.action.text != worst.action.text
+            and tree.may_prefer(best)
+            and _texts(best, worst) not in decided
         ]
         wide.sort(key=itemgetter(0), reverse=True)
+        for decided_pair in decided.values():
+            if decided_pair is not None:
+                yield path, *decided_pair
         for margin, chosen, rejected in wide[: 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE]:
-            yield path, margin, chosen, rejected
+            yield path, margin, chosen, rejected, "rule"
+
+
+_Decided = tuple[float, Edge, Edge, Source]
+"""Margin, chosen action, rejected action, and who says so."""
+
+
+def _decided_pairs(
+    tree: Tree, node: Node, config: PairConfig, critic_weight: float
+) -> dict[frozenset[str], _Decided | None]:
+    """The pairs of siblings that reviewers decided, by the texts of the two actions; None where there is no pair."""
+    found: dict[frozenset[str], _Decided | None] = {}
+    if not node.marks:
+        return found
+
+    def pair(chosen: Edge, rejected: Edge, source: Source) -> _Decided | None:
+        gap = chosen.with_critic(chosen.value, critic_weight) - rejected.with_critic(rejected.value, critic_weight)
+        return (max(gap, config.min_margin), chosen, rejected, source) if tree.may_prefer(chosen) else None
+
+    edges = list({edge.action.text: edge for edge in reversed(node.edges)}.values())[::-1]  # the first of each text
+    for first, second in combinations(edges, 2):
+        verdict = preference(node.marks, first.action.text, second.action.text)
+        if verdict is not None:
+            better, source = verdict
+            chosen, rejected = (first, second) if better > 0 else (second, first)
+            found[_texts(first, second)] = pair(chosen, rejected, source) if better else None
+    good = [edge for edge in edges if edge.visits and tree.may_prefer(edge)]
+    for edge in edges:
+        if edge.vetoed and good:
+            best = max(good, key=lambda each: each.with_critic(each.value, critic_weight))
+            source = next(mark.source for mark in node.marks if mark.refuses(edge.action.text))
+            found.setdefault(_texts(best, edge), pair(best, edge, source))
+    return found
+
+
+def _texts(first: Edge, second: Edge) -> frozenset[str]:
+    return frozenset((first.action.text, second.action.text))
 
 
 def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[PreferencePair]:

@@ -40,10 +40,10 @@ def html(title: str, data: Mapping[str, str], *, script: str = "viewer.js", conn
 
     Args:
         data: gzip in base64, by the ``id`` under which the script finds it.
-        script: name of the bundle.
+        script: name of the bundle, whose style has the same name.
         connect: where the script may send requests; by default nowhere.
     """
-    code, style = bundled(script), bundled("viewer.css")
+    code, style = bundled(script), bundled(script.replace(".js", ".css"))
     policy = "; ".join(
         [
             "default-src 'none'",
