@@ -13,7 +13,7 @@ PIP := --quiet --disable-pip-version-check --no-compile
 export PYTHONDONTWRITEBYTECODE =
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: install install-dev quickstart quickstart-llm test test-slow check docs results-docs clean
+.PHONY: install install-dev quickstart quickstart-llm test test-slow check docs results-docs viewer viewer-check clean
 
 install: $(VENV)/.installed
 
@@ -64,6 +64,18 @@ check: install-dev
 docs: install
 	$(BIN)/pip install $(PIP) --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The script and the style of `treeagent view`, from viewer/. Only who changes them needs Node.
+viewer: viewer/node_modules/.installed
+	cd viewer && npm run --silent build
+
+# Fails where the files in the package are not what viewer/ gives.
+viewer-check: viewer/node_modules/.installed
+	cd viewer && npm run --silent check
+
+viewer/node_modules/.installed: viewer/package-lock.json
+	cd viewer && npm ci --silent --no-audit --no-fund
+	touch $@
 
 # The pages of results and README's block, from the files in results/.
 results-docs: install-dev

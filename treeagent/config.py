@@ -18,6 +18,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
+from treeagent.envs.approval import Approve
 from treeagent.envs.shield import Shield
 from treeagent.generators.config import LOCAL_SERVER, ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.generators.grammar import Format
@@ -103,6 +104,8 @@ class EnvironmentConfig:
     """Bytes of all observations of an episode after which it is truncated; unset sets no limit."""
     shield: Shield = Field(default_factory=Shield)
     """Calls that never reach the environment, and what each of them costs."""
+    approve: Approve = Field(default_factory=Approve)
+    """Calls that wait until a person approves them."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:

@@ -52,7 +52,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # a hosted model's name is its server's alone
     place = config.environment
-    with closing(ShieldedEnv(make_env(place.name, place.options), place.shield)) as env:
+    with closing(ShieldedEnv(make_env(place.name, place.options), place.shield, approve=place.approve)) as env:
         _require_tasks(config, env, uses)
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)

@@ -52,6 +52,8 @@ def to_record(tree: Tree) -> Record:
         "task": asdict(tree.task),
         **_plain(tree, TREE_FIELDS),
         "budget": asdict(tree.budget),
+        # A node that a replay has removed since is in none of the places.
+        **({"order": [places.get(id(node), -1) for node in tree.order]} if tree.order else {}),
         "nodes": nodes,
     }
 
@@ -93,7 +95,9 @@ def from_record(record: Mapping[str, Any]) -> Tree:
         nodes: list[Node] = []
         for row in record["nodes"]:
             nodes.append(_node(row, task, nodes))
-        return Tree(task, root=nodes[0], budget=Budget(**record["budget"]), **_picked(record, TREE_FIELDS))
+        order = [nodes[place] if place >= 0 else None for place in record.get("order", ())]
+        budget = Budget(**record["budget"])
+        return Tree(task, root=nodes[0], budget=budget, order=order, **_picked(record, TREE_FIELDS))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
 

@@ -21,7 +21,7 @@ from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
-from treeagent.envs import EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
+from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.generators.attention import context_length
@@ -83,9 +83,15 @@ def _environment(written: bytes) -> Env:
     else:
         env = make_env(name, options)
     observation_bytes, episode_bytes = settings.observation_bytes, settings.episode_bytes
-    if (settings.shield, observation_bytes, episode_bytes) == (Shield(), None, None):
+    if (settings.shield, settings.approve, observation_bytes, episode_bytes) == (Shield(), Approve(), None, None):
         return env
-    return ShieldedEnv(env, settings.shield, observation_bytes=observation_bytes, episode_bytes=episode_bytes)
+    return ShieldedEnv(
+        env,
+        settings.shield,
+        observation_bytes=observation_bytes,
+        episode_bytes=episode_bytes,
+        approve=settings.approve,
+    )
 
 
 def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
