@@ -35,13 +35,13 @@ from treeagent.learners.config import ValueConfig
 from treeagent.learners.packed import pack
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.search.limits import Limits
-from treeagent.search.node import Node, Tree, succeeds
+from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.store import read_as
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.views.tokens import TokenRow, path_rows
-from treeagent.views.values import ValueTargetConfig, state_return
+from treeagent.views.values import ValueTargetConfig, found_success, state_return
 from treeagent.workers.processes import run_jobs
 
 QUESTION = "Which way to fit V tells states from which a success was found from the others?"
@@ -64,8 +64,7 @@ class Way:
     reads: Reads = "last layer"
     """What the head reads: hidden states at a state's last token, or their mean over all tokens up to there."""
     target: Aim = "best"
-    """As of ``ValueTargetConfig``; "success" is the range's upper end where a success was found below, else its lower
-    end."""
+    """As of ``ValueTargetConfig``; "success" means here the upper end of the range, and no success its lower end."""
     linear: bool = False
     """A head without a hidden layer."""
     heads: int = 1
@@ -145,16 +144,6 @@ class LinearHead(ValueHead):
     def forward(self, hidden_states: Tensor) -> Tensor:
         logits: Tensor = self.output(hidden_states)
         return logits.squeeze(-1)
-
-
-def found_success(tree: Tree) -> dict[int, bool]:
-    """Whether a finished path through a state succeeds, by the node's ``id``; other states are left out."""
-    found: dict[int, bool] = {}
-    for path, node in tree.walk():
-        if path and node.final:
-            for each in (tree.root, *(edge.child for edge in path)):
-                found[id(each)] = found.get(id(each), False) or succeeds(path)
-    return found
 
 
 def indexed_rows(tree: Tree, places: dict[int, int]) -> Iterator[TokenRow]:

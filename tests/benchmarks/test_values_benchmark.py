@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.values import States, Way, fitted, found_success, indexed_rows, judged
+from benchmarks.values import States, Way, fitted, indexed_rows, judged
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
+from treeagent.views.values import found_success
 
 
 def tree(number: int) -> Tree:
@@ -18,12 +19,6 @@ def tree(number: int) -> Tree:
         end = Node(state, context_ids=(5, 6), terminated=True)
         root.edges.append(Edge(action, 0.5, visits=1, value_sum=reward, reward=reward, child=end))
     return Tree(task, 0, root)
-
-
-def test_success_below_a_state_is_told_by_its_finished_paths() -> None:
-    one = tree(0)
-    good, bad = (edge.child for edge in one.root.edges)
-    assert found_success(one) == {id(one.root): True, id(good): True, id(bad): False}
 
 
 def test_each_state_is_read_once_at_its_last_token() -> None:
