@@ -57,6 +57,9 @@ Reads = Literal["last layer", "middle layer", "all layers", "mean over tokens", 
 Aim = Literal["best", "mean", "lambda", "success"]
 
 
+_RETURNS: tuple[Literal["best", "mean", "lambda"], ...] = ("best", "mean", "lambda")
+
+
 @dataclass(frozen=True)
 class Way:
     """A way to fit V."""
@@ -174,7 +177,7 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
             nodes.append(node)
             numbers.append(number)
             arrival = path[-1] if path else None
-            for aim in ("best", "mean", "lambda"):
+            for aim in _RETURNS:
                 value = state_return(node, arrival, ValueTargetConfig(aim), tree.discount)
                 told[aim].append(math.nan if value is None else (min(max(value, low), high) - low) / (high - low))
             told["success"].append(float(found[id(node)]) if id(node) in found else math.nan)
@@ -254,8 +257,8 @@ def fitted(way: Way, states: States, train: int, returns: tuple[float, float], s
             fit(head, features[learnt], targets[learnt], states.tree[learnt], seed + number)
             with torch.no_grad():
                 values[number, kind] = torch.sigmoid(head(features[kind]))
-    spread = values.std(0, correction=0) if way.lower else 0.0
-    return values.mean(0) - spread, head
+    mean = values.mean(0)
+    return mean - values.std(0, correction=0) if way.lower else mean, head
 
 
 def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> Tensor:
