@@ -572,11 +572,11 @@ class RunConfig:
                 f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "
                 f"{self.search.method!r} estimates leaves only: set search.estimate_all too"
             )
-        if self.update.advantages.kind == "gae" and self.update.values.target == "best":
+        if self.update.advantages.kind == "gae" and self.update.values.target in ("best", "success"):
             raise ValueError(
                 "update.advantages.kind is 'gae', which needs the mean return of the policy from each state, but "
-                "update.values.target is 'best', against which hardly any step gains: set update.values.target to "
-                "'lambda' or 'mean'"
+                f"update.values.target is {self.update.values.target!r}, against which hardly any step gains: set "
+                "update.values.target to 'lambda' or 'mean'"
             )
         return self
 
