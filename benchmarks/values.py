@@ -225,7 +225,7 @@ def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed:
     shuffler = torch.Generator().manual_seed(seed)
     best, kept, since = math.inf, copy.deepcopy(head.state_dict()), 0
     for _ in range(_FIT.epochs):
-        for batch in torch.randperm(len(wanted), generator=shuffler).split(_FIT.batch_size):
+        for batch in torch.randperm(len(wanted), generator=shuffler).split(_FIT.batch_size):  # type: ignore[no-untyped-call]
             loss = functional.binary_cross_entropy_with_logits(head(states[batch]), wanted[batch])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
