@@ -251,7 +251,9 @@ PLACES: dict[str, Callable[[], Place]] = {
     "settings file": cache(_settings_file),
     "shard": cache(lambda: _shard(packed=True)),
     "record": cache(lambda: _shard(packed=False)),
-    "shop": cache(lambda: _env("shop", ("search[red lamp]", "open[3]", "choose[red]", "buy[]", "back[]"))),
+    "shop": cache(
+        lambda: _env("shop", ("search[red lamp]", "click[3]", "click[red]", "click[buy now]", "click[back]"))
+    ),
     "qa": cache(lambda: _env("qa", ("search[who founded it]", "answer[Rome]"))),
     "sql": cache(lambda: _env("sql", _SQL)),
     "frozenlake": cache(lambda: _env("frozenlake", ("left", "right", "up", "down"))),

@@ -256,7 +256,7 @@ def test_the_policys_own_model_can_be_the_critic() -> None:
     """It judges as one that has read nothing before, and the policy draws as one that is not asked in between."""
     generator = LocalGenerator(model())
     policy = LLMPolicy(generator, chat(), max_new_tokens=6)
-    config = SearchConfig(limits=Limits(simulations=6), candidates=3, critic_weight=0.5)
+    config = SearchConfig(limits=Limits(simulations=12), candidates=3, critic_weight=0.5)
     [tree] = asyncio.run(Search(policy, Echo(), config, None, LMCritic(generator, chat())).run([state().task], [0]))
     expanded = [node for node in tree.nodes() if len(node.edges) > 1]
     assert len(expanded) > 2

@@ -488,7 +488,7 @@ def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
         for row in value_rows(tree, ValueTargetConfig()):
             assert not any(row.mask)
             known += sum(row.token_ids[place] in chat.tokens_with(":") for place in row.value_positions)
-    assert known > 10
+    assert known > 5
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refus
 def test_what_is_not_installed_is_told_before_the_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     monkeypatch.delitem(sys.modules, "treeagent.generators.structured")
-    with pytest.raises(UserError, match=r"^llguidance is missing .* pip install 'treeagent\[structured\]'"):
+    with pytest.raises(UserError, match=r"^llguidance is missing .* pip install 'llguidance"):
         require(settings_of(), ["collect"])
 
 

@@ -54,15 +54,16 @@ def text_tool(name: str, description: str, argument: str = "", *, read_only: boo
 def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall:
     """The action as an environment with ``tools`` gets it: a text that names one of them becomes a ``ToolCall``.
 
-    The arguments need not fit the tool's schema; the environment refuses what it cannot do. A text that names no tool,
-    or whose arguments cannot be read, is the argument of the only tool, where that takes one text. Elsewhere it stays a
-    text.
+    The arguments need not fit the tool's schema; the environment refuses what it cannot do. A text that names no tool
+    is the argument of the only tool, where that takes one text. Elsewhere it stays a text, and so does one that names a
+    tool with arguments that cannot be read.
     """
     if isinstance(action, ToolCall):
         return action
-    call = _read_text(action, tools)
-    if isinstance(call, ToolCall) and any(tool.name == call.name for tool in tools):
-        return call
+    match = _TEXT_CALL.fullmatch(action)
+    if match is not None and any(tool.name == match[1] for tool in tools):
+        call = _read_text(action, tools)
+        return call if isinstance(call, ToolCall) else action
     argument = only_text([tool.parameters for tool in tools])
     return ToolCall(tools[0].name, {argument: action}) if argument else action
 
