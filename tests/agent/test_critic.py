@@ -275,6 +275,7 @@ def golden(shuffler: random.Random, number: int) -> tuple[State, list[Action]]:
     return state(number), takes(f"gold {things[0]}", *things[1:])
 
 
+@pytest.mark.slow
 def test_a_model_that_was_taught_to_ranks_the_marked_candidate_first() -> None:
     """Taught to answer the first question with the letter of what is golden; asked about unseen listings."""
     torch.manual_seed(0)

@@ -36,6 +36,7 @@ def test_check_env_finds_nothing(name: str, cheap: list[str], difficulty: int) -
     assert check_tasks(env) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @SANDBOXED
 def test_check_env_finds_nothing_where_every_step_is_a_process() -> None:

@@ -210,6 +210,7 @@ def test_a_file_that_is_no_transcript_is_one_sentence(tmp_path: Path, content: s
     assert named in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_an_imported_run_is_shown_exported_and_traced_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert treeagent("import", written(tmp_path / "in.jsonl", CHAT, CHAT | {"task_id": "t2"}), run).returncode == 0

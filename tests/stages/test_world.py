@@ -328,6 +328,7 @@ def refit(run: Path, *settings: str) -> list[Experience]:
     return found
 
 
+@pytest.mark.slow
 def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or steps that are held out now would be among the examples that it is shown."""
     monkeypatch.setattr(world, "HELD_OUT", 0.6)
@@ -368,6 +369,7 @@ def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> Non
     assert isinstance(text, str) and text.startswith("Why: because of this")
 
 
+@pytest.mark.slow
 def test_rows_that_are_too_long_are_counted_and_not_all(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
     none = treeagent("world", "fit", copy, *WORLD, "world.max_tokens=20")
@@ -448,6 +450,7 @@ def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_p
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_held_out(run: Path) -> None:
     known = {one.task_id for one in refit(run, "world.demonstrations=60")}
     learnt, held_out = split(experiences(Run.open(run)))
@@ -456,6 +459,7 @@ def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_hel
     assert Run.open(run).facts("world")["demonstrated_steps"] > 60
 
 
+@pytest.mark.slow
 def test_held_out_demonstrations_fill_up_a_small_audit(run: Path) -> None:
     refit(run, "world.demonstrations=60")
     own = [one for one in split(experiences(Run.open(run)))[1] if not one.opens]
