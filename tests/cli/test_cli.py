@@ -142,7 +142,7 @@ def test_a_tracker_that_is_not_installed_leaves_no_folder(tmp_path: Path) -> Non
     [
         (["engine=ray"], ["ray"]),
         (["policy.generator=vllm", "workers=1"], ["vllm"]),
-        (["policy.generator=vllm"], ["workers", "2", "vLLM"]),
+        (["policy.generator=vllm", "workers=2"], ["workers", "2", "vLLM"]),
         (["policy.device_map=here"], ["device_map", "here"]),
         (["policy.device_map=cuda:63"], ["device_map", "cuda:63"]),
         (["policy.model=gone/model"], ["gone/model"]),

@@ -82,18 +82,34 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
 
 def _require_memory(base: str, dtype: DType) -> None:
     """Check that the weights fit into this machine's memory, before they are downloaded or read."""
-    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
-    number = config.dtype if dtype == "auto" else getattr(torch, dtype)
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config, dtype=number or torch.float32)
-    needed, memory = sum(each.nbytes for each in empty.parameters()), memory_bytes()
+    weights, own = _weights(base)
+    number = own if dtype == "auto" else getattr(torch, dtype)
+    needed, memory = weights * number.itemsize, memory_bytes()
     if needed > memory:
-        form = str(empty.dtype).removeprefix("torch.")
+        form = str(number).removeprefix("torch.")
         raise UserError(
             f"the weights of {base} take {needed / 2**30:.1f} GiB as {form}, but this machine has "
             f"{memory / 2**30:.1f} GiB of memory: use a smaller model, policy.dtype=bfloat16, a GPU by "
             "policy.device_map=cuda, or a server by policy.generator=remote"
         )
+
+
+def count_weights(name: str | Path) -> tuple[int, torch.dtype]:
+    """How many weights a checkpoint has, without its adapter, and their number format. Reads its configuration alone.
+
+    Raises:
+        UserError: as ``load_checkpoint``.
+    """
+    base, _ = base_and_adapter(name)
+    with no_progress_bars(), _refused(base):
+        return _weights(base)
+
+
+def _weights(base: str) -> tuple[int, torch.dtype]:
+    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config, dtype=config.dtype or torch.float32)
+    return sum(each.numel() for each in empty.parameters()), empty.dtype
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:

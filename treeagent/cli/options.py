@@ -112,9 +112,15 @@ def open_run(
     from treeagent.run.folder import Run
     from treeagent.run.progress import RichProgress
     from treeagent.run.trackers import tracked
+    from treeagent.workers.machine import fitted
 
     methods = learns(config)
     require(config, uses, methods, checkpoint)
+    begun = given.out / "config.toml"
+    resumed = load_config(begun) if given.resume and begun.is_file() else None
+    config, told = fitted(config, checkpoint, None if resumed is None else resumed.policy.dtype)
+    if told:
+        Terminal(stderr=True).print(told, soft_wrap=True)
     with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
         yield run, RichProgress()
         if methods:

@@ -17,7 +17,7 @@ COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 
 _FREE = (
-    *("workers", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
+    *("workers", "threads", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
     *("policy.url", "world.url", "world.teacher.url"),
 )
 """Settings on which results do not depend, by the start of their keys. A run may be resumed with other values."""

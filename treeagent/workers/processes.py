@@ -42,7 +42,8 @@ def run_jobs(
 ) -> Iterator[tuple[Job, Result]]:
     """Run ``work`` on every job and yield (job, result) pairs in the order in which they finish.
 
-    With one local worker, jobs run in this process.
+    With one local worker, jobs run in this process. Settings that leave ``workers`` or ``threads`` to the machine mean
+    one here; ``fitted`` replaces them.
 
     Args:
         work: a function that can be pickled; it gets a job and a function to send events by.
@@ -51,10 +52,11 @@ def run_jobs(
     Raises:
         WorkerLost: a worker process ended in the middle of a job.
     """
-    if not jobs or (config.engine == "local" and (config.workers == 1 or len(jobs) == 1)):
+    if not jobs or (config.engine == "local" and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
             threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # as in a worker: so floating-point sums have the same order wherever a job runs
+            # As in a worker: so floating-point sums have the same order wherever a job runs.
+            torch.set_num_threads(config.threads or 1)
             try:
                 result = work(job, on_event)
             finally:
@@ -73,7 +75,7 @@ def run_jobs(
 def kept_workers(config: RunConfig) -> Iterator[None]:
     """Share one set of workers among all calls of ``run_jobs`` inside, since workers take seconds to start."""
     global _kept
-    _kept = None if config.engine == "local" and config.workers == 1 else _start(config.workers, config)
+    _kept = None if config.engine == "local" and config.workers <= 1 else _start(config.workers, config)
     try:
         yield
     except BaseException:  # such as Ctrl-C: workers that are still importing are not waited for
@@ -91,7 +93,7 @@ def _start(count: int, config: RunConfig) -> "Processes | RayWorkers":
         from treeagent.workers.ray import RayWorkers
 
         return RayWorkers(count, config)
-    return Processes(count)
+    return Processes(count, config.threads or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +118,14 @@ class Processes:
     running jobs are killed; the next call starts new workers.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._workers = _start_processes(count)
+    def __init__(self, count: int, threads: int = 1) -> None:
+        self._count, self._threads = count, threads
+        self._workers = _start_processes(count, threads)
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
-        self._workers = self._workers or _start_processes(self._count)
+        self._workers = self._workers or _start_processes(self._count, self._threads)
         waiting, running = deque(jobs), dict[Connection, Job]()
 
         def hand_out(pipe: Connection) -> None:
@@ -181,7 +183,7 @@ class Processes:
             ) from None
 
 
-def _start_processes(count: int) -> "dict[Connection, _Worker]":
+def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
     """Start worker processes; they go on importing while this one continues."""
     # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
     context = multiprocessing.get_context("spawn")
@@ -196,7 +198,7 @@ def _start_processes(count: int) -> "dict[Connection, _Worker]":
             for _ in range(count):
                 here, there = context.Pipe()
                 lifeline, ours = context.Pipe(duplex=False)
-                process = context.Process(target=_serve, args=(there, lifeline))
+                process = context.Process(target=_serve, args=(there, lifeline, threads))
                 process.start()
                 assert process.pid is not None
                 kill_at_close(lifeline.fileno(), process.pid)
@@ -212,12 +214,12 @@ def _start_processes(count: int) -> "dict[Connection, _Worker]":
     return workers
 
 
-def _serve(pipe: Connection, lifeline: Connection) -> None:
+def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
     """The main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     guard_streams()
-    torch.set_num_threads(1)  # for small models, more threads cost more time than they save
+    torch.set_num_threads(threads)
     with suppress(EOFError, ConnectionError):
         while True:
             work, job = pipe.recv()

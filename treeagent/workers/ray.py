@@ -154,7 +154,7 @@ def _connect(config: RunConfig) -> None:
     try:
         ray.init(
             address="local",
-            num_cpus=config.workers,
+            num_cpus=max(config.workers, 1),
             object_store_memory=_STORE_BYTES,
             include_dashboard=False,
             logging_level=logging.WARNING,

@@ -1,0 +1,86 @@
+"""What suits a model on a machine: number format, workers and threads."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from treeagent.agent.checkpoint import count_weights
+from treeagent.config import RunConfig, load_config
+from treeagent.workers.machine import fitted
+from treeagent.workers.processes import run_jobs
+
+WEIGHTS = 70_000 * 512 + 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512
+"""Tied embeddings, two layers (attention, MLP, two norms), the last norm."""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A checkpoint's configuration without weights, which nothing may read here."""
+    shape = {"vocab_size": 70_000, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2}
+    LlamaConfig(**shape, num_attention_heads=8, tie_word_embeddings=True, dtype="float32").save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    cores, gib, flags = request.param
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PHYS_PAGES": gib << 18, "SC_PAGE_SIZE": 4096}[name])
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(flags, True))
+
+
+def test_weights_are_counted_from_the_configuration_alone(large: Path) -> None:
+    assert count_weights(large) == (WEIGHTS, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "chosen"),
+    [
+        ((2, 24, ["avx512_bf16"]), [], (1, 2, "bfloat16")),
+        ((2, 24, ["amx_bf16"]), [], (1, 2, "bfloat16")),
+        ((2, 24, ["avx512_f"]), [], (1, 2, "auto")),
+        ((64, 256, []), [], (4, 16, "auto")),
+        ((64, 5, []), [], (1, 16, "auto")),  # 0.14 GiB of weights, 1 of cache and 1.5 of its own: two do not fit
+        ((64, 6, []), [], (2, 16, "auto")),
+        ((8, 24, []), ["workers=2"], (2, 4, "auto")),
+        ((8, 24, []), ["threads=1"], (8, 1, "auto")),
+        ((8, 24, ["amx_bf16"]), ["policy.dtype=float32"], (1, 8, "float32")),
+        ((2, 24, ["amx_bf16"]), ["policy.device_map=cuda"], (1, 1, "auto")),
+        ((8, 24, ["amx_bf16"]), ["policy.generator=vllm"], (1, 1, "auto")),
+        ((8, 24, ["amx_bf16"]), ["engine=ray"], (2, 1, "auto")),
+    ],
+    indirect=["machine"],
+)
+def test_a_large_model_gets_cores_and_number_format_of_the_machine(
+    machine: None, large: Path, settings: list[str], chosen: tuple[int, int, str]
+) -> None:
+    config, told = fitted(load_config(None, [f"policy.model={large}", "policy.cache_bytes=1073741824", *settings]))
+    assert (config.workers, config.threads, config.policy.dtype) == chosen
+    assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm", "engine=ray"}.intersection(settings))
+
+
+@pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
+def test_a_model_from_scratch_keeps_one_thread_and_its_own_format(machine: None) -> None:
+    config, told = fitted(RunConfig())
+    assert (config.workers, config.threads, config.policy.dtype, told) == (2, 1, "auto", "")
+
+
+@pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
+def test_a_resumed_run_keeps_the_number_format_that_it_began_with(machine: None, large: Path) -> None:
+    assert fitted(RunConfig(), large)[0].policy.dtype == "bfloat16"
+    assert fitted(RunConfig(), large, "auto")[0].policy.dtype == "auto"
+
+
+def threads(job: int, emit: object) -> int:
+    return torch.get_num_threads()
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_job_has_the_threads_of_the_settings(workers: int) -> None:
+    before = torch.get_num_threads()
+    assert [had for _, had in run_jobs(threads, [1, 2], RunConfig(workers=workers, threads=3))] == [3, 3]
+    assert torch.get_num_threads() == before

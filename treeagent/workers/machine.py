@@ -1,0 +1,79 @@
+"""What suits a model on this machine: the number format of its weights, how many workers, and how many threads of each.
+
+A model of a few million parameters is slower with several threads than with one, and its rounding in bfloat16 buys
+nothing. A model of a hundred million parameters is faster with all cores in one process, which loads it only once.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from treeagent.agent.checkpoint import count_weights
+from treeagent.agent.gguf import memory_bytes
+from treeagent.config import RunConfig
+from treeagent.generators.config import DType
+
+_LARGE = 30_000_000
+"""Parameters from which a model runs with several threads, and in bfloat16 where the processor has it."""
+_MOST_WORKERS = 8
+"""Most workers of a small model. The default ``collect.batch`` splits a stage into about as many jobs."""
+_MOST_THREADS = 16
+"""Most threads of a worker. A forward pass of a billion parameters hardly gets faster beyond that."""
+_WORKER_BYTES = 3 << 29
+"""Memory of a worker beside its weights and its cache of keys and values: torch, transformers, trees."""
+
+
+def fitted(config: RunConfig, checkpoint: str | Path | None = None, held: DType | None = None) -> tuple[RunConfig, str]:
+    """The settings with what they leave to this machine filled in: ``workers``, ``threads`` and ``policy.dtype``; and
+    a sentence that tells the choice, empty for a model from scratch.
+
+    A run on a Ray cluster, whose machines are others, and a policy that an engine or a server samples have one thread
+    a worker and the checkpoint's own number format.
+
+    Args:
+        checkpoint: what the run begins with; by default ``policy.model``, or without that a model from scratch.
+        held: the ``policy.dtype`` that the run began with, if it is resumed, which then stays.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    policy, local = config.policy, config.engine == "local"
+    name = config.policy.model if checkpoint is None else checkpoint
+    on_cpu = policy.device_map in (None, "cpu")
+    counted = local and on_cpu and policy.generator == "local" and name is not None
+    weights, own = count_weights(name) if counted and name is not None else (0, torch.float32)
+    if weights < _LARGE:
+        one = local and (not on_cpu or "vllm" in (policy.generator, config.world.generator))
+        workers = 1 if one else _most_workers(0, policy.cache_bytes, 1) if local else 2
+        return replace(config, workers=config.workers or workers, threads=config.threads or 1), ""
+    dtype = policy.dtype
+    if dtype == "auto":
+        dtype = held or ("bfloat16" if has_bfloat16() else "auto")
+    size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize
+    threads = config.threads or max(min(cores() // (config.workers or 1), _MOST_THREADS), 1)
+    workers = config.workers or _most_workers(size, policy.cache_bytes, threads)
+    chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype))
+    form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
+    return chosen, (
+        f"{name}: {weights / 1e6:,.0f} million weights sample in {form} ({size / 2**30:.1f} GiB a worker), workers "
+        f"{workers}, threads {threads} (policy.dtype, workers and threads change this)"
+    )
+
+
+def _most_workers(weight_bytes: int, cache_bytes: int, threads: int) -> int:
+    """As many workers as the processor and the memory have room for, at least one."""
+    room = memory_bytes() // (weight_bytes + cache_bytes + _WORKER_BYTES)
+    return max(min(cores() // threads, room, _MOST_WORKERS), 1)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return min(len(os.sched_getaffinity(0)), torch.get_num_threads())  # the latter follows OMP_NUM_THREADS
+
+
+def has_bfloat16() -> bool:
+    """Whether this processor has instructions that multiply bfloat16: AVX512-BF16 or AMX. Without them bfloat16 is
+    converted at each use, which is slower than float32."""
+    return any(torch.cpu.get_capabilities().get(flag) is True for flag in ("avx512_bf16", "amx_bf16"))
