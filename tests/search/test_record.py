@@ -65,7 +65,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget"}),
         (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges"}),
-        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group"}),
+        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group", "components"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended", "legal_actions"}),

@@ -19,7 +19,7 @@ TOOLS = (
     text_tool("choose", "Choose an option value of the open product.", "option"),
     text_tool("back", "Go back to the previous page.", read_only=True),
     text_tool("next", "Go to the next page of results.", read_only=True),
-    text_tool("buy", "Buy the open product with the chosen options. Ends the visit."),
+    text_tool("buy", "Buy the open product with the chosen options. Ends the visit.", answers=True),
 )
 _TEXT_CALL = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTALL)
 _BUTTONS = {"next >": "next", "< prev": "back", "back to search": "home", "buy now": "buy"}
