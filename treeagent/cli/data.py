@@ -71,7 +71,7 @@ def rescore(
     require_trust(run_folder / "config.toml", overrides or (), trust)
     config = load_config(run_folder / "config.toml", overrides or ())
     for key in config_difference(source.config, config):
-        if not key.startswith("rewards."):
+        if not key.startswith(("rewards.", "search.process_weight")):
             raise UserError(f"{key} is no setting of [rewards], which alone a view may change: leave it out")
     if out.resolve() == run_folder.resolve():
         raise UserError(f"--out {out} is the run itself, whose trees stay as they are: choose another folder")

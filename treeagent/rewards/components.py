@@ -139,6 +139,15 @@ def path_sums(path: Sequence[Edge]) -> dict[str, float]:
     return sums
 
 
+def episode_components(path: Sequence[Edge]) -> dict[str, float]:
+    """The sums of an episode's components and, as ``calls/AXIS``, the number of calls to which an axis applies; empty
+    where its steps store none."""
+    if not any(edge.components for edge in path):
+        return {}
+    calls = {f"calls/{axis}": float(sum(axis in edge.components for edge in path)) for axis in AXES}
+    return path_sums(path) | {name: count for name, count in calls.items() if count}
+
+
 def spreads(trees: Sequence[Tree], names: Sequence[str]) -> dict[str, float]:
     """The standard deviation of each component's sum over the finished paths of a task's trees; 1 where all are equal,
     so that dividing by it changes nothing."""

@@ -52,6 +52,23 @@ def reweighed(
     return [retold(tree, reward, stored, process_weight=grown) for tree in trees]
 
 
+def rescored(
+    trees: Sequence[Tree],
+    config: RewardsConfig,
+    rules: Mapping[str, Rule],
+    process_weight: float = 0.0,
+) -> list[Tree]:
+    """``reweighed`` of trees of any tasks, in their order."""
+    groups: dict[str, list[int]] = {}
+    for place, tree in enumerate(trees):
+        groups.setdefault(tree.task.id, []).append(place)
+    told: dict[int, Tree] = {}
+    for places in groups.values():
+        group = [trees[place] for place in places]
+        told |= zip(places, reweighed(group, config, rules, process_weight), strict=True)
+    return [told[place] for place in range(len(trees))]
+
+
 def _reward(edge: Edge) -> float | None:
     return edge.reward
 

@@ -99,7 +99,9 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
             actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
         playing = replan if imagines else play
         outcomes, trees, episodes = asyncio.run(
-            playing(actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed)
+            playing(
+                actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed, config.rewards.budgets
+            )
         )
     for outcome in outcomes:  # a world model has ends of its own
         outcome.betrayed = env.only_success_ends and job.mode != "greedy" and not imagines

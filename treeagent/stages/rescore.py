@@ -1,11 +1,11 @@
 """Rescore stored trees: the rewards that other settings give their components, as a view that can be learned from."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from treeagent.config import RunConfig
-from treeagent.rewards.components import ComponentSums, Rule, components_of, read_rules, steps
+from treeagent.rewards.components import ComponentSums, components_of, read_rules, steps
 from treeagent.rewards.config import TOOL_SCORES, RewardsConfig
-from treeagent.rewards.reweigh import reweighed
+from treeagent.rewards.reweigh import rescored
 from treeagent.run.folder import Run
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
@@ -46,23 +46,6 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
         view.log("rescore", {"step": 0, **figures})
         view.finish("rescore", figures)
     return figures
-
-
-def rescored(
-    trees: Sequence[Tree],
-    config: RewardsConfig,
-    rules: Mapping[str, Rule],
-    process_weight: float = 0.0,
-) -> list[Tree]:
-    """``reweighed`` of trees of any tasks, in their order."""
-    groups: dict[str, list[int]] = {}
-    for place, tree in enumerate(trees):
-        groups.setdefault(tree.task.id, []).append(place)
-    told: dict[int, Tree] = {}
-    for places in groups.values():
-        group = [trees[place] for place in places]
-        told |= zip(places, reweighed(group, config, rules, process_weight), strict=True)
-    return [told[place] for place in range(len(trees))]
 
 
 def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
