@@ -37,8 +37,8 @@ PANELS = ((0.2, False), (0.4, False), (0.2, True))
 """Standard deviation of V, and whether texts hold thoughts."""
 WAYS: dict[str, dict[str, Any]] = {
     "mcts": {},
-    "mcts, four at once, c = 0.1": {"widening": 0, "candidates": 4, "c_init": 0.1},
-    "mcts, six at once, c = 2.5": {"widening": 0, "candidates": 6, "c_init": 2.5},
+    "mcts, four at once, c = 0.1": {"widening": 0, "candidates": 4, "c_init": 0.1, "c_by_depth": False},
+    "mcts, six at once, c = 2.5": {"widening": 0, "candidates": 6, "c_init": 2.5, "c_by_depth": False},
     "best_of_n": {"method": "best_of_n"},
     "beam": {"method": "beam", "beam": BeamConfig(4)},
     "best_first": {"method": "best_first"},

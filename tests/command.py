@@ -27,8 +27,9 @@ class Ended:
     stderr: str
 
 
-def treeagent(*arguments: str | Path, cwd: Path | None = None) -> Ended:
-    """Call the command line as ``treeagent ARGUMENTS`` would, optionally in another folder.
+def treeagent(*arguments: str | Path, cwd: Path | None = None, given: str | None = None) -> Ended:
+    """Call the command line as ``treeagent ARGUMENTS`` would, optionally in another folder or with lines ``given``
+    on standard input.
 
     An error that the command line does not turn into a sentence comes back as exit code 1 with its traceback, as from a
     process. Environment variables, the current folder and the filters of warnings are put back afterwards.
@@ -40,7 +41,7 @@ def treeagent(*arguments: str | Path, cwd: Path | None = None) -> Ended:
             os.chdir(cwd)
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # pytest makes errors of them, the command line does not
-            result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+            result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=given)
     finally:
         os.chdir(folder)
         os.environ.clear()

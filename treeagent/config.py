@@ -18,6 +18,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
+from treeagent.envs.approval import Approve
 from treeagent.envs.shield import Shield
 from treeagent.generators.config import LOCAL_SERVER, ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.generators.grammar import Format
@@ -109,6 +110,8 @@ class EnvironmentConfig:
     """Bytes of all observations of an episode after which it is truncated; unset sets no limit."""
     shield: Shield = Field(default_factory=Shield)
     """Calls that never reach the environment, and what each of them costs."""
+    approve: Approve = Field(default_factory=Approve)
+    """Calls that wait until a person approves them."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:
@@ -138,9 +141,19 @@ class PolicyConfig(ModelConfig):
     actions: ActionSource = "sample"
     """Where candidates come from: "sample" samples turns, "score" scores a turn without a thought for each action that
     the environment lists as legal, and takes their probabilities as priors, "both" adds sampled turns."""
-    structured: bool = False
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Samples only the likeliest tokens that together have this probability. Below 1, updates that compare
+    log-probabilities (DPO, GRPO) cannot learn from the samples."""
+    min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Samples only tokens of at least this share of the likeliest one's probability. Above 0, updates that compare
+    log-probabilities (DPO, GRPO) cannot learn from the samples."""
+    thought_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Sampled tokens after which a turn that is still thinking is led into its call by written tokens, which carry no
+    loss. Unset means half of ``max_new_tokens`` for a given ``policy.model``, and no bound for a model from scratch."""
+    structured: bool | None = None
     """Constrains every turn to the format while it is sampled: a call of one of the environment's tools with arguments
-    of its schema, or text where the tool has none."""
+    of its schema, or text where there are no tools. Unset means true for a given ``policy.model`` that samples in this
+    process (``policy.generator`` "local")."""
     context: Literal["refuse", "drop"] = "refuse"
     """What happens where a prompt grows too long: "refuse" ends the episode there, "drop" replaces the oldest
     observations by a note."""
@@ -166,6 +179,23 @@ class PolicyConfig(ModelConfig):
         if self.structured and self.generator == "remote" and self.text_only:
             raise ValueError("structured constrains token ids, but text_only has none: leave one out")
         return self
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether turns are constrained while they are sampled."""
+        return self.model is not None and self.generator == "local" if self.structured is None else self.structured
+
+    @property
+    def most_thought(self) -> int | None:
+        """Sampled tokens after which a turn is led into its call; None for no such bound."""
+        if self.thought_tokens is not None or self.model is None:
+            return self.thought_tokens
+        return max(self.max_new_tokens // 2, 1)
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens of the model's own distribution are never sampled."""
+        return self.top_p < 1 or self.min_p > 0
 
     @property
     def is_told(self) -> bool:
@@ -529,7 +559,7 @@ class RunConfig:
                 f"workers is {self.workers}, and each would start a vLLM engine of its own: set workers=1, or "
                 "engine=ray and ray.gpus_per_worker"
             )
-        if self.policy.structured and self.policy.generator != "local" and self.search.granularity == "split":
+        if self.policy.is_structured and self.policy.generator != "local" and self.search.granularity == "split":
             raise ValueError(
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
@@ -554,11 +584,11 @@ class RunConfig:
                 f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "
                 f"{self.search.method!r} estimates leaves only: set search.estimate_all too"
             )
-        if self.update.advantages.kind == "gae" and self.update.values.target == "best":
+        if self.update.advantages.kind == "gae" and self.update.values.target in ("best", "success"):
             raise ValueError(
                 "update.advantages.kind is 'gae', which needs the mean return of the policy from each state, but "
-                "update.values.target is 'best', against which hardly any step gains: set update.values.target to "
-                "'lambda' or 'mean'"
+                f"update.values.target is {self.update.values.target!r}, against which hardly any step gains: set "
+                "update.values.target to 'lambda' or 'mean'"
             )
         return self
 

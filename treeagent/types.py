@@ -89,6 +89,20 @@ class ToolCall:
     arguments: Mapping[str, object]
 
 
+def only_text(schemas: Sequence[Mapping[str, object]]) -> str:
+    """The argument of an environment's only tool, if that takes one text and nothing else: then a text that calls no
+    tool stands for it. Empty otherwise.
+
+    Args:
+        schemas: JSON schema of the arguments of each tool.
+    """
+    match list(schemas):
+        case [{"properties": {**found}, "required": [str(name)]}] if list(found) == [name]:
+            schema = found[name]
+            return name if isinstance(schema, Mapping) and schema.get("type") == "string" else ""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One think/action step as sampled from a policy: an edge of the search tree."""
@@ -104,6 +118,9 @@ class Action:
     """Behaviour log-probability of each token, in nats, at the sampling temperature. As long as ``token_ids``."""
     error: str = ""
     """Why ``text`` holds no well-formed call; a malformed call is data, not an exception."""
+    forced: tuple[int, ...] = ()
+    """Places in ``token_ids`` of tokens that were not sampled, but written to lead the turn into its call or to its
+    end. They carry no loss, and their ``logprobs`` are 0."""
 
     @property
     def logprob(self) -> float:

@@ -219,3 +219,13 @@ def test_the_command_refuses_what_is_there_already(tmp_path: Path) -> None:
     assert told.returncode == 2 and "exists: choose a new folder" in told.stderr
     with pytest.raises(RunError, match=r"gone\.gguf does not exist"):
         find_checkpoint(str(tmp_path / "gone.gguf"))
+
+
+def test_a_folder_whose_weights_are_larger_than_memory_is_refused_before_they_are_read(tmp_path: Path) -> None:
+    LlamaConfig(hidden_size=2**15, intermediate_size=2**17, num_hidden_layers=60, dtype="float32").save_pretrained(
+        tmp_path
+    )
+    with pytest.raises(UserError, match=r"take [\d,.]+ GiB as float32"):  # there are no weights to read
+        load_checkpoint(tmp_path)
+    with pytest.raises(UserError, match="GiB as bfloat16"):
+        load_checkpoint(tmp_path, "bfloat16")

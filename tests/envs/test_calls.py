@@ -56,6 +56,16 @@ def test_a_text_that_calls_no_tool_stays_a_text(text: str) -> None:
     assert isinstance(read_call(text, TOOLS), str)
 
 
+@pytest.mark.parametrize(
+    ("text", "command"), [("go north", "go north"), ("act[go north]", "go north"), ("seek[red]", "seek[red]")]
+)
+def test_a_text_is_what_the_only_tool_is_called_with_if_that_takes_one_text(text: str, command: str) -> None:
+    act = text_tool("act", "Act.", "command")
+    assert as_call(text, (act,)) == ToolCall("act", {"command": command})
+    assert as_call(text, (act, text_tool("look", "Look."))) == (text if "act[" not in text else as_call(text, (act,)))
+    assert as_call("go north", (GUESS,)) == "go north"  # it takes a number
+
+
 def test_without_tools_every_text_stays_a_text() -> None:
     assert as_call("search[red]", ()) == "search[red]"
 
@@ -174,6 +184,21 @@ def test_the_check_of_formats_names_the_format_that_refuses_and_the_refusal() ->
     assert "react" in violations[0] and "one line" in violations[0]
     locked, _ = check_formats(Locked(), Strict().tasks("train", 2))
     assert len(locked) == 3 and all("locked" in each and "100 calls" in each for each in locked)
+
+
+class Unlisted(Strict):
+    """Understands a call that none of its tools makes."""
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return (text_tool("other", "Do something else.", "what"), text_tool("end", "End."))
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return "done", 0.0, True, False, {}
+
+
+def test_the_check_of_formats_names_calls_that_are_none_of_the_tools() -> None:
+    (violation,) = check_formats(Unlisted(), Strict().tasks("train", 1))[0]
+    assert "tools()" in violation and "1 of 1" in violation
 
 
 def test_formats_are_not_checked_where_nothing_can_be_played() -> None:

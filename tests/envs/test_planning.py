@@ -128,6 +128,17 @@ def test_blocks_played_by_hand() -> None:
     assert env.step("finish")[1:3] == (0.0, True)
 
 
+def test_the_agent_may_read_changes_alone() -> None:
+    env = begun(SWAP, show="changes")
+    task = Task("own", "plan", data={"problem": SWAP})
+    assert env.reset(options={"task": task})[0] == "a is on b, b is on the table"
+    assert env.step("unstack a b")[0] == "you hold a; no longer: a is on b"
+    assert env.step("put-down a")[0] == "a is on the table; no longer: you hold a"
+    assert "not possible" in env.step("stack a b")[0]
+    hidden = begun(SWAP, show="changes", hide=["on", "holding", "ontable", "clear", "handempty"])
+    assert hidden.step("unstack a b")[0] == "nothing to see"
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [

@@ -85,11 +85,11 @@ def test_both_grammars_do_the_same() -> None:
     color = do(f"click[{identifier}]").split("\n")[2].split(": ")[1].split("/")[0]
     pairs: list[tuple[str, ToolCall]] = [
         ("search[desk lamp]", ToolCall("search", {"query": "desk lamp"})),
-        ("click[next >]", ToolCall("next", {})),
-        ("click[< prev]", ToolCall("back", {})),
-        (f"  Click[ {identifier.lower()} ] ", ToolCall("open", {"product": identifier})),
-        (f"CLICK[{color.upper()}]", ToolCall("choose", {"option": f" {color}"})),
-        ("click[Buy  Now]", ToolCall("buy", {})),
+        ("click[next >]", ToolCall("click", {"button": "next >"})),
+        ("click[< prev]", ToolCall("click", {"button": "< prev"})),
+        (f"  Click[ {identifier.lower()} ] ", ToolCall("click", {"button": identifier})),
+        (f"CLICK[{color.upper()}]", ToolCall("click", {"button": f" {color}"})),
+        ("click[Buy  Now]", ToolCall("click", {"button": "buy now"})),
     ]
     assert {call.name for _, call in pairs} == {tool.name for tool in ENV.tools()}
     begin()
@@ -108,7 +108,7 @@ def test_tool_schemas_are_json() -> None:
         schema = json.loads(json.dumps(tool.parameters))
         assert schema["type"] == "object"
         assert set(schema["required"]) == set(schema["properties"])
-    assert [tool.name for tool in ENV.tools() if not tool.read_only] == ["choose", "buy"]
+    assert [tool.name for tool in ENV.tools() if not tool.read_only] == ["click"]
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_tool_schemas_are_json() -> None:
         ("click[< prev]", "no page to go back to"),
         ("click[B0001]", "no b0001 on this page"),
         (ToolCall("order", {}), "no tool order"),
-        (ToolCall("open", {"id": "B0001"}), "open needs product"),
-        (ToolCall("open", {"product": 1}), "product of open must be of type string"),
-        (ToolCall("open", {"product": " "}), "nothing between the brackets"),
-        (ToolCall("buy", {"now": "yes"}), "buy takes no now"),
+        (ToolCall("click", {"id": "B0001"}), "click needs button"),
+        (ToolCall("click", {"button": 1}), "button of click must be of type string"),
+        (ToolCall("click", {"button": " "}), "nothing between the brackets"),
+        (ToolCall("click", {"button": "1", "now": "yes"}), "click takes no now"),
     ],
 )
 def test_a_bad_call_is_an_observation(call: str | ToolCall, reason: str) -> None:
@@ -273,4 +273,4 @@ def test_products_can_be_opened_by_their_place_on_the_page() -> None:
     assert numbered.step("click[2]")[0].startswith(second + "\n")
     assert "tool_error" in numbered.step("click[2]")[4]
     numbered.step("click[< prev]")
-    assert numbered.step(ToolCall("open", {"product": "2"}))[0].startswith(second + "\n")
+    assert numbered.step(ToolCall("click", {"button": "2"}))[0].startswith(second + "\n")

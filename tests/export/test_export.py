@@ -186,6 +186,7 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
         "ref_rejected_logps": pytest.approx(-0.1 * len(bad.action.token_ids)),
         "margin": 0.75,
         "origin": "real",
+        "source": "rule",
     }
     seen = [*told, *first["chosen"], {"role": "user", "content": "1 kettle $7"}]
     assert (second["prompt"], second["chosen"]) == (seen, [{"role": "assistant", "content": "Action: buy[1]"}])
@@ -234,7 +235,7 @@ def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat,
 
 
 def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
-    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection"}
+    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection", "criticality", "marks"}
     tree = shop_tree(chat, 7)
     good, bad = tree.root.edges
     assert good.child is not None and bad.child is not None
@@ -264,6 +265,21 @@ def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tm
             "Action: buy[1]",
         }
     ]
+
+
+def test_criticality_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
+    tree = shop_tree(chat, 7)
+    good, bad = tree.root.edges
+    assert good.child is not None
+    run = make_run(tmp_path / "run", [[tree]])
+    assert write(run, tmp_path / "out", "criticality") == {"criticality": 4}
+    rows = load(tmp_path / "out", "criticality")
+    by_action = {row["action"]: row for row in rows}
+    first, rival = by_action[good.action.text], by_action[bad.action.text]
+    assert first["criticality"] == pytest.approx(good.value - bad.value) == -rival["criticality"]
+    assert (first["visits"], first["q"], first["depth"]) == (good.visits, pytest.approx(good.value), 0)
+    below = by_action[good.child.edges[0].action.text]
+    assert below["depth"] == 1 and len(below["prompt"]) > len(first["prompt"])
 
 
 def test_pairs_of_whole_paths_keep_observations_out_of_the_loss(chat: ChatFormat) -> None:
@@ -478,7 +494,10 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     empty = make_run(tmp_path / "empty", [])
     assert sentence(empty.path, "--out", out).startswith(f"{empty.path} holds no trees: make some with treeagent coll")
     said = sentence(run.path, "--out", out, "--view", "pears")
-    assert "'pears'" in said and "pairs, advantages, sft, values, transitions, policy, world, reflection" in said
+    assert (
+        "'pears'" in said
+        and "pairs, advantages, sft, values, transitions, policy, world, marks, reflection, criticality" in said
+    )
     said = sentence(run.path, "--out", out, "--view", "values", "update.pairs.min_margin=0.1")
     assert said.startswith("update.pairs.min_margin does not change what is exported: leave it out")
     assert sentence(run.path, "--out", out, "seed=3").startswith("seed does not change what is exported")
@@ -496,9 +515,9 @@ def test_trees_without_token_ids_are_refused_by_name(chat: ChatFormat, tmp_path:
             edge.action = replace(edge.action, token_ids=(), logprobs=())
     run = make_run(tmp_path / "run", [[tree]])
     said = sentence(run.path, "--out", tmp_path / "out")
-    assert "only --view transitions or reflection can be exported" in said
+    assert all(view in said for view in ("transitions", "reflection", "criticality")) and "advantages" not in said
     assert not (tmp_path / "out").exists()
-    counts = {"transitions": 4, "reflection": 1}
+    counts = {"transitions": 4, "reflection": 1, "criticality": 4}
     assert write(run, tmp_path / "out", *counts) == counts
 
 

@@ -252,7 +252,9 @@ def test_demonstrations_go_the_same_in_every_format(grammar: Grammar) -> None:
             assert seen == known
         assert [action.thought for action in actions(trees)] == [action.thought for action in actions(plain)]
         assert not any(action.error for action in actions(trees))
-    assert all(isinstance(action.call, str) for action in actions(shown(LAKE, grammar)))
+    assert {action.call.name for action in actions(shown(LAKE, grammar)) if isinstance(action.call, ToolCall)} == {
+        "act"
+    }
     called = {action.call.name for action in actions(shown(SQL, grammar)) if isinstance(action.call, ToolCall)}
     assert called == {"schema", "query", "answer"}
     assert all(isinstance(action.call, ToolCall) for action in actions(shown(SQL, grammar)))
@@ -304,7 +306,7 @@ TEXT: dict[str, object] = {"type": "string"}
 def test_react_is_told_each_tool_as_a_text_calls_it(
     spec: ToolSpec, line: str, said: str, arguments: dict[str, object]
 ) -> None:
-    assert line in ReAct().instructions([spec]).splitlines()
+    assert line in ReAct().instructions([spec, tool("other", [])]).splitlines()
     assert as_call(said, [spec]) == ToolCall(spec.name, arguments)
 
 

@@ -192,8 +192,9 @@ def test_rounding_draws_no_token_of_no_probability() -> None:
         torch.tensor([[3.0, 1.0, 2.0, -torch.inf, -torch.inf]]),
         torch.tensor([1 - 2**-53], dtype=torch.float64),
     )
+    request = SampleRequest([()], 1, [0], stop_id=0, max_new_tokens=1)
     for shift in range(50):
-        token, logprob = _draw(logits * (1 + shift / 7), draws, 1.0)
+        token, logprob = _draw(logits * (1 + shift / 7), draws, request)
         assert token.item() <= 2 and torch.isfinite(logprob).all()
 
 

@@ -18,7 +18,7 @@ from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
 from treeagent.agent.value_head import ValueHead
-from treeagent.cli.door import refuse_structured, require
+from treeagent.cli.door import require, require_whole_vocabulary
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
@@ -259,9 +259,9 @@ def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, g
 def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refused() -> None:
     config = settings_of("policy.generator=vllm", "workers=1")
     with pytest.raises(UserError, match=r"^grpo needs .*policy.structured"):
-        refuse_structured(config, ["rft", "grpo"])
-    refuse_structured(config, ["rft", "distil"])
-    refuse_structured(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
+        require_whole_vocabulary(config, ["rft", "grpo"])
+    require_whole_vocabulary(config, ["rft", "distil"])
+    require_whole_vocabulary(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
 
 
 def test_what_is_not_installed_is_told_before_the_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:

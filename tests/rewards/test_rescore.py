@@ -4,13 +4,14 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from command import treeagent
 from hand_trees import hand_tree
 
-from treeagent.config import load_config
+from treeagent.cli.data import export, rescore
+from treeagent.config import ConfigError, load_config
 from treeagent.run.folder import Run
 from treeagent.search.record import from_record, to_records
 from treeagent.store import digest, read_as, read_records, shards, write_shard
+from treeagent.types import UserError
 
 BRIEF = "rewards.weights={outcome=1.0, steps=-0.01}"
 
@@ -30,8 +31,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def test_a_view_has_new_rewards_and_the_run_stays(searched: Path, tmp_path: Path) -> None:
     before, view = hashes(searched), tmp_path / "view"
-    done = treeagent("rescore", searched, "--out", view, BRIEF)
-    assert done.returncode == 0, done.stderr
+    rescore(searched, view, [BRIEF])
     assert hashes(searched) == before
     pairs = zip(*(read_as(from_record, run / "trees", "collect") for run in (searched, view)), strict=True)
     for old, new in pairs:
@@ -45,12 +45,10 @@ def test_a_view_has_new_rewards_and_the_run_stays(searched: Path, tmp_path: Path
     [first, *_] = shards(view / "trees")
     whole, kept = digest(read_records(view / "trees")), hashes(view / "trees")
     first.unlink()
-    assert treeagent("rescore", searched, "--out", view, BRIEF).returncode == 0
+    rescore(searched, view, [BRIEF])
     assert (digest(read_records(view / "trees")), hashes(view / "trees")) == (whole, kept)
-    exported = treeagent(
-        "export", view, "--view", "pairs", "--out", tmp_path / "pairs", "update.pairs.min_margin=0.001"
-    )
-    assert exported.returncode == 0, exported.stderr
+    export(view, tmp_path / "pairs", ["update.pairs.min_margin=0.001"], ["pairs"])
+    assert any((tmp_path / "pairs").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -66,6 +64,5 @@ def test_a_view_has_new_rewards_and_the_run_stays(searched: Path, tmp_path: Path
     ],
 )
 def test_what_cannot_be_rescored_is_told(searched: Path, tmp_path: Path, setting: str, named: str) -> None:
-    done = treeagent("rescore", searched, "--out", tmp_path / "view", setting)
-    assert done.returncode == 2
-    assert named in done.stderr
+    with pytest.raises((ConfigError, UserError), match=named):
+        rescore(searched, tmp_path / "view", [setting])

@@ -18,7 +18,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "corridor_tree.json"
 
 def corridor_tree() -> Any:
     policy = TablePolicy({"left": 0.3, "right": 0.5, "jump": 0.2}, {"cell 3": {"left": 0.6, "right": 0.3, "jump": 0.1}})
-    config = SearchConfig(limits=Limits(simulations=16), candidates=4, discount=0.9, c_init=1.5)
+    limits = Limits(simulations=16)
+    config = SearchConfig(limits=limits, candidates=4, discount=0.9, c_init=1.5, c_by_depth=False)
     [tree] = grow(policy, Corridor(), config, HashValue(), [task("corridor")], [20240817])
     return plain(tree)
 

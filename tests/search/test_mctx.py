@@ -83,7 +83,13 @@ def _searched(case: Case) -> Result:
     noise = bool(settings.pop("gumbel_scale", 1.0))  # the cases have all of it or none
     limits = Limits(simulations=case["simulations"])
     config = SearchConfig(
-        limits=limits, selection=case["method"], widening=0, skip_exhausted=False, bootstrap=True, **settings
+        limits=limits,
+        selection=case["method"],
+        c_by_depth=False,
+        widening=0,
+        skip_exhausted=False,
+        bootstrap=True,
+        **settings,
     )
     world = World(case)
     [tree] = asyncio.run(Search(world, world, config, world, noise=noise).run([task()], [case["seed"]]))

@@ -11,11 +11,13 @@ from toy_search import AllPolicy, Corridor, act, begin, task
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.growth import Growth, backup, plant
+from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.puct import (
     ValueRange,
     edges_from,
+    exploration_at_depth,
     exploration_rate,
     first_play_value,
     new_action_value,
@@ -57,6 +59,28 @@ def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> 
     here = node(*edges)
     growth = Growth(Tree(task(), 0, here), ValueRange(low, high))
     return Search(AllPolicy(), Corridor(), config)._scores(growth, here, edges)
+
+
+def test_deep_trees_explore_less_at_each_state() -> None:
+    """64 simulations: sqrt(64) / (2 * 16) = 1/4, and 8 / 8 = 1 at depth 4; shorter trees keep c_init."""
+    assert [exploration_at_depth(2.0, 64, depth) for depth in (0, 1, 4, 16)] == [2.0, 2.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("limits", "spent"),
+    [
+        (Limits(simulations=64), Budget(simulations=16)),
+        (Limits(generated_tokens=400), Budget(simulations=16, generated_tokens=100)),
+        (Limits(simulations=10**6, environment_steps=64), Budget(simulations=16, environment_steps=16)),
+    ],
+)
+def test_the_simulations_that_limits_allow_are_told_from_those_so_far(limits: Limits, spent: Budget) -> None:
+    """16 simulations spent a quarter of the limits, so that there will be 64."""
+    search = Search(AllPolicy("a"), Corridor(), SearchConfig(limits=limits, c_init=2.0))
+    growth = Growth(Tree(task(), 0, node(), spent), depth=16)
+    assert search._exploration(growth, 1) == pytest.approx(0.5, abs=1e-3)
+    constant = Search(AllPolicy("a"), Corridor(), SearchConfig(limits=limits, c_init=2.0, c_by_depth=False))
+    assert constant._exploration(growth, 1) == pytest.approx(2.0, abs=1e-3)
 
 
 def test_selection_follows_the_formula() -> None:

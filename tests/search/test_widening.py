@@ -188,7 +188,7 @@ def test_the_roots_noise_stays_where_candidates_join() -> None:
     noise = np.random.default_rng(derive_seed(5, "root noise")).dirichlet([0.3] * 3)
     two = np.random.default_rng(derive_seed(5, "root noise")).dirichlet([0.3] * 2)
     assert noise[0] / noise[1] == pytest.approx(two[0] / two[1])
-    config = limited(8, root_noise=0.25, c_init=4.0)
+    config = limited(8, root_noise=0.25, c_init=4.0, c_by_depth=False)
     [tree] = grow(Scripted(["a", "b", "c"]), ENDLESS, config, seeds=[5])
     assert [edge.action.text for edge in tree.root.edges] == ["a", "b", "c"]
     expected = [0.75 * share + 0.25 * float(part) for share, part in zip((0.4, 0.3, 0.2), noise, strict=True)]

@@ -181,6 +181,16 @@ def test_value_targets_by_hand(config: ValueTargetConfig, root: float, a: float,
     assert not any(any(row.mask) for row in (through_a, through_b, through_c))
 
 
+def test_success_is_told_where_a_path_finished() -> None:
+    """Nothing finished below B. A failure that is paid in part is a failure."""
+    through_a, through_c = value_rows(hand_tree(), ValueTargetConfig(target="success"))
+    assert (through_a.value_positions, through_a.value_targets) == ((1, 5, 7), (1.0, 1.0, 1.0))
+    assert (through_c.token_ids, through_c.value_positions, through_c.value_targets) == ((1, 2, 13, 23), (3,), (0.0,))
+    paid = edge("x", (4,), 1, 0.5, node((5,), end="terminated"), 0.5)
+    [row] = value_rows(Tree(TASK, 0, node((1,), paid)), ValueTargetConfig(target="success"))
+    assert row.value_targets == (0.0, 0.0)
+
+
 def test_best_returns_add_the_rewards_on_the_way() -> None:
     """Reward 0.25 on the way, then 0.5 at an end or V = 0.6 at a limit, or a withheld end judged 0.1."""
     ends = edge("x", (4,), 1, 0.5, node((5,), value=0.9, end="terminated"), 0.5)

@@ -17,9 +17,9 @@ from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from treeagent.agent.gguf import stock
+from treeagent.agent.gguf import memory_bytes, stock
 from treeagent.agent.value_head import FOLDER, ValueHead
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
@@ -65,16 +65,35 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
     """A local folder, a hub name or a GGUF file; the head is None where the checkpoint has none.
 
     Raises:
-        UserError: there is no model of that name that can be loaded; or the checkpoint is an adapter, and its base is
+        UserError: there is no model of that name that can be loaded; or its weights are larger than this machine's
+            memory; or the checkpoint is an adapter, and its base is
             not where it was or is of another architecture.
     """
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
+        if device_map in (None, "cpu"):
+            _require_memory(base, dtype)
         whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map, trust_remote_code=False)
     with _refused(name):
         model = whole if adapter is None else _with_saved_adapter(whole, adapter)
         head = ValueHead.load(Path(name)) if has_head(name) else None
     return Checkpoint(model, load_tokenizer(name), head)
+
+
+def _require_memory(base: str, dtype: DType) -> None:
+    """Check that the weights fit into this machine's memory, before they are downloaded or read."""
+    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+    number = config.dtype if dtype == "auto" else getattr(torch, dtype)
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config, dtype=number or torch.float32)
+    needed, memory = sum(each.nbytes for each in empty.parameters()), memory_bytes()
+    if needed > memory:
+        form = str(empty.dtype).removeprefix("torch.")
+        raise UserError(
+            f"the weights of {base} take {needed / 2**30:.1f} GiB as {form}, but this machine has "
+            f"{memory / 2**30:.1f} GiB of memory: use a smaller model, policy.dtype=bfloat16, a GPU by "
+            "policy.device_map=cuda, or a server by policy.generator=remote"
+        )
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:

@@ -80,6 +80,11 @@ def stock(name: str | Path) -> str | Path:
     return folder
 
 
+def memory_bytes() -> int:
+    """Size of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _require_readable(file: Path) -> None:
     """Check what the file's header says. ``import_gguf`` lists the errors."""
     try:
@@ -104,7 +109,7 @@ def _require_readable(file: Path) -> None:
             f"{file} holds a model of architecture {architecture!r}, which transformers {version} does not read from "
             "GGUF files: give the folder or the hub name of the model itself"
         )
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = memory_bytes()
     if weights * _BYTES > memory:
         raise UserError(
             f"the {weights:,} weights of {file} take {weights * _BYTES / 2**30:.1f} GiB as float32, but this machine "

@@ -35,7 +35,15 @@ class LLMPolicy:
     temperature: float = 1.0
     """Sampling temperature; 0 takes the likeliest token each time."""
     max_new_tokens: int = 64
-    """Most tokens of a turn; a turn that is cut off there has no stop token."""
+    """Most sampled tokens of a turn. One that is cut off there is written to its end if ``form`` is given, and has no
+    stop token otherwise."""
+    thought_tokens: int | None = None
+    """Sampled tokens after which a turn whose call has not begun is led into it (``Grammar.lead``); None for no such
+    bound."""
+    top_p: float = 1.0
+    """As of ``SampleRequest``."""
+    min_p: float = 0.0
+    """As of ``SampleRequest``."""
     form: "Form | None" = None
     """The form that constrains every turn while it is sampled; None samples freely."""
     actions: ActionSource = "sample"
@@ -78,19 +86,12 @@ class LLMPolicy:
                 errors[place] = _NO_LIST
         readable = [place for place, error in enumerate(errors) if not error]
         sampling = [place for place in readable if self.actions != "score" or place not in written]
-        request = SampleRequest(
-            [prompts[place] for place in sampling],
-            count,
-            [seeds[place] for place in sampling],
-            stop_id=self.chat.stop_id,
-            max_new_tokens=[self.max_new_tokens - len(begun[place].token_ids) for place in sampling],
-            temperature=self.temperature,
-            pauses=[None if begun[place].partial else pause for place in sampling],
-            form=self.form,
-            begun=[begun[place].token_ids for place in sampling],
-        )
+        turns = [
+            _Begun(prompts[place], begun[place], seeds[place], None if begun[place].partial else pause)
+            for place in sampling
+        ]
         told = [Proposal()] * len(states)
-        for place, drawn in zip(sampling, self.generator.sample(request) if sampling else (), strict=True):
+        for place, drawn in zip(sampling, self._sample(turns, count) if turns else (), strict=True):
             if isinstance(drawn, Failure):
                 errors[place] = drawn.reason
             else:
@@ -110,6 +111,81 @@ class LLMPolicy:
             replace(proposal, context_ids=self.chat.added_ids(reading), error=error, left_out=reading.left_out)
             for proposal, reading, error in zip(told, readings, errors, strict=True)
         ]
+
+    def _sample(self, turns: Sequence["_Begun"], count: int) -> list[list[Sample] | Failure]:
+        """``count`` samples of the rest of each turn. Those that are still thinking after ``thought_tokens`` are led
+        into their call, and sampled on from there; those that are cut off are written to their end."""
+        most = [self.max_new_tokens - len(turn.said.token_ids) for turn in turns]
+        budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
+        thinks = [not turn.said.partial and budget < limit for turn, limit in zip(turns, most, strict=True)]
+        first = [budget if thinking else limit for thinking, limit in zip(thinks, most, strict=True)]
+        drawn = [
+            each if isinstance(each, Failure) else list(each)
+            for each in self.generator.sample(self._ask(turns, count, first))
+        ]
+        places, rests, limits = list[tuple[int, int]](), list[_Begun](), list[int]()
+        for place, (turn, samples) in enumerate(zip(turns, drawn, strict=True)):
+            if isinstance(samples, Failure) or not thinks[place]:
+                continue
+            for number, sample in enumerate(samples):
+                # One that is shorter has ended by itself, at its pause or where the context ends.
+                if len(sample.token_ids) < budget or self._ended(turn, sample):
+                    continue
+                samples[number] = led = sample.followed_by(self._lead(sample.token_ids))
+                if not self._ended(turn, led) and len(turn.prompt) + len(led.token_ids) < self.generator.context:
+                    seed = derive_seed(turn.seed, "after the thought", number)
+                    places.append((place, number))
+                    rests.append(turn.after(led.token_ids, self.chat.decode(led.token_ids), seed))
+                    limits.append(most[place] - budget)
+        went_on = self.generator.sample(self._ask(rests, 1, limits)) if rests else ()
+        for (place, number), rest in zip(places, went_on, strict=True):
+            samples = drawn[place]
+            if isinstance(rest, Failure) or isinstance(samples, Failure):
+                drawn[place] = rest if isinstance(rest, Failure) else samples
+            else:
+                begun, [more] = samples[number], rest
+                samples[number] = Sample(begun.token_ids + more.token_ids, begun.logprobs + more.logprobs, begun.forced)
+        return [
+            samples if isinstance(samples, Failure) else [self._closed(turn, sample) for sample in samples]
+            for turn, samples in zip(turns, drawn, strict=True)
+        ]
+
+    def _ask(self, turns: Sequence["_Begun"], count: int, limits: Sequence[int]) -> SampleRequest:
+        return SampleRequest(
+            [turn.prompt for turn in turns],
+            count,
+            [turn.seed for turn in turns],
+            stop_id=self.chat.stop_id,
+            max_new_tokens=limits,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            pauses=[turn.pause for turn in turns],
+            form=self.form,
+            begun=[turn.said.token_ids for turn in turns],
+        )
+
+    def _ended(self, turn: "_Begun", sample: Sample) -> bool:
+        """Whether a sample of the rest of a turn needs no more tokens."""
+        ids = sample.token_ids
+        stopped = ids[-1:] == (self.chat.stop_id,)
+        return stopped or (turn.pause is not None and turn.pause.reached((*turn.said.token_ids, *ids)))
+
+    def _lead(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens that lead a turn which begins with ``token_ids`` into its call, if that has not begun."""
+        text = self.chat.decode(token_ids)
+        if self.grammar.begins_action(text):
+            return ()
+        lead = self.chat.encode_marks(self.grammar.lead(text, opened=self.chat.opens_thought, calls=bool(self.tools)))
+        return lead if self.form is None or not lead else self.form.led(token_ids, lead)
+
+    def _closed(self, turn: "_Begun", sample: Sample) -> Sample:
+        """The sample, written to its end if it was cut off and the context has room for that."""
+        if self.form is None or self._ended(turn, sample) or not sample.token_ids:
+            return sample
+        ending = self.form.ending((*turn.said.token_ids, *sample.token_ids))
+        room = self.generator.context - len(turn.prompt) - len(sample.token_ids)
+        return sample.followed_by(ending) if len(ending) <= room else sample
 
     def _written(self, state: State, begun: Message, room: int) -> list[Action]:
         """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions that
@@ -149,7 +225,25 @@ class LLMPolicy:
         """What a sample adds to a turn, which is decoded whole: texts of its parts might not add up to its text."""
         text = self.chat.decode((*begun.token_ids, *sample.token_ids))[len(begun.content) :]
         whole = self.grammar.read(begun.content + text, sample.token_ids, sample.logprobs)
+        whole = replace(whole, forced=sample.forced)
         return replace(whole, text=text, thought="") if begun.partial else whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A turn of which the rest is to be sampled."""
+
+    prompt: tuple[int, ...]
+    """All ids that stand before the rest."""
+    said: Message
+    """The part that has come; an empty one that is not partial if the turn has not begun."""
+    seed: int
+    pause: Pause | None
+
+    def after(self, token_ids: tuple[int, ...], text: str, seed: int) -> "_Begun":
+        """The turn with tokens behind its prompt that belong to it."""
+        said = Message("assistant", self.said.content + text, (*self.said.token_ids, *token_ids), partial=True)
+        return _Begun((*self.prompt, *token_ids), said, seed, None)
 
 
 def _read_all(

@@ -37,8 +37,12 @@ class SplitPolicy:
 
     def _thought(self, turn: Action) -> Action:
         """The thought that a turn paused after; a whole turn as it is."""
-        goes_on = self.policy.grammar.begins_action(turn.text) and len(turn.token_ids) < self.policy.max_new_tokens
-        return self.policy.grammar.read_thought(turn.text, turn.token_ids, turn.logprobs) if goes_on else turn
+        sampled = len(turn.token_ids) - len(turn.forced)
+        goes_on = self.policy.grammar.begins_action(turn.text) and sampled < self.policy.max_new_tokens
+        if not goes_on:
+            return turn
+        thought = self.policy.grammar.read_thought(turn.text, turn.token_ids, turn.logprobs)
+        return replace(thought, forced=turn.forced)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""Commands that write data and models for use elsewhere, or bring a model in: export, merge, import."""
+"""Commands that write data and models for use elsewhere, or bring some in: export, traces, merge, import."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from treeagent.cli.options import Overrides, RunFolder, Trust, find_checkpoint
+from treeagent.cli.options import Config, Overrides, RunFolder, Trust, find_checkpoint, require_trust
 from treeagent.run.terminal import Terminal
 
 app = typer.Typer()
@@ -21,7 +21,7 @@ def export(
         typer.Option(
             metavar="VIEW",
             help="View to export: pairs, advantages, sft, values or transitions (by default all five), policy, "
-            "world or reflection. Give it again for more.",
+            "world, reflection, criticality or marks. Give it again for more.",
         ),
     ] = None,
     format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",
@@ -59,7 +59,7 @@ def rescore(
 
     Example: treeagent rescore runs/shop --out runs/brief 'rewards.weights={outcome=1.0, steps=-0.01}'
     """
-    from treeagent.cli.options import require_trees, require_trust
+    from treeagent.cli.options import require_trees
     from treeagent.config import config_difference, load_config
     from treeagent.run.folder import COLLECTED, Run
     from treeagent.run.progress import RichProgress
@@ -72,7 +72,7 @@ def rescore(
     config = load_config(run_folder / "config.toml", overrides or ())
     for key in config_difference(source.config, config):
         if not key.startswith(("rewards.", "search.process_weight")):
-            raise UserError(f"{key} is no setting of [rewards], which alone a view may change: leave it out")
+            raise UserError(f"a view changes rewards.KEY settings alone, not {key}: leave it out")
     if out.resolve() == run_folder.resolve():
         raise UserError(f"--out {out} is the run itself, whose trees stay as they are: choose another folder")
     with Run.create(out, config, resume=True) as view:
@@ -80,28 +80,96 @@ def rescore(
             Terminal().print(f"{name:24} {value:.4g}")
 
 
+@app.command()
+def traces(
+    run_folder: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file of JSON lines to write.")],
+    format: Annotated[
+        Literal["chat", "otlp", "verifiers"],
+        typer.Option(help="OpenAI's messages with tools, OpenTelemetry GenAI spans, or traces of verifiers."),
+    ] = "chat",
+    source: Annotated[
+        Literal["episodes", "trees"],
+        typer.Option("--from", help="The episodes of evaluations, or the searched training trees."),
+    ] = "episodes",
+    trust: Trust = False,
+) -> None:
+    """Write a run's episodes or trees as traces for other tools: a JSON line each.
+
+    Reads RUN, builds its environment to ask for its tools, writes FILE.
+
+    Example: treeagent traces runs/shop --format otlp --out shop.jsonl
+    """
+    from contextlib import closing
+
+    from treeagent.envs import make_env
+    from treeagent.export.traces import write_traces
+    from treeagent.run.folder import Run, RunError
+
+    run = Run.open(run_folder)
+    require_trust(run_folder / "config.toml", (), trust)
+    with closing(make_env(run.config.environment.name, run.config.environment.options)) as env:
+        tools = env.tools()
+    count = write_traces(run, out, format, source, tools)
+    if not count:
+        out.unlink()
+        raise RunError(f"{run_folder} holds no {source}: give --from {'trees' if source == 'episodes' else 'episodes'}")
+    Terminal().print(f"{count:,} traces in {out}")
+
+
 @app.command("import")
-def import_model(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A model in llama.cpp's format.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The checkpoint's folder.", show_default=False)],
+def import_file(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A model in llama.cpp's format (.gguf), or transcripts (.jsonl, .json)."),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
+    overrides: Overrides = None,
+    config: Config = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="CHECKPOINT",
+            help="Of transcripts: the model whose tokens they get, so that it can imitate them.",
+        ),
+    ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"],
-        typer.Option(help="Number format of the weights: float32 keeps them exactly, the others halve the folder."),
+        typer.Option(help="Of a model, number format of the weights: float32 keeps them exactly."),
     ] = "float32",
 ) -> None:
-    """Import a GGUF file as a stock Hugging Face checkpoint: weights, tokenizer and chat template.
+    """Import a GGUF file as a stock Hugging Face checkpoint, or transcripts of other agents as a run.
 
-    Reads FILE.gguf, writes OUT. Quantised weights are written unquantised, so that they can be trained.
+    Transcripts are OpenAI's messages, a JSON line each, or OpenTelemetry GenAI spans in OTLP's JSON. Each becomes a
+    tree of one path, which show, view, review, export and update rft read. The settings (--config, KEY=VALUE) say in
+    which environment and policy.format they count; the format is "tools" by default.
 
     Example: treeagent import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
+
+    Example: treeagent import chats.jsonl runs/chats --checkpoint Qwen/Qwen3-0.6B
     """
-    from treeagent.agent.gguf import import_gguf
     from treeagent.run.folder import RunError
 
     if out.exists():
-        raise RunError(f"{out} exists: choose a new folder for the checkpoint")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    Terminal().print(f"checkpoint in {import_gguf(file, out, dtype)}")
+        raise RunError(f"{out} exists: choose a new folder")
+    if file.suffix == ".gguf":
+        if overrides or config or checkpoint:
+            raise RunError("settings and --checkpoint are of transcripts: leave them out for a GGUF file")
+        from treeagent.agent.gguf import import_gguf
+
+        out.parent.mkdir(parents=True, exist_ok=True)
+        Terminal().print(f"checkpoint in {import_gguf(file, out, dtype)}")
+        return
+
+    from treeagent.config import load_config
+    from treeagent.run.recipes import find_recipe
+    from treeagent.stages.imported import import_transcripts
+
+    settings = [*([] if config else ["policy.format=tools"]), *(overrides or ())]
+    chosen = load_config(find_recipe(config) if config else None, settings)
+    count = import_transcripts(chosen, file, out, find_checkpoint(checkpoint) if checkpoint else None)
+    Terminal().print(f"{count:,} trees in {out}")
 
 
 @app.command()

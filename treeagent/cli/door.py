@@ -46,14 +46,14 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     if config.engine != "ray":  # whose machines are others than this one
         for key, device in devices.items():
             require_device(key, device)
-    refuse_structured(config, methods)
+    require_whole_vocabulary(config, methods)
     if methods and config.update.processes > 1 and config.update.accelerate_config:
         check_accelerate_config(config)
     name = config.policy.model if model is None and "warm_start" in uses else model
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # a hosted model's name is its server's alone
     place = config.environment
-    with closing(ShieldedEnv(make_env(place.name, place.options), place.shield)) as env:
+    with closing(ShieldedEnv(make_env(place.name, place.options), place.shield, approve=place.approve)) as env:
         _require_tasks(config, env, uses)
         require_names(config.rewards, env.components)
         read_rules(config.rewards)
@@ -67,19 +67,25 @@ def _require_engines(config: RunConfig) -> None:
         import_module("treeagent.workers.ray")
     elif config.policy.generator != "local":
         import_module(f"treeagent.generators.{config.policy.generator}")
-    if config.policy.structured:
+    if config.policy.is_structured:
         import_module("treeagent.generators.structured")
 
 
-def refuse_structured(config: RunConfig, methods: Sequence[Method]) -> None:
-    """Check that ``policy.structured`` fits the methods that learn from its samples.
+def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> None:
+    """Check that the sampling settings fit the methods that learn from the samples.
 
-    DPO and GRPO compare the policy with the log-probabilities of the samples. Only the local generator stores these
-    under the whole vocabulary; vLLM and servers give them among the tokens that the grammar allows.
+    DPO and GRPO compare the policy with the log-probabilities of the samples, which must be those under the whole
+    vocabulary. With ``top_p`` or ``min_p`` they are those among the tokens that are left; with ``structured``, vLLM and
+    servers give them among the tokens that the grammar allows.
     """
     policy = config.policy
     unfit = [method for method in methods if method in COMPARING]
-    if unfit and policy.structured and policy.generator != "local":
+    if unfit and policy.truncates:
+        raise UserError(
+            f"{unfit[0]} needs log-probabilities over the whole vocabulary, but policy.top_p is {policy.top_p:g} and "
+            f"policy.min_p is {policy.min_p:g}, which leave tokens out: learn by rft or distil, or set them to 1 and 0"
+        )
+    if unfit and policy.is_structured and policy.generator != "local":
         raise UserError(
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
             f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set "

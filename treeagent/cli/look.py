@@ -1,4 +1,4 @@
-"""Commands that only read: recipes, show, settings."""
+"""Commands to look into runs and settings, and to say something of them: show, view, review, approve and others."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -76,6 +76,41 @@ def show(
 
 
 @app.command()
+def view(
+    run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of one or more runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.html", help="The page's file; by default view.html in the first RUN."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Show only the trees of this name, such as collect-3. Give it again for more."
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Write the page again as the runs go on, until interrupted or finished.")
+    ] = False,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write a page to look into the trees and episodes of runs: one file that needs no server and no network.
+
+    Reads RUN, also while it is being written; writes RUN/view.html.
+
+    Example: treeagent view runs/shop --open
+    """
+    from treeagent.report.viewer.follow import write_and_follow
+
+    def written(page: Path, trees: int, first: bool) -> None:
+        size = page.stat().st_size / 1e6
+        Terminal().print(f"{trees:,} trees and episodes in {page} ({size:,.1f} MB)", soft_wrap=True)
+        if first and browser:
+            typer.launch(page.resolve().as_uri())
+
+    write_and_follow(run_folders, out or run_folders[0] / "view.html", written, names=only or (), follow=follow)
+
+
+@app.command()
 def settings(
     section: Annotated[
         str,
@@ -98,3 +133,132 @@ def settings(
     for row in settings_rows(section):
         table.add_row(*(word.replace("`", "") for word in row))
     Terminal().print(table)
+
+
+@app.command()
+def review(
+    run_folder: RunFolder,
+    who: Annotated[str, typer.Option("--who", help="Your name, which your marks bear; by default your login.")] = "",
+    kind: Annotated[Literal["pairs", "episodes", "both"], typer.Option(help="What to review.")] = "both",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
+) -> None:
+    """Review a run in the browser: compare actions blind, judge episodes, veto, correct or mark them unsafe.
+
+    Serves a page on this machine only, until Ctrl-C. Reads RUN, also while it is written; adds to RUN/marks.jsonl.
+
+    Example: treeagent review runs/shop --who ada
+    """
+    import getpass
+
+    from treeagent.marks import FILE, read_marks
+    from treeagent.review.queue import review_queue
+    from treeagent.review.server import Review, ReviewServer
+    from treeagent.run.folder import Run, RunError
+
+    run = Run.open(run_folder)
+    read_marks(run.path / FILE)  # a damaged file is told of now
+    items = review_queue(run, kind)
+    if not items:
+        raise RunError(f"{run.path} holds nothing to review: collect trees in it, or evaluate a checkpoint")
+    try:
+        server = ReviewServer(Review(run, items, who or getpass.getuser()), port)
+    except OSError as error:
+        raise RunError(f"port {port} cannot be used ({error.strerror}): leave --port out, or give another") from error
+    with server:
+        Terminal(soft_wrap=True).print(f"{len(items)} items to review at {server.url}", "Ctrl-C ends it", sep="\n")
+        server.serve_forever()
+
+
+@app.command()
+def marks(
+    run_folder: RunFolder,
+    withdraw: Annotated[
+        str | None, typer.Option("--withdraw", metavar="ID", help="Take back the mark of this id.")
+    ] = None,
+    who: Annotated[str, typer.Option("--who", help="Who takes it back; by default your login.")] = "",
+) -> None:
+    """List the standing marks of a run's reviewers and how far they agree, or take one back.
+
+    Reads RUN/marks.jsonl; a withdrawal adds a line to it, and the mark no longer counts in the next update.
+
+    Example: treeagent marks runs/shop
+    """
+    import getpass
+
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from treeagent.marks import FILE, agreement, append_mark, new_mark, read_marks, standing
+    from treeagent.run.folder import Run, RunError
+    from treeagent.visible import visible
+
+    file = Run.open(run_folder).path / FILE
+    told = read_marks(file)
+    if withdraw is not None:
+        if withdraw not in {mark.id for mark in standing(told)}:
+            raise RunError(f"{file} holds no standing mark {withdraw}: treeagent marks {run_folder} lists them")
+        append_mark(file, new_mark(who or getpass.getuser(), "withdraw", withdraws=withdraw))
+        Terminal().print(f"withdrew {withdraw}")
+        return
+    count = standing(told)
+    if not count:
+        raise RunError(f"{run_folder} has no marks: make some with treeagent review {run_folder}")
+    table = Table(Column("id", no_wrap=True), "when", "who", "verdict", "of", "task", "note", box=None, pad_edge=False)
+    for mark in count:
+        of = mark.text if mark.verdict == "edit" else "" if mark.choice is None else mark.shown[mark.choice]
+        cells = (mark.when[:16], mark.who, mark.verdict, " ".join(of.split())[:60], mark.task_id, mark.note)
+        table.add_row(mark.id, *(Text(visible(cell)) for cell in cells))
+    Terminal().print(table)
+    for kind, (alpha, items) in agreement(told).items():
+        if items:
+            value = "undefined, as all say the same" if alpha is None else f"{alpha:.2f}"
+            Terminal().print(f"Krippendorff's α of {items} items judged {kind} by two or more reviewers: {value}")
+
+
+@app.command()
+def approve(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The environment.approve.folder of a run.")],
+    who: Annotated[str, typer.Option("--who", help="Your name, which your answers bear; by default your login.")] = "",
+    once: Annotated[bool, typer.Option("--once", help="End when no call is waiting.")] = False,
+) -> None:
+    """Answer the calls that a run in another terminal holds until a person says yes.
+
+    Asks for y or n, and a reason behind it, for each call that environment.approve.calls names. Ends with Ctrl-C.
+
+    Example: treeagent approve runs/shop-approvals
+    """
+    import getpass
+    import sys
+    import time
+
+    from rich.text import Text
+
+    from treeagent.envs.approval import Answer, answer, waiting
+    from treeagent.visible import visible
+
+    console, name, told = Terminal(soft_wrap=True), who or getpass.getuser(), False
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        request = next(waiting(folder), None)
+        if request is None:
+            if once:
+                return
+            if not told:
+                console.print("no call is waiting", style="dim")
+                told = True
+            time.sleep(0.3)
+            continue
+        told = False
+        for style, text in (("dim", request.task_id), ("italic", request.prompt), ("", request.observation)):
+            console.print(Text(visible(text, lines=True), style=style))
+        console.print(Text(visible(request.call, lines=True), style="bold"))
+        console.print("approve? y, or n and a reason: ", end="")
+        said = sys.stdin.readline()
+        if not said:
+            return
+        word, _, note = said.strip().partition(" ")
+        if word.lower() not in ("y", "yes", "n", "no"):
+            continue
+        given = Answer(word.lower() in ("y", "yes"), name, note=note)
+        if not answer(folder, request.id, given):
+            console.print("too late: it was answered before", style="yellow")

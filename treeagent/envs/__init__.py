@@ -16,6 +16,7 @@ works, and ``treeagent envs check module:Class`` checks yours.
   ``EnvCrashed``); ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and cuts observations at a number of bytes.
 """
 
+from treeagent.envs.approval import Approve
 from treeagent.envs.base import (
     Demonstrator,
     Env,
@@ -39,6 +40,7 @@ from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 __all__ = [
     "BUILT_IN",
     "EXTRAS",
+    "Approve",
     "CallRefused",
     "CheckReport",
     "Demonstrator",

@@ -87,7 +87,8 @@ class Env(Protocol):
         Args:
             action: where ``tools`` offers any, a ``ToolCall`` in every policy format. Its arguments may not fit the
                 tool's schema: ``calls.read_call`` checks them. A text comes where there are no tools, or where the
-                agent's text names none of them or has arguments that cannot be read.
+                agent's text names none of them or has arguments that cannot be read. If the only tool takes one text,
+                such a text comes as its argument.
 
         Returns:
             (observation, reward, terminated, truncated, info). ``terminated`` means that the task is over,

@@ -9,6 +9,7 @@ A text calls a tool in one of these ways:
 * ``name[first, second]`` calls a tool that requires several arguments, in the order of its schema's ``required``. There
   must be exactly one comma less than there are arguments.
 * ``name {"key": value}`` calls any tool, with its arguments as a JSON object.
+* Any other text calls the only tool, if that takes one text: ``go north`` calls ``act[go north]``.
 
 Between brackets an argument of type ``string`` is taken as it is written. One of another type, such as ``integer``, is
 read as JSON: ``add[1, 2]`` passes two integers.
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from treeagent.envs.base import ToolSpec
-from treeagent.types import ToolCall
+from treeagent.types import ToolCall, only_text
 
 _TEXT_CALL = re.compile(r"\s*+([\w.-]++)\s*+(?:\[(.*)\]|(\{.*\}))?\s*+", re.DOTALL)
 """Possessive (``*+``): without it a long run of blanks takes time in proportion to the square of its length."""
@@ -56,14 +57,17 @@ def text_tool(
 def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall:
     """The action as an environment with ``tools`` gets it: a text that names one of them becomes a ``ToolCall``.
 
-    The arguments need not fit the tool's schema; the environment refuses what it cannot do. A text stays a text where
-    it names no tool of the environment, or where its arguments cannot be read.
+    The arguments need not fit the tool's schema; the environment refuses what it cannot do. A text that names no tool,
+    or whose arguments cannot be read, is the argument of the only tool, where that takes one text. Elsewhere it stays a
+    text.
     """
     if isinstance(action, ToolCall):
         return action
     call = _read_text(action, tools)
-    known = isinstance(call, ToolCall) and any(tool.name == call.name for tool in tools)
-    return call if known else action
+    if isinstance(call, ToolCall) and any(tool.name == call.name for tool in tools):
+        return call
+    argument = only_text([tool.parameters for tool in tools])
+    return ToolCall(tools[0].name, {argument: action}) if argument else action
 
 
 def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | str:

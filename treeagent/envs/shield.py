@@ -6,15 +6,18 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
+from treeagent.envs.approval import Approve, Request, ask, history_key
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import read_call
 from treeagent.envs.make import imported
+from treeagent.marks import FILE, read_marks, unsafe_patterns
 from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
 
 FORBIDDEN = "Forbidden call: "
@@ -31,6 +34,9 @@ class Shield:
     predicate: Annotated[str, REACHES_OUT] = ""
     """A function of yours, "module:function": (call) → why it is forbidden, or None. The call is a ``ToolCall`` where
     it is a well-formed call of a tool, else the text."""
+    marks: str = ""
+    """Folder of a run. Calls that its reviewers marked unsafe are forbidden, as they stand when a process builds the
+    environment."""
     penalty: Annotated[float, Field(ge=0)] = 0.0
     """Reward units that each forbidden call costs. The outcome falls by this much (a verifier's verdict not below 0),
     and the step's process reward too, so that the cost does not depend on ``search.process_weight``."""
@@ -44,6 +50,10 @@ class _Spent:
     read: int = 0
     """Bytes of observations."""
     terminated: bool = False
+    calls: tuple[str, ...] = ()
+    """The calls that were made; like the next two kept only where some calls want approval."""
+    task: Task | None = None
+    observation: str = ""
 
 
 class ShieldedEnv(Env):
@@ -57,9 +67,10 @@ class ShieldedEnv(Env):
         shield: what is forbidden.
         observation_bytes: of an observation that are read, in UTF-8; a note tells how many were cut.
         episode_bytes: of all observations together after which the episode is truncated.
+        approve: which calls wait for a person.
 
     Raises:
-        UserError: a pattern is no regular expression, or the predicate cannot be imported.
+        UserError: a pattern is no regular expression, the predicate cannot be imported, or a folder is missing.
     """
 
     def __init__(
@@ -69,12 +80,18 @@ class ShieldedEnv(Env):
         *,
         observation_bytes: int | None = None,
         episode_bytes: int | None = None,
+        approve: Approve | None = None,
     ) -> None:
         self._env, self._shield = env, shield or Shield()
         self._observation_bytes, self._episode_bytes = observation_bytes, episode_bytes
-        self._denied = [_compiled(pattern) for pattern in self._shield.deny]
+        self._denied = [(_compiled(each, "shield.deny"), f"it matches {each!r}") for each in self._shield.deny]
+        self._denied += [(_compiled(each, "marks"), "a reviewer marked it unsafe") for each in _unsafe(self._shield)]
         self._predicate = _imported(self._shield.predicate)
-        self._tools = env.tools() if self._denied or self._predicate else ()
+        self._approve = approve or Approve()
+        self._held = [_compiled(each, "approve.calls") for each in self._approve.calls]
+        if self._held and not self._approve.folder:
+            raise UserError("environment.approve.calls wants a folder for the requests: set environment.approve.folder")
+        self._tools = env.tools() if self._denied or self._predicate or self._held else ()
         self._spent = _Spent()
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
@@ -84,15 +101,20 @@ class ShieldedEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         observation, info = checked_reset(self._env.reset(seed=seed, options=options))
-        self._spent = _Spent()
+        task = (options or {}).get("task")
+        self._spent = _Spent(task=task if self._held and isinstance(task, Task) else None)
         return self._read(observation), info
 
     def step(self, action: str | ToolCall) -> StepResult:
         reason = self.forbidden(action)
+        if reason is None and self._held:
+            reason = self._disapproved(action)
         if reason is not None:
             return self._refuse(reason)
         observation, reward, terminated, truncated, info = checked_step(self._env.step(action))
         self._spent = replace(self._spent, terminated=terminated)
+        if self._held:
+            self._spent = replace(self._spent, calls=(*self._spent.calls, call_spelt(action)))
         return self._read(observation), reward, terminated, truncated or self._full(), info
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
@@ -141,18 +163,33 @@ class ShieldedEnv(Env):
         """Why the call must not be made; None where it may."""
         if not self._denied and self._predicate is None:
             return None
-        read = read_call(action, self._tools) if self._tools else action
-        call = read if isinstance(read, ToolCall) else action
-        texts = {each for spelt in (action, call) for each in _spellings(spelt)}
-        for pattern in self._denied:
+        call, texts = self._spelt(action)
+        for pattern, why in self._denied:
             if any(map(pattern.search, texts)):
-                return f"it matches {pattern.pattern!r}"
+                return why
         reason = self._predicate(call) if self._predicate is not None else None
         if reason is not None and not isinstance(reason, str):
             raise UserError(
                 f"shield.predicate {self._shield.predicate!r} returned {reason!r:.80}: give a reason in words or None"
             )
         return reason
+
+    def _spelt(self, action: str | ToolCall) -> tuple[str | ToolCall, set[str]]:
+        """The call in an action, and every text that patterns are matched against."""
+        read = read_call(action, self._tools) if self._tools else action
+        call = read if isinstance(read, ToolCall) else action
+        return call, {each for spelt in (action, call) for each in _spellings(spelt)}
+
+    def _disapproved(self, action: str | ToolCall) -> str | None:
+        """Wait for a person where the call wants approval. Returns why it must not be made; None where it may."""
+        call, texts = self._spelt(action)
+        if not any(pattern.search(text) for pattern in self._held for text in texts):
+            return None
+        spent = self._spent
+        place = self._env.state_key() or history_key(spent.calls)
+        task = ("", "") if spent.task is None else (spent.task.id, spent.task.prompt)
+        request = Request(*task, place, spent.observation, call_spelt(call))
+        return ask(Path(self._approve.folder), request, self._approve.seconds)
 
     def _refuse(self, reason: str) -> StepResult:
         self._spent = replace(self._spent, forbidden=self._spent.forbidden + 1)
@@ -168,6 +205,8 @@ class ShieldedEnv(Env):
             kept = content[:limit].decode(errors="ignore")
             observation = f"{kept}\n[{len(content) - len(kept.encode())} more bytes cut]"
         self._spent = replace(self._spent, read=self._spent.read + len(observation.encode()))
+        if self._held:
+            self._spent = replace(self._spent, observation=observation)
         return observation
 
     def _full(self) -> bool:
@@ -176,11 +215,19 @@ class ShieldedEnv(Env):
         return self._episode_bytes is not None and spent.read > self._episode_bytes and not spent.terminated
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str, key: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.IGNORECASE | re.DOTALL)  # a line break must not hide a call
     except re.error as error:
-        raise UserError(f"shield.deny holds {pattern!r}, which is no regular expression: {error}") from error
+        raise UserError(f"{key} holds {pattern!r}, which is no regular expression: {error}") from error
+
+
+def _unsafe(shield: Shield) -> tuple[str, ...]:
+    if not shield.marks:
+        return ()
+    if not Path(shield.marks).is_dir():
+        raise UserError(f"shield.marks is {shield.marks!r}, where no folder is: give the folder of a run")
+    return unsafe_patterns(read_marks(Path(shield.marks) / FILE))
 
 
 def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:
@@ -190,6 +237,11 @@ def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:
     if not callable(found):
         raise UserError(f"shield.predicate {predicate!r} is a {type(found).__name__}: name a function")
     return found
+
+
+def call_spelt(call: str | ToolCall) -> str:
+    """A call as ``Shield.deny`` reads it: ``tool[argument, argument]``, or the text."""
+    return _spellings(call)[0]
 
 
 def _spellings(call: str | ToolCall) -> tuple[str, ...]:

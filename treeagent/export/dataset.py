@@ -21,11 +21,12 @@ import pyarrow.parquet
 from treeagent.config import RunConfig, config_difference
 from treeagent.export.card import card
 from treeagent.export.views import VIEWS, Row
+from treeagent.marks import FILE, read_marks, standing
 from treeagent.run.folder import COLLECTED, Run, RunError
 from treeagent.run.progress import Progress
+from treeagent.run.trees import marked_trees
 from treeagent.search.node import Tree
-from treeagent.search.record import from_record
-from treeagent.store import read_as, regular, remove_leftovers, replacing, shards, write_atomic
+from treeagent.store import regular, remove_leftovers, replacing, shards, write_atomic
 
 Format = Literal["parquet", "jsonl"]
 _STATE = "export.json"
@@ -95,7 +96,8 @@ def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Forma
         for section in sections
         for key, value in asdict(getattr(config.update, section)).items()
     }
-    return {"treeagent": version("treeagent"), "format": format, "views": list(views)} | settings
+    marks = hashlib.sha256("".join(mark.id for mark in standing(read_marks(run.path / FILE))).encode()).hexdigest()
+    return {"treeagent": version("treeagent"), "format": format, "views": list(views), "marks": marks} | settings
 
 
 def _finished(out: Path, definition: Row, collected: Mapping[str, Path]) -> dict[str, Row]:
@@ -168,7 +170,7 @@ def _trees(path: Path, views: Sequence[str]) -> Iterator[Tree]:
         RunError: a tree holds no token ids, which one of the views needs.
     """
     name, number = path.name.split(".")[0].rsplit("-", 1)
-    for tree in read_as(from_record, path.parent, name, int(number)):
+    for tree in marked_trees(path.parent, name, int(number)):
         if tree.text_only and not all(VIEWS[view].texts for view in views):
             raise RunError(
                 f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected with "

@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow
 
 from treeagent.config import RunConfig
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, path_origin
 from treeagent.types import Message, as_read
 from treeagent.views.advantages import advantage_rows, advantages
+from treeagent.views.criticality import criticality
 from treeagent.views.early_experience import reflections, world_rows
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
@@ -58,6 +59,7 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
             "ref_rejected_logps": pair.rejected.logprob,
             "margin": pair.margin,
             "origin": pair.origin,
+            "source": pair.source,
         }
 
 
@@ -132,6 +134,35 @@ def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
         yield row | {"history": _talk(step.history)}
 
 
+def _marks(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for path, node in tree.walk():
+        for mark in node.marks:
+            if mark.seed == tree.seed:  # another tree may hold the same state
+                columns = ("when", "who", "source", "verdict", "choice", "shown", "text", "note")
+                yield {
+                    "task_id": tree.task.id,
+                    "prompt": _talk(_read(tree, path, node)),
+                    **{name: getattr(mark, name) for name in columns},
+                }
+
+
+def _criticality(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    drops = criticality(tree)
+    for path, node in tree.walk():
+        for edge in node.edges:
+            if id(edge) in drops:
+                yield {
+                    "task_id": tree.task.id,
+                    "prompt": _talk(_read(tree, path, node)),
+                    "action": edge.action.text,
+                    "criticality": drops[id(edge)],
+                    "q": edge.value,
+                    "visits": edge.visits,
+                    "origin": path_origin((*path, edge)),
+                    "depth": len(path),
+                }
+
+
 def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
     """The conversation behind every prompt of the tree, by the prompt's tokens: up to each state, and with each action
     that was drawn there."""
@@ -170,16 +201,18 @@ _text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
 _ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
 _messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
 _TYPES = {
-    **dict.fromkeys(("task_id", "origin", "action", "observation"), _text),
+    **dict.fromkeys(("task_id", "origin", "action", "observation", "source"), _text),
+    **dict.fromkeys(("when", "who", "verdict", "text", "note"), _text),
+    "shown": pyarrow.list_(_text),
     **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history", "completion"), _messages),
     **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
-    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward"), _real),
+    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward", "criticality", "q"), _real),
     **dict.fromkeys(("advantages", "logprobs", "value_targets", "candidate_logps", "targets"), _reals),
     **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
     **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
     "value_positions": _ids,
     "candidate_ids": pyarrow.list_(_ids),
-    "depth": pyarrow.int32(),
+    **dict.fromkeys(("depth", "choice", "visits"), pyarrow.int32()),
 }
 """The type of a column, which is the same in every view."""
 
@@ -188,6 +221,7 @@ VIEWS: Mapping[str, View] = {
         _columns(
             *("task_id", "prompt", "chosen", "rejected", "ends_turn", "prompt_ids", "chosen_ids", "rejected_ids"),
             *("chosen_mask", "rejected_mask", "ref_chosen_logps", "ref_rejected_logps", "margin", "origin"),
+            "source",
         ),
         _pairs,
         "pairs",
@@ -211,7 +245,19 @@ VIEWS: Mapping[str, View] = {
         _columns("task_id", "prompt_ids", "candidate_ids", "candidate_logps", "targets", "origin"), _policy, "targets"
     ),
     "world": View(_columns("task_id", "messages", "input_ids", "labels"), _world),
+    "marks": View(
+        _columns(
+            *("task_id", "prompt", "shown", "verdict", "choice", "text", "note", "who", "when", "source"),
+        ),
+        _marks,
+        texts=True,
+    ),
     "reflection": View(_columns("task_id", "prompt", "completion"), _reflections, "imitation", texts=True),
+    "criticality": View(
+        _columns("task_id", "prompt", "action", "criticality", "q", "visits", "origin", "depth"),
+        _criticality,
+        texts=True,
+    ),
 }
 USUAL = ("pairs", "advantages", "sft", "values", "transitions")
 """The views that are exported when none is named."""

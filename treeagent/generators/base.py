@@ -23,7 +23,16 @@ class Sample:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Log-probability of each token in nats, under the distribution drawn from (temperature applied)."""
+    """Log-probability of each token in nats, under the distribution drawn from (temperature, top-p and min-p
+    applied)."""
+    forced: tuple[int, ...] = ()
+    """As of ``Action``."""
+
+    def followed_by(self, token_ids: Sequence[int]) -> "Sample":
+        """This sample and tokens that are written behind it."""
+        places = range(len(self.token_ids), len(self.token_ids) + len(token_ids))
+        zeros = (0.0,) * len(token_ids)
+        return Sample((*self.token_ids, *token_ids), self.logprobs + zeros, (*self.forced, *places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +76,16 @@ class SampleRequest:
     """Most tokens of a sample: one number for all prompts, or one per prompt."""
     temperature: float = 1.0
     """0 takes the likeliest token and reports its log-probability at temperature 1."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that together have this probability are drawn (Holtzman et al. 2020)."""
+    min_p: float = 0.0
+    """Only tokens of at least this share of the likeliest one's probability are drawn (Nguyen et al. 2024)."""
     pauses: Sequence[Pause | None] = ()
     """One per prompt, or none at all."""
     form: "Form | None" = None
     """A grammar for the whole turn: only tokens are drawn from which the turn can still satisfy it. ``local`` reports
-    log-probabilities among all tokens, as the learners compute them; engines and servers among the allowed ones."""
+    log-probabilities among all tokens, as the learners compute them, unless ``top_p`` or ``min_p`` leaves some out;
+    engines and servers among the allowed ones."""
     begun: Sequence[tuple[int, ...]] = ()
     """The tokens of an unfinished turn with which each prompt ends, which count towards ``form``; none by default."""
 

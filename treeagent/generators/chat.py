@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, takewhile
 from typing import Any
 
@@ -141,6 +141,15 @@ class ChatFormat:
         if ids and ids[-1] == self.stop_id:
             ids.pop()
         return str(self.tokenizer.decode(ids))
+
+    def encode_marks(self, text: str) -> tuple[int, ...]:
+        """Ids of text that a grammar writes into a turn. What spells a special token becomes that token."""
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    @cached_property
+    def opens_thought(self) -> bool:
+        """Whether the template begins a turn with the thinking's first mark, which the turn then lacks."""
+        return self.decode(self.prompt_ids((Message("user", "go"),))).rstrip().endswith("<think>")
 
     def tokens_with(self, character: str) -> frozenset[int]:
         """All tokens whose text contains this ASCII character."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import orjson
 
-from treeagent.types import Action, ToolCall
+from treeagent.types import Action, ToolCall, only_text
 
 Format = Literal["react", "json", "tools"]
 Syntax = Literal["hermes", "llama", "mistral"]
@@ -76,6 +76,15 @@ class Grammar(Protocol):
 
     def begins_action(self, text: str) -> bool:
         """Whether this unfinished turn has ended its thought."""
+
+    def lead(self, text: str, *, opened: bool, calls: bool) -> str:
+        """The text that leads this unfinished turn, whose call has not begun, into its call: up to and with ``mark``.
+        Empty where nothing is to be written, as in a turn that is all text.
+
+        Args:
+            opened: whether the chat template has begun the turn's thinking.
+            calls: whether there are tools to call.
+        """
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """The system message that explains the format and the tools to a model that was not trained on them."""
@@ -139,16 +148,44 @@ class ReAct:
     def begins_action(self, text: str) -> bool:
         return _ACTION_LINE.search(text) is not None
 
+    def lead(self, text: str, *, opened: bool, calls: bool) -> str:
+        if opened and "</think>" not in text:
+            return f"</think>{self.mark}"
+        return f"\n{self.mark}" if text and text[-1] != "\n" and not text.endswith("</think>") else self.mark
+
     def instructions(self, tools: Sequence[Tool]) -> str:
         turn = ("Write each turn in this form:", f"{_THOUGHT}what you think", f"{_ACTION}what you do")
         calls = ("An action calls one of these tools:", *map(_as_text, tools)) if tools else ()
+        if only_text([tool.parameters for tool in tools]):
+            schema = _arguments(tools[0])[0]
+            calls = (f"What you do: {tools[0].description} {_json(schema)}",)
         return "\n".join((_TASK, *turn, *calls))
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
-        """A thought of one line, if any, and an action of one; what it calls is the environment's to read."""
-        line = f"& ~/{_ANY}{_ACTION}{_ANY}/"
-        turn = rf'turn: ("{_THOUGHT}" THOUGHT "\n")? "{_ACTION}" CALL'
-        return "\n".join((turn, rf"THOUGHT: /[^\n]*/ {line}", rf"CALL: /[^\n]*[^\s][^\n]*/ {line}"))
+        """A thought of one line, if any, and an action of one, which calls a tool as ``_as_text`` shows it, or by
+        JSON."""
+        line = f"& ~/{_ANY}{_ACTION.rstrip()}{_ANY}/"
+        rules = [f'turn: ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
+        only = only_text([tool.parameters for tool in tools])
+        if not tools or only:
+            said = _bracketed(_arguments(tools[0])[0][only], _TEXT) if only else _TEXT
+            rules.append(f"SAID: ({said}) {line}")
+        ways = ["SAID"] if not tools or only else []
+        for place, tool in enumerate(tools):
+            found, required = _arguments(tool)
+            keys = list(found) if len(found) == 1 else list(required) if set(found) == set(required) else []
+            inner = [_bracketed(found[key], _TEXT if len(keys) == 1 else _WORDS) for key in keys]
+            if not found:
+                ways.append(json.dumps(tool.name))
+            elif inner and all(inner):
+                # One terminal: the brackets may stand in the argument, too.
+                said = f'{json.dumps(f"{tool.name}[")} {_COMMA.join(inner)} "]"'
+                rules.append(f"CALL_{place}: ({said}) {line}")
+                ways.append(f"CALL_{place}")
+            ways.append(f"{json.dumps(f'{tool.name} ')} arguments_{place}")
+            schema = {"type": "object", "x-guidance": {"whitespace_pattern": "[ ]?"}} | dict(tool.parameters)
+            rules.append(f"arguments_{place}: %json {_json(schema)}")
+        return "\n".join((*rules, f"call: {' | '.join(ways)}"))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         said = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
@@ -173,6 +210,30 @@ class ReAct:
         return Action(text, "", _thought(text.rpartition(self.mark)[0]), tuple(token_ids), tuple(logprobs))
 
 
+_COMMA = ' ", " '
+_TEXT = r"/[^\n]*[^\s][^\n]*/"
+_WORDS = r"/[^\n,]*[^\s,][^\n,]*/"
+"""Texts between the brackets of a call: a tool's only one, and one of several."""
+_SCALARS = {"integer": "/-?(0|[1-9][0-9]{0,14})/", "number": r"/-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,14})?/"}
+"""Numbers between the brackets of a call, as rules spell them."""
+
+
+def _bracketed(schema: object, text: str) -> str:
+    """An argument between the brackets of a call, as rules spell it; empty where it must be written as JSON.
+
+    Args:
+        text: how rules spell a text.
+    """
+    if not isinstance(schema, Mapping):
+        return ""
+    if isinstance(listed := schema.get("enum"), list | tuple) and listed and all(isinstance(e, str) for e in listed):
+        return f"({' | '.join(map(json.dumps, listed))})"
+    if set(schema) - {"type", "title", "description"}:  # such as bounds of a number
+        return ""
+    kind = schema.get("type")
+    return text if kind == "string" else _SCALARS.get(str(kind), "")
+
+
 def _thought(head: str) -> str:
     return head.strip().removeprefix(_THOUGHT.strip()).strip()
 
@@ -181,6 +242,11 @@ class _AfterThinking(ABC):
     """Reads turns that think, in ``<think>`` tags or in plain text, and then call."""
 
     calls: ClassVar[Literal["named", "native"]]
+
+    @property
+    @abstractmethod
+    def mark(self) -> str:
+        """As of ``Grammar``."""
 
     @abstractmethod
     def _begin(self, said: str) -> int:
@@ -196,6 +262,13 @@ class _AfterThinking(ABC):
 
     def begins_action(self, text: str) -> bool:
         return self._begin(_after_thinking(text)) >= 0
+
+    def lead(self, text: str, *, opened: bool, calls: bool) -> str:
+        rest = text.rpartition("</think>")[2]
+        thinks = rest.lstrip().startswith("<think>") or (opened and rest == text)
+        if not calls and self.calls == "native":
+            return "</think>\n" if thinks else ""
+        return f"</think>\n{self.mark}" if thinks else f"\n{self.mark}" if text else self.mark
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         action = self.read_thought(text, token_ids, logprobs)
@@ -223,7 +296,10 @@ class JsonAction(_AfterThinking):
     """
 
     calls: ClassVar[Literal["named"]] = "named"
-    mark: ClassVar[str] = "<action>"
+
+    @property
+    def mark(self) -> str:
+        return "<action>"
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         text = 'To say TEXT, end your turn with <action>{"when": false, "which": null, "how": {"text": TEXT}}</action>.'
@@ -459,12 +535,16 @@ def _listing(tools: Sequence[Tool]) -> list[str]:
     return ["The tools, with the JSON schema of their arguments:", *lines]
 
 
+def _arguments(tool: Tool) -> tuple[Mapping[str, object], Sequence[str]]:
+    """The schema of each argument by its name, and the names of those that are required."""
+    found, wanted = tool.parameters.get("properties"), tool.parameters.get("required")
+    return found if isinstance(found, dict) else {}, wanted if isinstance(wanted, list | tuple) else ()
+
+
 def _as_text(tool: Tool) -> str:
     """A line on a tool that is called by a text, as ``envs/calls.py`` reads it: ``name[argument]``, or with JSON where
     arguments may be left out."""
-    found, wanted = tool.parameters.get("properties"), tool.parameters.get("required")
-    schemas: Mapping[str, object] = found if isinstance(found, dict) else {}
-    required = wanted if isinstance(wanted, list | tuple) else ()
+    schemas, required = _arguments(tool)
     if len(schemas) <= 1:
         call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
     elif set(schemas) == set(required):

@@ -17,6 +17,7 @@ new tokens, one per sibling, all at the same position. The attention mask hides 
 continuations (``score``) share a row in the same way, and all their tokens go through the model together.
 """
 
+import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -423,7 +424,7 @@ class LocalGenerator(Generator):
         held = None if request.form is None else request.form.follow(turns, count, logits.shape[-1])
         for step in range(steps):
             allowed = None if held is None else torch.from_numpy(held.allowed())
-            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request.temperature, allowed)
+            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request, allowed)
             if held is not None:
                 held.take(tokens[:, step].tolist())
             lengths = torch.where((tokens[:, step] == request.stop_id) & (lengths > step), step + 1, lengths)
@@ -502,16 +503,35 @@ def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> N
                 lengths[row, sibling] = length
 
 
-def _draw(logits: Tensor, uniform: Tensor, temperature: float, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def truncated(logprobs: Tensor, top_p: float, min_p: float) -> Tensor:
+    """The distribution over the tokens that ``top_p`` and then ``min_p`` keep, as ``SampleRequest`` says, the likeliest
+    one in any case: log-probabilities, [..., vocabulary], -inf at the others."""
+    if top_p < 1:
+        ranked, order = logprobs.sort(dim=-1)
+        dropped = ranked.exp().cumsum(dim=-1) <= 1 - top_p
+        dropped[..., -1] = False
+        logprobs = logprobs.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
+    if min_p > 0:
+        logprobs = logprobs.masked_fill(logprobs < logprobs.amax(-1, keepdim=True) + math.log(min_p), -torch.inf)
+    return logprobs.log_softmax(-1)
+
+
+def _draw(
+    logits: Tensor, uniform: Tensor, request: SampleRequest, allowed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Tokens, drawn by inverting the cumulative distribution, and their log-probabilities: [rows, siblings] each.
 
     Args:
         logits: [rows, siblings, vocabulary].
         uniform: random numbers in [0, 1), [rows, siblings].
-        allowed: [rows, siblings, vocabulary]: tokens that may be drawn. The log-probabilities are among all tokens.
+        allowed: [rows, siblings, vocabulary]: tokens that may be drawn. The log-probabilities are among all tokens,
+            unless ``top_p`` or ``min_p`` leaves some out: then they are among those that are left.
     """
+    temperature = request.temperature
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
     held = logprobs if allowed is None else logprobs.masked_fill(~allowed, -torch.inf).log_softmax(-1)
+    if temperature > 0 and (request.top_p < 1 or request.min_p > 0):
+        logprobs = held = truncated(held, request.top_p, request.min_p)
     if temperature > 0:
         cumulative = held.exp().cumsum(dim=-1)
         # A number that rounds to 1 would choose the vocabulary's last token, however unlikely it is.

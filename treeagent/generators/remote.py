@@ -238,7 +238,11 @@ class RemoteGenerator(_Server, Generator):
         if not request.count:
             return []
         # The tokenizer's end of sequence need not be the stop token.
-        extensions: dict[str, object] = {"stop_token_ids": [request.stop_id], "ignore_eos": True}
+        extensions: dict[str, object] = {
+            "stop_token_ids": [request.stop_id],
+            "ignore_eos": True,
+            "min_p": request.min_p,
+        }
         if request.form is not None:
             extensions["structured_outputs"] = {"grammar": request.form.lark}
         answer = self._complete(
@@ -248,6 +252,7 @@ class RemoteGenerator(_Server, Generator):
             seed=seed,
             max_tokens=limit,
             temperature=request.temperature,
+            top_p=request.top_p,
             logprobs=0,
         )
         samples = [_sample(choice) for choice in answer.choices]
@@ -288,11 +293,16 @@ class RemoteGenerator(_Server, Generator):
     def _complete(
         self, prompt: tuple[int, ...], extensions: dict[str, object], *, n: int = 1, seed: int = 0, **asked: Any
     ) -> Completion:
-        # Without the first three, the checkpoint's generation_config.json may choose others, and the server would draw
+        # Without these, the checkpoint's generation_config.json may choose others, and the server would draw
         # from another distribution than the learners compute.
         whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
         answer: Completion = self._client.completions.create(
-            model=self.model, prompt=list(prompt), n=n, seed=seed, top_p=1.0, extra_body=whole | extensions, **asked
+            model=self.model,
+            prompt=list(prompt),
+            n=n,
+            seed=seed,
+            extra_body=whole | extensions,
+            **{"top_p": 1.0} | asked,
         )
         self._count(answer.usage)
         return answer

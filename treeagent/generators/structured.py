@@ -4,9 +4,11 @@ The form is a context-free grammar in llguidance's dialect of Lark, which vLLM r
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from heapq import heappop, heappush
+from itertools import chain, count
 from typing import cast
 
 import numpy as np
@@ -14,13 +16,21 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Message, UserError
+from treeagent.types import UserError
 
 try:
     import llguidance.hf
     from llguidance import LLMatcher
 except ImportError as error:
-    raise UserError(f"llguidance is missing ({error}): pip install 'treeagent[structured]'") from error
+    raise UserError(f"llguidance is missing ({error}): pip install 'llguidance>=1.3,<2'") from error
+
+
+_MOST_TRIED = 400
+"""Continuations that a search for the rest of a turn looks at. An argument that is cut off takes about ten."""
+_FEW = 8
+"""Tokens that are tried where no short one is allowed."""
+_BRIDGE = 4
+"""Most tokens that are written before the lead into a call."""
 
 
 class Form:
@@ -39,6 +49,7 @@ class Form:
 
     def __init__(self, chat: ChatFormat, rules: Callable[[Callable[[str], str]], str]) -> None:
         tokenizer = cast(PreTrainedTokenizerFast, chat.tokenizer)
+        self._stop = chat.stop_id
         known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)  # a large one takes a second
         vocabulary = tokenizer.get_vocab()
 
@@ -49,7 +60,7 @@ class Form:
 
         end = spelt("</think>")
         opened = f"opened: /(?s:.*)/ {end}" if end.startswith("<[") else r"opened[lazy]: /(?s:.*)<\/think>/"
-        start = f"opened turn <[{chat.stop_id}]>\n{opened}" if _opens_thought(chat) else f"turn <[{chat.stop_id}]>"
+        start = f"opened turn <[{chat.stop_id}]>\n{opened}" if chat.opens_thought else f"turn <[{chat.stop_id}]>"
         # The first line says whose dialect it is, which others might take for theirs: vLLM's xgrammar does.
         self.lark = f"%llguidance {{}}\nstart: {start}\n{rules(spelt)}"
         grammar = LLMatcher.grammar_from_lark(self.lark)
@@ -59,6 +70,53 @@ class Form:
                 "policy.structured=false, or mend the tool's schema"
             )
         self._start = LLMatcher(known, grammar)
+        self._short = _short_tokens(chat)
+
+    def led(self, token_ids: Sequence[int], lead: tuple[int, ...]) -> tuple[int, ...]:
+        """``lead``, where a turn that begins with ``token_ids`` may go on with it, behind a token or two that complete
+        an unfinished character or word. Empty where it may not."""
+        found = self._search(
+            token_ids, lambda matcher: lead if matcher.validate_tokens(list(lead)) == len(lead) else ()
+        )
+        return found if len(found) <= len(lead) + _BRIDGE else ()
+
+    def ending(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Few tokens, the stop token included, with which a turn that began with ``token_ids`` is well-formed. Empty
+        where none are found."""
+        return self._search(token_ids, lambda matcher: (self._stop,) if _bits(matcher)[self._stop] else ())
+
+    def _search(self, token_ids: Sequence[int], goal: Callable[[LLMatcher], tuple[int, ...]]) -> tuple[int, ...]:
+        """The tokens behind ``token_ids`` up to where ``goal`` gives the last of them; empty where none are found.
+
+        Best-first search: first where the grammar leaves least choice, since a closed quote leaves less than an open
+        one. Tokens without a choice are taken at once; of the others only those of one punctuation mark, digit or
+        letter are tried, or the first few if the grammar allows none of these.
+        """
+        begun = self._start.deep_copy()
+        if not begun.consume_tokens(list(token_ids)):
+            return ()
+        order = count()
+        waiting: list[tuple[float, int, tuple[int, ...], LLMatcher]] = [(0.0, next(order), (), begun)]
+        for _ in range(_MOST_TRIED):
+            if not waiting:
+                break
+            _, _, path, matcher = heappop(waiting)
+            if found := goal(matcher):
+                return (*path, *found)
+            forced = tuple(matcher.compute_ff_tokens())
+            if forced and matcher.consume_tokens(list(forced)):
+                path = (*path, *forced)
+                if found := (self._stop,) if matcher.is_stopped() else goal(matcher):
+                    return (*path, *found) if found != path[-1:] else path
+            allowed = _bits(matcher)
+            short = self._short[allowed[self._short] > 0]
+            for token in short.tolist() or np.flatnonzero(allowed)[:_FEW].tolist():
+                after = matcher.deep_copy()
+                if after.consume_token(token) and not after.is_stopped():
+                    left = _bits(after)
+                    choice = 0.0 if left[self._stop] else len(path) + math.log2(1 + int(left.sum()))
+                    heappush(waiting, (choice, next(order), (*path, token), after))
+        return ()
 
     def follow(self, begun: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "Followed":
         """``count`` samples for each turn that has come so far, drawn from logits of that many tokens."""
@@ -70,9 +128,15 @@ class Form:
         return Followed(matchers, vocabulary)
 
 
-def _opens_thought(chat: ChatFormat) -> bool:
-    """Whether the template begins a turn with the thinking's first mark, which the turn then lacks."""
-    return chat.decode(chat.prompt_ids((Message("user", "go"),))).rstrip().endswith("<think>")
+def _bits(matcher: LLMatcher) -> NDArray[np.uint8]:
+    """1 for each token with which the turn can go on, [vocabulary]."""
+    return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+
+
+def _short_tokens(chat: ChatFormat) -> NDArray[np.int64]:
+    """Ids of the tokens that are one character of a call's syntax, a digit or a letter."""
+    found = (chat.encode(each) for each in '"}],: \n{[0x')
+    return np.array([ids[0] for ids in found if len(ids) == 1], np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class VllmGenerator(Generator):
             SamplingParams(
                 n=request.count,
                 temperature=request.temperature,
+                top_p=request.top_p,
+                min_p=request.min_p,
                 seed=seed,
                 max_tokens=limit,
                 stop_token_ids=[request.stop_id],

@@ -36,8 +36,9 @@ def train_distil(
 
         L = -Σ_s Σ_a π'(a|s) log π(a|s) / Σ_s Σ_a π'(a|s) |a|
 
-    where log π(a|s) sums over the |a| tokens of candidate a. Where π' is certain, it is the loss of ``train_sft``. With
-    Z(s) = Σ_a π(a|s), the probability of all candidates together, -Σ_a π' log π = -Σ_a π' log (π/Z) - log Z. The
+    where log π(a|s) sums over the |a| sampled tokens of candidate a. Where π' is certain, it is the loss of
+    ``train_sft``. With Z(s) = Σ_a π(a|s), the probability of all candidates together, -Σ_a π' log π = -Σ_a π' log (π/Z)
+    - log Z. The
     first term alone is AlphaZero's loss: its candidates are all legal moves, so that Z = 1. A language model has other
     actions, too, and would move its probability to them.
 
@@ -94,7 +95,7 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> dict[str, Tensor]:
     """
     kept = [(row.prompt_ids, each) for row in rows for each in row.candidates if each.target > 0]
     sequences = [(*prompt, *each.token_ids) for prompt, each in kept]
-    spans = [(len(prompt) - 1, len(sequence) - 1) for (prompt, _), sequence in zip(kept, sequences, strict=True)]
+    sampled = [[at for at in range(len(each.token_ids)) if at not in each.forced] for _, each in kept]
     if hidden_size:
         packed = pack(sequences, _PACK_TOKENS, hidden_size)
         read, flat = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}, packed.places
@@ -106,9 +107,16 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> dict[str, Tensor]:
         }
         flat, count = torch.arange(read["input_ids"].numel()).view_as(read["input_ids"]), sum(map(len, sequences))
     return read | {
-        "places": torch.cat([flat[number, start:end] for number, (start, end) in enumerate(spans)]),
-        "tokens": torch.tensor([token for _, each in kept for token in each.token_ids]),
-        "targets": torch.tensor([each.target for _, each in kept for _ in each.token_ids]),
+        "places": torch.cat(
+            [
+                flat[number, [len(prompt) - 1 + at for at in wanted]]
+                for number, ((prompt, _), wanted) in enumerate(zip(kept, sampled, strict=True))
+            ]
+        ),
+        "tokens": torch.tensor(
+            [each.token_ids[at] for (_, each), told in zip(kept, sampled, strict=True) for at in told]
+        ),
+        "targets": torch.tensor([each.target for (_, each), told in zip(kept, sampled, strict=True) for _ in told]),
         "count": torch.tensor(count),
         "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),
     }

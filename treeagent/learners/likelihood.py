@@ -1,7 +1,9 @@
 """How likely a model finds tokens that are given."""
 
+import math
 import random
 from collections.abc import Sequence
+from itertools import compress
 
 import torch
 
@@ -46,5 +48,7 @@ def hard_rows(model: Model, rows: Sequence[TokenRow], count: int, seed: int) -> 
     """
     starts = [row.mask.index(True) for row in rows]
     pairs = [(row.token_ids[:start], row.token_ids[start:]) for row, start in zip(rows, starts, strict=True)]
-    wrong = [1 - torch.tensor(min(logprobs)).exp().item() for logprobs in token_logprobs(model, pairs)]
+    told = zip(rows, starts, token_logprobs(model, pairs), strict=True)
+    least = [min(compress(logprobs, row.mask[start:])) for row, start, logprobs in told]
+    wrong = [1 - math.exp(logprob) for logprob in least]
     return random.Random(seed).choices(rows, wrong if any(wrong) else None, k=count)

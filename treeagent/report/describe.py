@@ -104,6 +104,16 @@ def judgement(rows: Sequence[Row]) -> list[str]:
     return told
 
 
+def reviewed(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each row in which reviewers judged episodes."""
+    return [
+        f"{_who(row)}: reviewers judged {row['judged']} of {row['tasks']} episodes, which count as they say; the "
+        f"environment agrees on {row['agreed']}."
+        for row in rows
+        if row.get("judged")
+    ]
+
+
 def betrayed(rows: Sequence[Row]) -> list[str]:
     """What the star beside a mode means, where there is one."""
     if not any(row.get("pass_at_n") for row in rows):

@@ -46,6 +46,7 @@ def write_report(
     alarms: Sequence[str] = (),
     signal: tuple[str, Sequence[Row]] = ("", ()),
     tree: Tree | None = None,
+    view: str = "",
 ) -> None:
     """Write the page.
 
@@ -57,6 +58,7 @@ def write_report(
         alarms: sentences to be warned by.
         signal: as ``latest_signal`` gives it.
         tree: one search tree to look into.
+        view: the page of all trees and episodes, as an address beside this page; empty where there is none.
 
     Raises:
         StoreError: the file cannot be written.
@@ -65,7 +67,7 @@ def write_report(
         f"<h2>Warnings</h2>{_warnings(alarms)}" if alarms else "",
         _results(rows),
         _signal(*signal),
-        _tree(tree) if tree else "",
+        _tree(tree, view) if tree else "",
         _curves(metrics),
         _provenance(provenance, config),
     ]
@@ -144,7 +146,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
     return f"<h2>Curves</h2>{''.join(parts)}" if parts else ""
 
 
-def _tree(tree: Tree) -> str:
+def _tree(tree: Tree, view: str) -> str:
     chosen = {id(edge) for edge in best_path(tree, "visits")}
     spent = tree.budget
     title = (
@@ -153,9 +155,14 @@ def _tree(tree: Tree) -> str:
         "the most visited path is open."
     )
     prompt = "\n\n".join(message.content for message in tree.root.state.messages) or tree.task.prompt
+    more = (
+        f'<a href="{_escaped(view)}">All trees and episodes</a>'
+        if view
+        else "<code>treeagent view RUN</code> writes a page of all trees and episodes."
+    )
     broke = f'<p class="mark">broke off: {_escaped(tree.error)}</p>' if tree.error else ""
     return (
-        f'<h2>One search tree</h2><p>{_escaped(title)}</p>{broke}<div class="card tree">'
+        f'<h2>One search tree</h2><p>{more}</p><p>{_escaped(title)}</p>{broke}<div class="card tree">'
         f'<details><summary>What the agent reads first <span class="figures">V <b>{tree.root.value:.3f}</b></span>'
         f"</summary><pre>{_escaped(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
     )

@@ -1,4 +1,4 @@
-"""RUN/report.html: what the page of a run shows, gathered from its folder."""
+"""RUN/report.html and RUN/view.html: what the pages of a run show, gathered from its folder."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -8,16 +8,26 @@ from pathlib import Path
 from treeagent.config import RunConfig, dump_config
 from treeagent.report.describe import latest_signal
 from treeagent.report.html import write_report
+from treeagent.report.viewer.collect import Collector
+from treeagent.report.viewer.page import write_page
 from treeagent.run.folder import Run
 from treeagent.run.outcomes import Row
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as
+from treeagent.store import read_as, shards
+
+_MOST_BYTES = 64_000_000
+"""Bytes of stored trees up to which a run ends with a page of all of them: packing this many takes about two minutes
+and gives a page of about 100 MB."""
 
 
 def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
-    """RUN/report.html: the table, the curves and one tree to look at."""
-    path = run.path / "report.html"
+    """RUN/report.html: the table, the curves and one tree to look at. RUN/view.html, with all trees and episodes, is
+    written beside it, unless it would be large."""
+    path, view = run.path / "report.html", run.path / "view.html"
+    stored = sum(file.stat().st_size for folder in (run.trees, run.episodes) for file in shards(folder))
+    if viewed := stored <= _MOST_BYTES:
+        write_page(view, Collector().collect([run.path]))
     packages = ("treeagent", "torch", "transformers", "trl")
     write_report(
         path,
@@ -28,6 +38,7 @@ def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
         alarms=run.alarms(),
         signal=latest_signal(run.stages()),
         tree=_telling_tree(run),
+        view=view.name if viewed else "",
     )
     return path
 

@@ -13,6 +13,7 @@ from rich.tree import Tree as Branch
 from treeagent.report.describe import call_text, latest_signal, marks, observation, statistics
 from treeagent.report.table import narrow_table, print_results, print_signal
 from treeagent.run.folder import Run, RunError
+from treeagent.run.reviewed import reviewed_rows
 from treeagent.run.terminal import Terminal
 from treeagent.search.decide import most_visited_path
 from treeagent.search.node import Edge, Node, Tree, solved
@@ -116,7 +117,7 @@ def show_run(run: Run, console: Terminal) -> None:
     name, signal = latest_signal(stages)
     if signal:
         print_signal(name, signal, console)
-    if rows := run.result_rows():
+    if rows := reviewed_rows(run):
         print_results(rows, console)
 
 

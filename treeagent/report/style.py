@@ -71,6 +71,7 @@ code, pre, td, dd, li { unicode-bidi: isolate }
 }
 .imagined { color: var(--dream) }
 .mark.untried, .mark.terminated { color: var(--soft) }
+a { color: var(--accent) }
 .label { font-size: .75rem; color: var(--soft); margin: .5rem 0 0 }
 pre {
   margin: .15rem 0 .5rem; padding: .6rem .75rem; background: var(--tint); border-radius: 8px;

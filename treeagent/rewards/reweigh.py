@@ -25,8 +25,8 @@ def reweighed(
     rules: Mapping[str, Rule],
     process_weight: float = 0.0,
 ) -> list[Tree]:
-    """The trees of one task with the rewards that ``config`` gives their components. Rules are asked anew; all other
-    components are those that the trees hold.
+    """The trees of one task with the rewards that ``config`` gives their components; without weights the environment's
+    own. Rules are asked anew; all other components are those that the trees hold.
 
     Args:
         process_weight: ``search.process_weight`` under which the trees grew.
@@ -43,9 +43,9 @@ def reweighed(
         weights = {name: weight / spread[name] for name, weight in weights.items()}
 
     def reward(edge: Edge) -> float | None:
-        if not config.weights or edge.reward is None or edge.thought or edge.child is None or edge.child.unknown:
+        if edge.reward is None or edge.thought or edge.child is None or edge.child.unknown:
             return edge.reward
-        return total(weights, told[id(edge)])
+        return total(weights, told[id(edge)]) if config.weights else edge.outcome
 
     grown = process_weight if config.weights else 0.0
     stored = told if config.active else {}
@@ -94,8 +94,9 @@ def retold(
         process_weight: η of the old W, which mixed process rewards in; the new one mixes in none.
         blank: whether the old rewards, W and V count as 0, as where ``reward`` is a cost.
     """
-    root, _ = _node(tree.root, _Retelling(reward, components, process_weight, blank, tree.discount))
-    return replace(tree, root=root)
+    copies = _copies(tree.root, _Retelling(reward, components, process_weight, blank, tree.discount))
+    order = [None if node is None else copies.get(id(node)) for node in tree.order]
+    return replace(tree, root=copies[id(tree.root)], order=order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,12 @@ class _Retelling:
     discount: float
 
 
-def _node(node: Node, told: _Retelling) -> tuple[Node, list[float]]:
-    """The copy of a node, and ΔQ of each of its edges. Goes down without recursion: paths may be long."""
+def _copies(node: Node, told: _Retelling) -> dict[int, Node]:
+    """The copies of a node and of all nodes below it, by ``id`` of the originals. Goes down without recursion: paths
+    may be long."""
     copies: dict[int, Node] = {}
     changes: dict[int, list[float]] = {}
+    """ΔQ of each edge of a node."""
     order, stack = list[Node](), [node]
     while stack:
         here = stack.pop()
@@ -137,7 +140,7 @@ def _node(node: Node, told: _Retelling) -> tuple[Node, list[float]]:
             changed.append(change)
         copies[id(here)] = replace(here, edges=edges, value=0.0 if told.blank else here.value)
         changes[id(here)] = changed
-    return copies[id(node)], changes[id(node)]
+    return copies
 
 
 def _change(edge: Edge, reward: float | None, below: Sequence[float], told: _Retelling) -> float:

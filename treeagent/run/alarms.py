@@ -136,14 +136,18 @@ def value_alarms(explained: Sequence[float]) -> list[str]:
     ]
 
 
-def row_alarms(*, taken: int, kept: int, distinct: int, drawn: int) -> list[str]:
+def row_alarms(
+    *, taken: int, kept: int, distinct: int, drawn: int, successes: int = 0, successes_kept: int = 0
+) -> list[str]:
     """Warnings of a warm start's rows: ``taken`` from the demonstrations, ``kept`` within ``warm_start.max_tokens``,
-    ``distinct`` among these, and ``drawn`` by the training, its steps times its batch size."""
+    ``distinct`` among these, and ``drawn`` by the training, its steps times its batch size. ``successes`` of the rows
+    taken are successful demonstrations: where long plans succeed, mostly they are left out."""
     warnings: list[str] = []
     if taken - kept > _LEFT_OUT * taken:
         warnings.append(
             f"warm start: {taken - kept} of {taken} rows ({(taken - kept) / taken:.0%}) are longer than "
-            "warm_start.max_tokens and left out: raise it to learn from them too"
+            f"warm_start.max_tokens and left out, and with them {successes - successes_kept} of {successes} successes: "
+            "raise it to learn from them too"
         )
     if distinct and drawn > _EPOCHS * distinct:
         warnings.append(

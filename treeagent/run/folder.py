@@ -272,3 +272,18 @@ def _read(path: Path, kind: type[Content]) -> Content:
 
 def _damaged(path: Path) -> RunError:
     return RunError(f"{path} is damaged: delete it and give the command again, or choose another --out")
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process holds the lock of the run in this folder."""
+    try:
+        lock = os.open(regular(path / ".lock"), os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

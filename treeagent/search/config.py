@@ -86,8 +86,11 @@ class SearchConfig:
     """An edge is a whole think/action step ("step"), or thought and action are an edge each ("split")."""
     selection: Selection = "puct"
     """MCTS descends by PUCT (AlphaZero, with priors), by UCT (without priors) or by Gumbel selection."""
-    c_init: Annotated[float, Field(ge=0)] = 0.5
+    c_init: Annotated[float, Field(ge=0)] = 1.0
     """PUCT and UCT multiply their exploration term by this constant."""
+    c_by_depth: bool = True
+    """PUCT explores less where the tree is deep for its limits (``puct.exploration_at_depth``). If false, ``c_init`` is
+    the same for every tree, as in AlphaZero."""
     value_range: tuple[float, float] | None = None
     """PUCT, UCT and AB-MCTS normalise returns by this least and greatest one; unset, by those seen in the tree so far
     (MuZero)."""

@@ -37,6 +37,8 @@ class Growth:
     sampled: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
     """The edges of the candidates sampled just now at each node, by the node's ``id``: a simulation that waited for
     them goes on through one of them."""
+    depth: int = 0
+    """Steps of the longest path of the tree."""
     widths: dict[int, int] = field(default_factory=dict[int, int])
     """How many candidates REBASE samples at each node, by the node's ``id``."""
     noise: list[float] = field(default_factory=list[float])
@@ -205,6 +207,7 @@ def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Except
         unknown=unknown,
         exhausted=ended,
     )
+    growth.depth = max(growth.depth, sum(not each.thought for each in path))
 
 
 async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Node]]) -> None:
@@ -252,6 +255,7 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
     leaf = path[-1].child
     assert leaf is not None
     growth.tree.budget.simulations += 1
+    growth.tree.order.append(leaf)
     if leaf.unknown:
         return
     value = leaf.leaf_value(path[-1].reward)

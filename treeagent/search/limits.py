@@ -36,8 +36,13 @@ class Limits:
 
     def reached(self, spent: Budget) -> bool:
         """Whether a tree that has spent this budget may start no further simulation."""
-        return any(
-            limit is not None and used >= limit
+        return self.share(spent) >= 1
+
+    def share(self, spent: Budget) -> float:
+        """The share of the limits that a tree has spent, by the limit that it will reach first; from 1 on, no
+        simulation starts."""
+        return max(
+            used / limit
             for limit, used in (
                 (self.simulations, spent.simulations),
                 (self.environment_steps, spent.environment_steps),
@@ -45,4 +50,5 @@ class Limits:
                 (self.generated_tokens, spent.generated_tokens),
                 (self.seconds, spent.seconds),
             )
+            if limit is not None
         )

@@ -26,7 +26,15 @@ from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
 from treeagent.search.growth import Growth, end, mark_exhausted, may_draw, note_known
 from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.puct import exploration_rate, first_play_value, merge_key, new_action_value, puct_score, uct_score
+from treeagent.search.puct import (
+    exploration_at_depth,
+    exploration_rate,
+    first_play_value,
+    merge_key,
+    new_action_value,
+    puct_score,
+    uct_score,
+)
 from treeagent.types import derive_seed
 
 ROOT_NOISE_ALPHA = 0.3
@@ -121,7 +129,7 @@ class Search(Searcher):
         if not open_edges:
             return True
         visits, value = node.visits_in_flight, new_action_value(node, growth.value_range)
-        c = exploration_rate(1 + visits, self.config.c_init)
+        c = self._exploration(growth, 1 + visits)
         new = puct_score(value, growth.unseen[id(node)], 1 + visits, len(growth.drawn[id(node)]), c)
         return new > max(self._scores(growth, node, open_edges))
 
@@ -189,11 +197,19 @@ class Search(Searcher):
         if config.selection == "uct":
             return [uct_score(q, visits, count, config.c_init) for q, count in zip(values, tried, strict=True)]
         # PUCT's N(s) includes the visit that evaluated s itself, as in AlphaZero and mctx. UCT's does not (Agent Q).
-        c = exploration_rate(1 + visits, config.c_init)
+        c = self._exploration(growth, 1 + visits)
         return [
             puct_score(q, edge.prior, 1 + visits, count, c)
             for q, edge, count in zip(values, choices, tried, strict=True)
         ]
+
+    def _exploration(self, growth: Growth, parent_visits: int) -> float:
+        """c(s) of PUCT. How many simulations the limits allow is told from what those so far have spent."""
+        c_init, budget = self.config.c_init, growth.tree.budget
+        if self.config.c_by_depth and budget.simulations:
+            share = max(self.config.limits.share(budget), 1e-9)
+            c_init = exploration_at_depth(c_init, budget.simulations / share, growth.depth)
+        return exploration_rate(parent_visits, c_init)
 
     def _selection_value(self, growth: Growth, edge: Edge, untried: float) -> float:
         """Q̂(s,a), mixed with the critic's score by its weight; ``untried`` stands for Q̂ before the first visit."""

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from treeagent.marks import Mark
 from treeagent.types import Action, Origin, State, Task
 
 
@@ -66,6 +67,8 @@ class Edge:
     """Parts of the step's reward and its costs by name (``treeagent.rewards``); empty where there are none."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
+    vetoed: bool = False
+    """Whether a reviewer's mark forbids to learn this action. Not stored: ``views.marked`` lays marks on a tree."""
 
     @property
     def value(self) -> float:
@@ -122,6 +125,8 @@ class Node:
     edges: list[Edge] = field(default_factory=list["Edge"])
     exhausted: bool = False
     """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below."""
+    marks: list[Mark] = field(default_factory=list[Mark])
+    """What reviewers said of this state and its actions. Not stored: ``views.marked`` lays marks on a tree."""
 
     @property
     def visits(self) -> int:
@@ -162,6 +167,9 @@ class Tree:
     """Why the search of this task stopped early; the tree up to there is valid data. Empty if it did not."""
     discount: float = 1.0
     """γ of the returns in this tree, per step."""
+    order: list[Node | None] = field(default_factory=list["Node | None"], repr=False)
+    """The node at which each simulation ended, in the order of the simulations; in a stored tree None where a replay
+    has removed the node since."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
         """Every node with the edges that lead to it, parents first, siblings in order."""
@@ -183,9 +191,10 @@ class Tree:
         A malformed or refused call is never taught. Where the tree does not grow beyond it, its Q is an unverified V.
         Where a chain goes on beyond it, the call left the environment where it was and took a step, so that what the
         later steps earned was earned without it; the other steps of the chain are taught. In a tree whose imagined
-        paths were replayed (its root is real), only replayed actions are taught.
+        paths were replayed (its root is real), only replayed actions are taught. An action that a reviewer vetoed is
+        never taught.
         """
-        refused = edge.child is not None and edge.child.invalid
+        refused = edge.vetoed or (edge.child is not None and edge.child.invalid)
         return not refused and (self.root.origin == "imagined" or path_origin([edge]) == "real")
 
     def nodes(self) -> Iterator[Node]:

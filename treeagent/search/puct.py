@@ -47,6 +47,17 @@ def exploration_rate(parent_visits: int, c_init: float) -> float:
     return c_init + math.log((parent_visits + C_BASE + 1) / C_BASE)
 
 
+def exploration_at_depth(c_init: float, simulations: float, depth: int) -> float:
+    """c_init min(1, sqrt(N) / 2D), where N is the number of ``simulations`` that the limits allow in all, and D the
+    ``depth`` of the tree so far.
+
+    By PUCT, each state on the way to the best leaf tries other actions in a number of visits that grows like c sqrt(N).
+    D such states together need c D sqrt(N), and have N. So deep trees must explore less at each state to get to an end,
+    and short ones can afford more. The factor 2 was chosen by ``benchmarks.horizon``.
+    """
+    return c_init * min(1.0, math.sqrt(simulations) / (2 * depth)) if depth else c_init
+
+
 def puct_score(q: float, prior: float, parent_visits: int, visits: int, c: float) -> float:
     """Q̂(s,a) + c(s) P(s,a) sqrt(N(s)) / (1 + N(s,a))  (AlphaGo Zero, Silver et al. 2017)."""
     return q + c * prior * math.sqrt(parent_visits) / (1 + visits)

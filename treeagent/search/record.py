@@ -52,6 +52,8 @@ def to_record(tree: Tree) -> Record:
         "task": asdict(tree.task),
         **_plain(tree, TREE_FIELDS),
         "budget": asdict(tree.budget),
+        # A node that a replay has removed since is in none of the places.
+        **({"order": [places.get(id(node), -1) for node in tree.order]} if tree.order else {}),
         "nodes": nodes,
     }
 
@@ -93,7 +95,9 @@ def from_record(record: Mapping[str, Any]) -> Tree:
         nodes: list[Node] = []
         for row in record["nodes"]:
             nodes.append(_node(row, task, nodes))
-        return Tree(task, root=nodes[0], budget=Budget(**record["budget"]), **_picked(record, TREE_FIELDS))
+        order = [nodes[place] if place >= 0 else None for place in record.get("order", ())]
+        budget = Budget(**record["budget"])
+        return Tree(task, root=nodes[0], budget=budget, order=order, **_picked(record, TREE_FIELDS))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
 
@@ -139,6 +143,7 @@ def _edge_record(edge: Edge) -> Record:
         "call": action.call if isinstance(action.call, str) else asdict(action.call),
         "token_ids": action.token_ids,
         "logprobs": action.logprobs,
+        **({"forced": action.forced} if action.forced else {}),
         **_plain(edge, EDGE_FIELDS),
         **({"group": edge.group} if edge.group else {}),
         **({"components": dict(edge.components)} if edge.components else {}),
@@ -150,6 +155,7 @@ def _edge(row: Mapping[str, Any]) -> Edge:
         call=row["call"] if isinstance(row["call"], str) else ToolCall(**row["call"]),
         token_ids=tuple(row["token_ids"]),
         logprobs=tuple(row["logprobs"]),
+        forced=tuple(row.get("forced", ())),
         **_picked(row, ACTION_FIELDS),
     )
     components = {str(name): float(value) for name, value in row.get("components", {}).items()}

@@ -21,7 +21,7 @@ from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
-from treeagent.envs import EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
+from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.generators.attention import context_length
@@ -85,9 +85,15 @@ def _environment(written: bytes) -> Env:
     else:
         env = make_env(name, options)
     observation_bytes, episode_bytes = settings.observation_bytes, settings.episode_bytes
-    if (settings.shield, observation_bytes, episode_bytes) == (Shield(), None, None):
+    if (settings.shield, settings.approve, observation_bytes, episode_bytes) == (Shield(), Approve(), None, None):
         return env
-    return ShieldedEnv(env, settings.shield, observation_bytes=observation_bytes, episode_bytes=episode_bytes)
+    return ShieldedEnv(
+        env,
+        settings.shield,
+        observation_bytes=observation_bytes,
+        episode_bytes=episode_bytes,
+        approve=settings.approve,
+    )
 
 
 def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
@@ -215,7 +221,7 @@ def _policy(
 ) -> LLMPolicy:
     chat, grammar = _conversation(tokenizer, settings, tools, shown, generator.context)
     form = None
-    if settings.structured:
+    if settings.is_structured:
         from treeagent.generators.structured import Form
 
         form = Form(chat, partial(grammar.rules, _specs(tools)))
@@ -225,18 +231,21 @@ def _policy(
         grammar,
         settings.temperature,
         settings.max_new_tokens,
-        form,
-        settings.actions,
-        _specs(tools),
+        thought_tokens=settings.most_thought,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        form=form,
+        actions=settings.actions,
+        tools=_specs(tools),
     )
 
 
 def known_tools(config: RunConfig) -> str:
-    """The environment's tools as JSON, a form that a cache can compare. Empty where neither the prompt nor structured
-    sampling nor the scoring of legal actions uses tools."""
+    """The environment's tools as JSON, a form that a cache can compare. Empty where nothing uses them: neither the
+    prompt nor the sampling of turns nor the scoring of legal actions."""
     policy = config.policy
-    named = policy.format != "react" and (policy.structured or policy.actions != "sample")
-    if not policy.is_told and not policy.shots and not named:
+    named = policy.format != "react" and (policy.most_thought or policy.actions != "sample")
+    if not policy.is_told and not policy.shots and not policy.is_structured and not named:
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
 
@@ -315,14 +324,14 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig
         from treeagent.generators.vllm import engine
 
         base, adapter = base_and_adapter(checkpoint)
-        return engine("policy", base, adapter, vllm, settings.dtype, structured=settings.structured)
+        return engine("policy", base, adapter, vllm, settings.dtype, structured=settings.is_structured)
     from treeagent.generators.remote import RemoteGenerator
 
     return RemoteGenerator(
         server,
         str(checkpoint),
         settings.temperature,
-        structured=settings.structured,
+        structured=settings.is_structured,
         scores=settings.actions != "sample",
     )
 

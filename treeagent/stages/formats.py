@@ -8,7 +8,7 @@ from typing import get_args
 
 from treeagent.envs.answers import checked_turn
 from treeagent.envs.base import Env, ToolSpec
-from treeagent.envs.calls import as_call
+from treeagent.envs.calls import as_call, read_call
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.grammar import Format, Grammar, make_grammar
 from treeagent.types import Action, Task
@@ -40,7 +40,21 @@ def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]
         if not answers:
             return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
         played[name] = answers
-    return [sentence for name in played for sentence in _differences(env, name, played)], []
+    wrong = [sentence for name in played for sentence in _differences(env, name, played)]
+    return [*wrong, *_unlisted(env.tools(), played["react"])], []
+
+
+def _unlisted(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str]) -> list[str]:
+    """Whether calls succeed that are none of the tools, of which a prompt does not tell and which turns held to the
+    tools cannot make."""
+    calls = [episode[-1] for episode, reason in answers.items() if not reason]
+    others = [call for call in calls if isinstance(read_call(as_call(call, tools), tools), str)] if tools else []
+    if not others:
+        return []
+    return [
+        f"{len(others)} of {len(calls)} calls, such as {others[0]!r:.100}, are none of tools(), which are all that a "
+        "pretrained model reads of: list what they call, or have the demonstrator and legal_actions call the tools"
+    ]
 
 
 def _differences(env: Env, name: Format, played: Mapping[Format, Mapping[tuple[str, ...], str]]) -> list[str]:

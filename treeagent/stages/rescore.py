@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from treeagent.config import RunConfig
+from treeagent.marks import FILE
 from treeagent.rewards.components import ComponentSums, components_of, read_rules, steps
 from treeagent.rewards.config import TOOL_SCORES, RewardsConfig
 from treeagent.rewards.reweigh import rescored
@@ -10,14 +11,15 @@ from treeagent.run.folder import Run
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_records
-from treeagent.store import read_as, shards, write_shard
+from treeagent.store import read_as, regular, shards, write_atomic, write_shard
 from treeagent.types import UserError
 from treeagent.views.figures import tree_figures
 
 
 def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> dict[str, float]:
     """Write the trees of ``source``, with the rewards that ``config.rewards`` gives them, to ``view``. Finished shards
-    are kept, so that a killed command goes on after them. Nothing is written to ``source``.
+    are kept, so that a killed command goes on after them. The marks of reviewers are copied, since an update lays them
+    on the trees that it learns from. Nothing is written to ``source``.
 
     Returns:
         ``tree_figures`` and ``component_figures`` of all trees.
@@ -39,6 +41,8 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                     told = rescored(trees, config.rewards, rules, source.config.search.process_weight)
                     write_shard(view.trees, name, index, to_records(told))
                 advance(1)
+    if (marks := source.path / FILE).exists():
+        write_atomic(view.path / FILE, regular(marks).read_bytes())
     sums = ComponentSums()
     found = [tree for name in view.collections() for tree in sums.reading(_read(view, name))]
     figures = tree_figures(found) | sums.figures()

@@ -21,6 +21,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
+from treeagent.marks import Mark
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.constraint import cost_tree, mean_costs, next_multiplier, penalised
 from treeagent.rewards.reweigh import rescored
@@ -28,14 +29,14 @@ from treeagent.run.alarms import first_cause, value_alarms
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
-from treeagent.run.trees import read_trees
+from treeagent.run.trees import read_trees, run_marks
 from treeagent.search.node import Tree, finished_paths, path_return, return_spread
 from treeagent.stages.build import environment, greedy, in_turns, make_chat, make_policy, play_on, value_head
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
-from treeagent.views.imitation import imitation_rows
+from treeagent.views.imitation import edited_rows, imitation_rows
 from treeagent.views.pairs import preference_pairs
 from treeagent.views.policy import policy_rows
 from treeagent.views.tokens import TokenRow
@@ -60,6 +61,8 @@ class TrainJob:
     """λ of each cost that has a budget."""
     process_weight: float = 0.0
     """``search.process_weight`` under which the trees grew."""
+    marks: Sequence[Mark] = ()
+    """What reviewers had said of these trees when the update began."""
 
     @property
     def scratch(self) -> Path:
@@ -176,8 +179,9 @@ def learn(
     """
     for checkpoint, _, out in updates:
         run.take(out.name, checkpoint)
+    marks = run_marks(trees or run.trees)
     jobs = [
-        TrainJob(config, checkpoint, method, trees or run.trees, names, out, multipliers or {}, process_weight)
+        TrainJob(config, checkpoint, method, trees or run.trees, names, out, multipliers or {}, process_weight, marks)
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
@@ -221,7 +225,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     head = value_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
     checkpoint = replace(loaded, model=adapted)
-    trees = read_trees(job.trees, job.names)
+    trees = read_trees(job.trees, job.names, job.marks)
     if config.rewards.active:
         trees = rescored(trees, config.rewards, read_rules(config.rewards), job.process_weight)
     trees = informative(trees, update.keep_trees)
@@ -237,6 +241,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     match job.method:
         case "rft":
             imitated = [row for tree in steered for row in imitation_rows(tree, update.imitation)]
+            encode = make_chat(checkpoint, config).encode_action
+            imitated += [row for tree in trees for row in edited_rows(tree, encode)]
             result = train_sft(model, tokenizer, imitated, config.learner(SFTConfig, update.rft), **hooks)
         case "distil":
             targets = [row for tree in steered for row in policy_rows(tree, update.targets, config.search)]
@@ -263,7 +269,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
             f"{update.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn from "
             f"more trees, validate on more tasks (update.validation_tasks), or change update.{job.method}.learning_rate"
         )
-    return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms}
+    used = sum(len(node.marks) for tree in trees for node in tree.nodes())
+    return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms, **({"marks": used} if used else {})}
 
 
 def _place(config: RunConfig) -> str | None:

@@ -75,7 +75,17 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     save_checkpoint(checkpoint, out)
     distinct = len({(row.token_ids, row.value_targets) for row in rows})
     drawn = result.steps * sft.batch_size * sft.accumulation
-    warnings = row_alarms(taken=len(told.imitation), kept=len(rows), distinct=distinct, drawn=drawn)
+    successes, successes_kept = (
+        sum(reaches(max(row.value_targets, default=0.0), 1.0) for row in kind) for kind in (told.imitation, rows)
+    )
+    warnings = row_alarms(
+        taken=len(told.imitation),
+        kept=len(rows),
+        distinct=distinct,
+        drawn=drawn,
+        successes=successes,
+        successes_kept=successes_kept,
+    )
     for sentence in warnings:
         progress.warn(sentence)
     ended = [outcome for outcome in told.outcomes if outcome is not None]

@@ -5,10 +5,12 @@ rows = list(advantage_rows(tree, advantages([tree], AdvantageConfig())))  # GRPO
 rows = list(imitation_rows(tree, ImitationConfig()))              # supervised fine-tuning
 rows = list(policy_rows(tree, PolicyTargetConfig(), SearchConfig()))  # distillation of the search's policy
 rows = list(value_rows(tree, ValueTargetConfig()))                # the value head
+drops = criticality(tree)                                         # how much each step mattered
 steps = list(transitions(tree))                                   # the world model
 """
 
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
+from treeagent.views.criticality import criticality
 from treeagent.views.early_experience import Reflection, reflection_rows, reflections, world_rows
 from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
@@ -35,6 +37,7 @@ __all__ = [
     "ValueTargetConfig",
     "advantage_rows",
     "advantages",
+    "criticality",
     "imitation_rows",
     "path_rows",
     "policy_rows",

@@ -29,7 +29,7 @@ def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
     returns = [[value for _, value in found] for found in ends]
     drawn = [edge for tree in trees for node in tree.nodes() for edge in node.edges]
     stepped = [edge.child for edge in drawn if edge.child is not None]
-    tokens = sum(len(edge.action.token_ids) for edge in drawn)
+    tokens = sum(len(edge.action.token_ids) - len(edge.action.forced) for edge in drawn)
     return {
         "success": mean([float(solved(tree)) for tree in trees]),
         "reward": mean([value for values in returns for value in values]),

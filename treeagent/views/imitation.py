@@ -1,12 +1,12 @@
 """Rows to imitate: the best paths of a tree, or the best way on from each of its states."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Tree, outcome, path_logprob, path_return, reaches
+from treeagent.search.node import Edge, Tree, outcome, path_logprob, path_origin, path_return, reaches
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.world_model.transition import call_text
 
@@ -63,6 +63,25 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
             found = [path_return(path[place:], tree.discount) for place in range(start, len(path))]
             imitated = [edge for edge in path[start:] if tree.may_prefer(edge)]
             yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitated=imitated)
+
+
+def edited_rows(tree: Tree, encode: Callable[[str], tuple[int, ...]]) -> Iterator[TokenRow]:
+    """A row for each turn that a reviewer wrote in place of an action, behind the prompt of that action.
+
+    Args:
+        tree: a tree on which marks were laid.
+        encode: the token ids of a turn's text, its end included, as the policy would have sampled them.
+    """
+    for path, node in tree.walk():
+        if (
+            node.state.messages and node.state.messages[-1].partial
+        ):  # a turn has begun, which the edit does not continue
+            continue
+        for mark in node.marks:
+            if mark.verdict == "edit":
+                prompt, written = tree.prompt_ids(path), encode(mark.text)
+                mask = (False,) * len(prompt) + (True,) * len(written)
+                yield TokenRow(tree.task.id, prompt + written, mask, origin=path_origin(path))
 
 
 def _calls(path: Sequence[Edge]) -> tuple[str, ...]:

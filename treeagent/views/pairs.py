@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Tree, path_origin, path_return
+from treeagent.marks import Source, preference
+from treeagent.search.node import Edge, Node, Tree, path_origin, path_return
 from treeagent.types import Origin
 from treeagent.views.tokens import spell
 
@@ -47,8 +48,11 @@ class PreferencePair:
     chosen: Continuation
     rejected: Continuation
     margin: float
-    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths the difference of their returns."""
+    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths the difference of their returns. Of a pair that a
+    reviewer decided it is at least ``PairConfig.min_margin``, whatever Q says."""
     origin: Origin = "real"
+    source: Source | Literal["rule"] = "rule"
+    """Who prefers: a person, a judge such as a model, or the values that search found."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -88,9 +92,32 @@ def preference_pairs(
 
 
 def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Iterator[PreferencePair]:
-    """Pairs of tried siblings whose Q differs by at least ``config.min_margin``, in reward units, the widest margin of
-    each node first (Agent Q, algorithm 1). The chosen action is one that ``tree.may_prefer``."""
+    """The pairs of ``compared_siblings`` as tokens."""
+    for path, margin, chosen, rejected, source in compared_siblings(tree, config, critic_weight):
+        yield PreferencePair(
+            task_id=tree.task.id,
+            context_ids=tree.prompt_ids(path),
+            chosen=_continuation([chosen]),
+            rejected=_continuation([rejected]),
+            margin=margin,
+            origin=path_origin((*path[-1:], chosen, rejected)),
+            source=source,
+        )
+
+
+def compared_siblings(
+    tree: Tree, config: PairConfig, critic_weight: float
+) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge, Source | Literal["rule"]]]:
+    """Tried siblings whose Q differs by at least ``config.min_margin``, in reward units, the widest margin of each node
+    first (Agent Q, algorithm 1): the path to their node, the margin, the chosen and the rejected edge, and who prefers.
+    The chosen action is one that ``tree.may_prefer``.
+
+    Reviewers outrank Q. Two actions that they compared form a pair as they say, whatever their visits and margin, and
+    none where they say that both are equally good. An action that they vetoed is rejected in favour of the best of its
+    tried siblings.
+    """
     for path, node in tree.walk():
+        decided = _decided_pairs(tree, node, config, critic_weight)
         tried = [
             (edge.with_critic(edge.value, critic_weight), edge)
             for edge in node.edges
@@ -101,30 +128,85 @@ def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Itera
         wide = [
             (more - less, best, worst)
             for (more, best), (less, worst) in combinations(ranked, 2)
-            if more - less >= config.min_margin and best.action.text != worst.action.text and tree.may_prefer(best)
+            if more - less >= config.min_margin
+            and best.action.text != worst.action.text
+            and tree.may_prefer(best)
+            and _texts(best, worst) not in decided
         ]
         wide.sort(key=itemgetter(0), reverse=True)
+        for decided_pair in decided.values():
+            if decided_pair is not None:
+                yield path, *decided_pair
         for margin, chosen, rejected in wide[: 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE]:
-            yield PreferencePair(
-                task_id=tree.task.id,
-                context_ids=tree.prompt_ids(path),
-                chosen=_continuation([chosen]),
-                rejected=_continuation([rejected]),
-                margin=margin,
-                origin=path_origin((*path[-1:], chosen, rejected)),
-            )
+            yield path, margin, chosen, rejected, "rule"
+
+
+_Decided = tuple[float, Edge, Edge, Source]
+"""Margin, chosen action, rejected action, and who says so."""
+
+
+def _decided_pairs(
+    tree: Tree, node: Node, config: PairConfig, critic_weight: float
+) -> dict[frozenset[str], _Decided | None]:
+    """The pairs of siblings that reviewers decided, by the texts of the two actions; None where there is no pair."""
+    found: dict[frozenset[str], _Decided | None] = {}
+    if not node.marks:
+        return found
+
+    def pair(chosen: Edge, rejected: Edge, source: Source) -> _Decided | None:
+        gap = chosen.with_critic(chosen.value, critic_weight) - rejected.with_critic(rejected.value, critic_weight)
+        return (max(gap, config.min_margin), chosen, rejected, source) if tree.may_prefer(chosen) else None
+
+    edges = list({edge.action.text: edge for edge in reversed(node.edges)}.values())[::-1]  # the first of each text
+    for first, second in combinations(edges, 2):
+        verdict = preference(node.marks, first.action.text, second.action.text)
+        if verdict is not None:
+            better, source = verdict
+            chosen, rejected = (first, second) if better > 0 else (second, first)
+            found[_texts(first, second)] = pair(chosen, rejected, source) if better else None
+    good = [edge for edge in edges if edge.visits and tree.may_prefer(edge)]
+    for edge in edges:
+        if edge.vetoed and good:
+            best = max(good, key=lambda each: each.with_critic(each.value, critic_weight))
+            source = next(mark.source for mark in node.marks if mark.refuses(edge.action.text))
+            found.setdefault(_texts(best, edge), pair(best, edge, source))
+    return found
+
+
+def _texts(first: Edge, second: Edge) -> frozenset[str]:
+    return frozenset((first.action.text, second.action.text))
 
 
 def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[PreferencePair]:
+    """The pair of ``compared_trajectories`` as tokens.
+
+    Raises:
+        UserError: the prompt starts anew on one of the two paths.
+    """
+    for tree, best, worst, margin in compared_trajectories(trees, config):
+        taught = {id(edge) for edge in best if tree.may_prefer(edge)}
+        chosen, rejected = _continuation(best, taught), _continuation(worst)
+        if chosen.token_ids != rejected.token_ids:
+            yield PreferencePair(
+                task_id=tree.task.id,
+                context_ids=tree.root.context_ids,
+                chosen=chosen,
+                rejected=rejected,
+                margin=margin,
+                origin=path_origin((*best, *worst)),
+            )
+
+
+def compared_trajectories(
+    trees: Sequence[Tree], config: PairConfig
+) -> Iterator[tuple[Tree, Sequence[Edge], Sequence[Edge], float]]:
     """The ended path of highest return against the one of lowest, if they differ by at least ``config.min_margin``: the
-    outcome-only baseline (Agent Q, equation 6). Ties go to the shorter path, then to the one found first.
+    outcome-only baseline (Agent Q, equation 6). Yields the tree of the highest, both paths and the margin; or nothing.
+    Ties go to the shorter path, then to the one found first.
 
     A path that hit a limit has ended too; its return closes with V(s). A path that ends where the dynamics could not
     tell what follows is left out. Actions of the chosen path that ``tree.may_prefer`` rules out carry no loss, and none
     of them is its last.
-
-    Raises:
-        UserError: the prompt starts anew on one of the two paths.
     """
     ended = [
         (path_return(path, tree.discount), tree, path)
@@ -140,18 +222,8 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     # An older tree of the task may have another prompt, and both paths must follow the same one.
     rivals = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]
     low, worst = min(rivals, key=lambda rival: (rival[0], len(rival[1])))
-    taught = {id(edge) for edge in best if tree.may_prefer(edge)}
-    chosen, rejected = _continuation(best, taught), _continuation(worst)
-    if high - low < config.min_margin or chosen.token_ids == rejected.token_ids:
-        return
-    yield PreferencePair(
-        task_id=tree.task.id,
-        context_ids=prompt,
-        chosen=chosen,
-        rejected=rejected,
-        margin=high - low,
-        origin=path_origin((*best, *worst)),
-    )
+    if high - low >= config.min_margin:
+        yield tree, best, worst, high - low
 
 
 def _continuation(path: Sequence[Edge], compared: Collection[int] | None = None) -> Continuation:

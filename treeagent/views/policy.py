@@ -22,6 +22,8 @@ class Candidate:
     """Behaviour log-probabilities log μ in nats, aligned with ``token_ids``."""
     target: float
     """π'(a|s)."""
+    forced: tuple[int, ...] = ()
+    """Places of tokens that were not sampled and carry no loss, as of ``Action``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
         if total <= 0:
             continue
         candidates = tuple(
-            Candidate(edge.action.token_ids, edge.action.logprobs, share / total)
+            Candidate(edge.action.token_ids, edge.action.logprobs, share / total, edge.action.forced)
             for edge, share in zip(node.edges, wanted, strict=True)
         )
         origin = path_origin((*path[-1:], *node.edges))

@@ -18,8 +18,8 @@ class TokenRow:
     task_id: str
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True where the token carries likelihood loss, aligned with ``token_ids``. Only the agent's own tokens do; the
-    one exception is ``early_experience.world_rows``."""
+    """True where the token carries likelihood loss, aligned with ``token_ids``. Only tokens that the agent sampled
+    do; the one exception is ``early_experience.world_rows``."""
     value_positions: tuple[int, ...] = ()
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()
@@ -73,7 +73,7 @@ def spell(
         action, child, last = edge.action, edge.child, place == len(edges)
         learnt = trained is None or id(edge) in trained
         ids += action.token_ids
-        mask += [learnt] * len(action.token_ids)
+        mask += [learnt and at not in action.forced for at in range(len(action.token_ids))]
         logprobs += action.logprobs if learnt else [0.0] * len(action.logprobs)
         actions += [edge] * len(action.token_ids)
         if child is not None and child.left_out:

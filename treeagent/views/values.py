@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, finished_paths, succeeds
 from treeagent.views.tokens import TokenRow, path_rows
 
 
@@ -14,9 +14,10 @@ from treeagent.views.tokens import TokenRow, path_rows
 class ValueTargetConfig:
     """How the value of a state is computed from the tree below it."""
 
-    target: Literal["mean", "best", "lambda"] = "best"
+    target: Literal["mean", "best", "lambda", "success"] = "best"
     """The value V(s) that the head learns: "mean" is the visit-weighted mean of Q(s,a), "best" the highest return found
-    below s (for deterministic environments only), "lambda" the λ-return."""
+    below s (for deterministic environments only), "lambda" the λ-return, "success" 1 if a success was found below s and
+    0 otherwise. Where failures are paid in part, "success" tells them better from successes."""
     lambda_: Annotated[float, Field(ge=0, le=1)] = 0.95
     """λ of the "lambda" target: 0 uses the value function after one step, 1 only the returns of whole paths. Trees of
     independent chains hold no values between their ends and need 1."""
@@ -28,15 +29,20 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
     The rows carry no likelihood loss; targets are returns in reward units, discounted by ``tree.discount``.
     """
     told: set[int] = set()
+    succeeded = found_success(tree) if config.target == "success" else {}
+
+    def target(node: Node, arrival: Edge | None) -> float | None:
+        if config.target == "success":
+            return float(succeeded[id(node)]) if id(node) in succeeded else None
+        return state_return(node, arrival, config, tree.discount)
+
     for path, node in tree.walk():
         if any(edge.child is not None for edge in node.edges):
             continue
         nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
         arrivals = [None, *path]
         targets = [
-            None
-            if id(visited) in told or not _is_read(visited)
-            else state_return(visited, arrival, config, tree.discount)
+            None if id(visited) in told or not _is_read(visited) else target(visited, arrival)
             for visited, arrival in zip(nodes, arrivals, strict=True)
         ]
         told.update(map(id, nodes))
@@ -48,6 +54,16 @@ def _is_read(node: Node) -> bool:
     return bool(node.context_ids) or any(message.partial for message in node.state.messages[-1:])
 
 
+def found_success(tree: Tree) -> dict[int, bool]:
+    """Whether a finished path through a state succeeds, by the node's ``id``; states on no finished path are left
+    out."""
+    found: dict[int, bool] = {}
+    for path in finished_paths(tree):
+        for each in (tree.root, *(edge.child for edge in path)):
+            found[id(each)] = found.get(id(each), False) or succeeds(path)
+    return found
+
+
 def state_return(node: Node, arrival: Edge | None, config: ValueTargetConfig, discount: float = 1.0) -> float | None:
     """V(s) as search found it, in reward units; None if nothing below the state was tried but refused calls.
 
@@ -57,9 +73,11 @@ def state_return(node: Node, arrival: Edge | None, config: ValueTargetConfig, di
     Args:
         node: the state.
         arrival: the edge that leads to it; None at the root.
-        config: which value to compute.
+        config: which value to compute; "success", which depends on the whole tree, is told by ``found_success``.
         discount: γ of a step.
     """
+    if config.target == "success":
+        raise ValueError("a state's success depends on its whole tree: use found_success")
     if node.final:
         return arrival.reward if arrival is not None else None
     tried = _tried(node)

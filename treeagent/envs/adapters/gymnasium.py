@@ -179,7 +179,8 @@ from_gymnasium = GymnasiumEnv
 
 def _name(action: str | ToolCall) -> str:
     """The action asked for; empty where none is."""
-    if isinstance(action, str):
-        return action.strip().lower()
-    asked = action.arguments.get("action")
-    return asked if action.name == "act" and set(action.arguments) == {"action"} and isinstance(asked, str) else ""
+    if isinstance(action, ToolCall):
+        asked = action.arguments.get("action")
+        fits = action.name == "act" and set(action.arguments) == {"action"} and isinstance(asked, str)
+        action = str(asked) if fits else ""
+    return action.strip().lower()

@@ -99,7 +99,7 @@ class PlanningEnv(VisitEnv[Place]):
             refusal = self._refusal(name)
             return refusal, 0.0, False, False, {"tool_error": refusal}
         self.visit = Place(step.after(place.state))
-        return self._shown(), 0.0, False, False, {}
+        return self._shown(place.state), 0.0, False, False, {}
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)
@@ -150,8 +150,15 @@ class PlanningEnv(VisitEnv[Place]):
             raise UserError(f"{path}: {error}") from error
         return Task(f"{self._domain.name}-{split}-{path.stem}", prompt, split, number, {"problem": list(lines)})
 
-    def _shown(self) -> str:
-        text = sentences(self.visit.state, self._hidden) or "nothing to see"
+    def _shown(self, before: State | None = None) -> str:
+        """What the agent reads after an action in the state ``before``; None at the start of the task."""
+        state = self.visit.state
+        if before is None or self.options.show == "state":
+            text = sentences(state, self._hidden) or "nothing to see"
+        else:
+            gone = sentences(before - state, self._hidden)
+            told = [sentences(state - before, self._hidden), f"no longer: {gone}" if gone else ""]
+            text = "; ".join(filter(None, told)) or "nothing to see"
         return f"{text}\nCommands: {'; '.join(self.legal_actions())}" if self.options.show_commands else text
 
     def _refusal(self, name: str) -> str:

@@ -30,5 +30,8 @@ class PlanningOptions:
     hide: list[str] | None = None
     """Predicates whose facts the agent does not read. By default, in the generated domains and in pddlgym's blocks and
     hanoi, those that follow from others, such as ``clear``; and those by which pddlgym says what may be called."""
+    show: Literal["state", "changes"] = "state"
+    """What the agent reads after an action: "state" is every fact that holds, "changes" only those that the action made
+    true or false. Changes are short where many facts hold, so that long plans fit into the model's context."""
     show_commands: bool = False
     """Show the possible actions after each observation."""

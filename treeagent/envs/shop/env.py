@@ -14,7 +14,7 @@ from treeagent.envs.shop.engine import SearchEngine
 from treeagent.envs.shop.goals import GeneratedGoals, Goal
 from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.reward import WORD_FOR_WORD, Matching, purchase_reward
-from treeagent.envs.shop.session import TOOLS, Session, plain, product_page, results_page, text_call
+from treeagent.envs.shop.session import TOOLS, Session, pressed, product_page, results_page, text_call
 from treeagent.envs.shop.webshop_files import FileGoals, FuzzyMatching, load_webshop
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
@@ -26,7 +26,7 @@ MAX_RESULTS = 50
 class ShopEnv(ToolEnv[Goal, Session]):
     """A WebShop-style store: search, open, compare, choose options, buy.
 
-    Text calls in WebShop's grammar (``search[words]``, ``click[button]``) and tool calls do the same. Reward is
+    WebShop's two actions, as texts (``search[words]``, ``click[button]``) and as tool calls. Reward is
     WebShop's, at the purchase and 0 before; success is reward 1. Unlike WebShop, search is possible from every page
     and a product's features stand on its page instead of behind further links.
 
@@ -83,10 +83,8 @@ class ShopEnv(ToolEnv[Goal, Session]):
 
     def act(self, call: ToolCall) -> str:
         before = self.visit
-        target = plain(" ".join(map(str, call.arguments.values())))
-        if call.arguments and not target:
-            raise CallRefused("nothing between the brackets")
-        self.visit = self._after(before, call.name, target)
+        name, target = pressed(call)
+        self.visit = self._after(before, name, target)
         return self._shown(before, self.visit)
 
     def verdict(self) -> float | None:
@@ -111,7 +109,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return self.catalogue.products[session.product_id]
 
     def _after(self, session: Session, name: str, target: str) -> Session:
-        """The session after a call of ``name`` on ``target``."""
+        """The session after ``name``, as of ``pressed``, on ``target``."""
         match name, session.page:
             case "search", _:
                 return Session("results", self._search(target, MAX_RESULTS), query=target, opened=session.opened)
@@ -131,11 +129,11 @@ class ShopEnv(ToolEnv[Goal, Session]):
                 return replace(session, page="done")
             case "buy", _:
                 raise CallRefused("open a product first")
-            case "open" | "click", "results":
+            case "click", "results":
                 for label, found in session.listed(self.options).items():
                     if label.lower() == target:
                         return replace(session, page="product", product_id=found, opened=(*session.opened, found))
-            case "choose" | "click", "product":
+            case "click", "product":
                 product = self._product(session)
                 if group := product.group_of(target):
                     chosen = {**dict(session.chosen), group: target}

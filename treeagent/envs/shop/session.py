@@ -12,15 +12,15 @@ from treeagent.envs.visit import CallRefused
 from treeagent.types import ToolCall
 
 TOOLS = (
-    text_tool("search", "Search the store by words of product titles.", "query", read_only=True),
+    text_tool("search", "Search the store by words of product titles, from any page.", "query", read_only=True),
     text_tool(
-        "open", "Open a product listed on the current page, by what its line begins with.", "product", read_only=True
+        "click",
+        "Click a product of the page of results, by what its line begins with, or an option value of the open product, "
+        "or one of these buttons: next > (further results), < prev (back), back to search, buy now (ends the visit).",
+        "button",
     ),
-    text_tool("choose", "Choose an option value of the open product.", "option"),
-    text_tool("back", "Go back to the previous page.", read_only=True),
-    text_tool("next", "Go to the next page of results.", read_only=True),
-    text_tool("buy", "Buy the open product with the chosen options. Ends the visit.", answers=True),
 )
+"""WebShop's two actions. Demonstrations write them as texts, other formats call them by name."""
 _TEXT_CALL = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTALL)
 _BUTTONS = {"next >": "next", "< prev": "back", "back to search": "home", "buy now": "buy"}
 
@@ -54,7 +54,7 @@ class Session:
 
 
 def text_call(text: str) -> ToolCall:
-    """The call that a text in WebShop's grammar makes: a tool's, ``home``, or ``click``, which the page resolves.
+    """The call that a text in WebShop's grammar makes, whatever its case.
 
     Raises:
         CallRefused: it makes none.
@@ -62,10 +62,21 @@ def text_call(text: str) -> ToolCall:
     match = _TEXT_CALL.fullmatch(text)
     if match is None:
         raise CallRefused("write search[words] or click[button]")
-    name, argument = match[1].lower(), plain(match[2])
-    if name == "click" and argument in _BUTTONS:
-        return ToolCall(_BUTTONS[argument], {})
-    return ToolCall(name, {"argument": argument})
+    searches = match[1].lower() == "search"
+    return ToolCall("search" if searches else "click", {"query" if searches else "button": match[2]})
+
+
+def pressed(call: ToolCall) -> tuple[str, str]:
+    """What a call does and to what: a search, a button of every page (``next``, ``back``, ``home``, ``buy``), or a
+    click, which the page resolves.
+
+    Raises:
+        CallRefused: it names nothing.
+    """
+    target = plain(" ".join(map(str, call.arguments.values())))
+    if not target:
+        raise CallRefused("nothing between the brackets")
+    return (_BUTTONS.get(target, "click") if call.name == "click" else call.name), target
 
 
 def plain(text: str) -> str:

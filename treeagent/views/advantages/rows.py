@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from treeagent.search.node import Tree, path_origin
-from treeagent.types import Origin
+from treeagent.types import Origin, UserError
 from treeagent.views.advantages.common import trajectories
 from treeagent.views.tokens import spell
 
@@ -46,6 +46,11 @@ def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[Advantag
                 continue
             trained |= new
             last = max(place for place, edge in enumerate(edges) if id(edge) in new)
+            if any(len(edge.action.logprobs) < len(edge.action.token_ids) for edge in edges[: last + 1]):
+                raise UserError(
+                    f"the tree of task {tree.task.id} holds no log-probabilities: it was imported, and can only be "
+                    "imitated, as by treeagent update rft"
+                )
             spelt = spell(edges[: last + 1], new, closing=False)
             yield AdvantageRow(
                 tree.task.id,

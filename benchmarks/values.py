@@ -1,0 +1,402 @@
+"""Ways to a better V(s): judged on trees that no head was fitted to, and then in search.
+
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies and grows the trees
+    .venv/bin/python -m benchmarks.values --runs runs/quickstart --seeds 0 1 2
+
+A head is fitted to the trees of a run's first training tasks and judged on those of the tasks after them by
+``views.signal``. The policy stays as it is, except in "an own copy of the policy". "best return" is what a run fits.
+The arms "in search" then plan validation tasks under one limit of generated tokens, without any reward.
+"""
+
+import argparse
+import copy
+import math
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.command import options_digest, record_of, settings_of, start_of, starting
+from benchmarks.methods import batches
+from benchmarks.record import Record, Row, digest, played
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
+from treeagent.generators.attention import last_hidden_states
+from treeagent.learners.batches import pad
+from treeagent.learners.common import Model
+from treeagent.learners.config import ValueConfig
+from treeagent.learners.packed import pack
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.search.limits import Limits
+from treeagent.search.node import Node, Tree
+from treeagent.search.record import from_record
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.store import read_as
+from treeagent.views.signal import signal_figures, value_signal
+from treeagent.views.tokens import TokenRow, path_rows
+from treeagent.views.values import ValueTargetConfig, found_success, state_return
+from treeagent.workers.processes import run_jobs
+
+QUESTION = "Which way to fit V tells states from which a success was found from the others?"
+_FIT = ValueConfig()
+_FORWARD = 64
+"""Rows of one forward pass."""
+_PACK = 2048
+"""Tokens of a pack of a tree's rows."""
+_COPY_TREES, _COPY_EPOCHS, _COPY_RATE = 4, 3, 5e-4
+"""Trees of a step, passes and peak learning rate of an own copy of the policy."""
+
+Reads = Literal["last layer", "middle layer", "all layers", "mean over tokens", "last and mean"]
+Aim = Literal["best", "mean", "lambda", "success"]
+
+
+_RETURNS: tuple[Literal["best", "mean", "lambda"], ...] = ("best", "mean", "lambda")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to fit V."""
+
+    reads: Reads = "last layer"
+    """What the head reads: hidden states at a state's last token, or their mean over all tokens up to there."""
+    target: Aim = "best"
+    """As of ``ValueTargetConfig``; "success" means here the upper end of the range, and no success its lower end."""
+    linear: bool = False
+    """A head without a hidden layer."""
+    heads: int = 1
+    """Heads of an ensemble, by seeds of their own."""
+    lower: bool = False
+    """Take the ensemble's mean less its standard deviation."""
+    ends_apart: bool = False
+    """A head for ends and another for all other states."""
+    share: float = 1.0
+    """Share of the training trees."""
+    solved: bool = False
+    """Leave out the trees in which no success was found."""
+
+
+WAYS: dict[str, Way] = {
+    "best return": Way(),
+    "mean return": Way(target="mean"),
+    "λ-return, λ = 0.95": Way(target="lambda"),
+    "success": Way(target="success"),
+    "linear head": Way(linear=True),
+    "middle layer": Way("middle layer"),
+    "all layers": Way("all layers"),
+    "mean over tokens": Way("mean over tokens"),
+    "last and mean": Way("last and mean"),
+    "ends apart": Way(ends_apart=True),
+    "ends apart, success": Way(target="success", ends_apart=True),
+    "5 heads": Way(heads=5),
+    "5 heads, lower bound": Way(heads=5, lower=True),
+    "all layers, success, 5 heads": Way("all layers", "success", heads=5),
+    "half of the trees": Way(share=0.5),
+    "without failed trees": Way(solved=True),
+}
+SEARCHED = ("best return", "success")
+"""The ways whose heads a checkpoint can hold and that are tried in search."""
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of some trees."""
+
+    trees: Sequence[Tree]
+    nodes: Sequence[Node]
+    """Of all trees, in the order of ``Tree.walk``."""
+    tree: Tensor
+    """(states): the index of each state's tree."""
+    ends: Tensor
+    """(states): whether the episode is over there."""
+    read: Tensor
+    """(states): whether the policy has read it."""
+    layers: Tensor
+    """(layers + 1, states, width): hidden states at the last token; the embedding first."""
+    mean: Tensor
+    """(states, width): the mean of the last layer over all tokens up to there."""
+    targets: dict[Aim, Tensor]
+    """(states), rescaled to [0, 1]; NaN where unknown."""
+    rows: Sequence[Sequence[TokenRow]]
+    """Of each tree. A value target is the index of its state."""
+
+    def features(self, reads: Reads) -> Tensor:
+        """(states, width of what is read)."""
+        match reads:
+            case "last layer":
+                return self.layers[-1]
+            case "middle layer":
+                return self.layers[len(self.layers) // 2]
+            case "all layers":
+                return torch.cat([*self.layers], -1)
+            case "mean over tokens":
+                return self.mean
+            case "last and mean":
+                return torch.cat([self.layers[-1], self.mean], -1)
+
+
+class LinearHead(ValueHead):
+    """A value head without a hidden layer."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        logits: Tensor = self.output(hidden_states)
+        return logits.squeeze(-1)
+
+
+def indexed_rows(tree: Tree, places: dict[int, int]) -> Iterator[TokenRow]:
+    """The rows of ``views.value_rows`` with indices of states as targets; ``places`` are these indices by the node's
+    ``id``."""
+    told: set[int] = set()
+    for path, node in tree.walk():
+        if any(edge.child is not None for edge in node.edges):
+            continue
+        nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
+        indices = [float(places[id(each)]) if each.context_ids and id(each) not in told else None for each in nodes]
+        told.update(map(id, nodes))
+        yield from path_rows(tree, path, indices, imitated=())
+
+
+@torch.no_grad()
+def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float]) -> States:
+    """Read the states of trees by a policy."""
+    low, high = returns
+    nodes: list[Node] = []
+    numbers: list[int] = []
+    told: dict[Aim, list[float]] = {"best": [], "mean": [], "lambda": [], "success": []}
+    rows: list[list[TokenRow]] = []
+    for number, tree in enumerate(trees):
+        found, places = found_success(tree), dict[int, int]()
+        for path, node in tree.walk():
+            places[id(node)] = len(nodes)
+            nodes.append(node)
+            numbers.append(number)
+            arrival = path[-1] if path else None
+            for aim in _RETURNS:
+                value = state_return(node, arrival, ValueTargetConfig(aim), tree.discount)
+                told[aim].append(math.nan if value is None else (min(max(value, low), high) - low) / (high - low))
+            told["success"].append(float(found[id(node)]) if id(node) in found else math.nan)
+        rows.append(list(indexed_rows(tree, places)))
+    ordered = sorted((row for of_tree in rows for row in of_tree), key=lambda row: len(row.token_ids))
+    read = torch.zeros(len(nodes), dtype=torch.bool)
+    config = model.config.get_text_config()
+    layers = torch.zeros(config.num_hidden_layers + 1, len(nodes), config.hidden_size)
+    mean = torch.zeros(len(nodes), config.hidden_size)
+    model.eval()
+    for start in range(0, len(ordered), _FORWARD):
+        batch = ordered[start : start + _FORWARD]
+        hidden = model(
+            input_ids=pad([row.token_ids for row in batch], torch.long),
+            attention_mask=pad([[1] * len(row.token_ids) for row in batch], torch.long),
+            use_cache=False,
+            output_hidden_states=True,
+            logits_to_keep=1,
+        ).hidden_states
+        sums = hidden[-1].cumsum(1)
+        for place, row in enumerate(batch):
+            at, indices = torch.tensor(row.value_positions), [int(index) for index in row.value_targets]
+            layers[:, indices] = torch.stack([layer[place, at] for layer in hidden])
+            mean[indices] = sums[place, at] / (at[:, None] + 1)
+            read[indices] = True
+    ends = torch.tensor([node.final for node in nodes])
+    targets = {aim: torch.tensor(values) for aim, values in told.items()}
+    return States(trees, nodes, torch.tensor(numbers), ends, read, layers, mean, targets, rows)
+
+
+def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed: int) -> None:
+    """Fit a head as ``learners.value.fit_value`` does, in place: whole trees are held out, and the head of the epoch
+    with the lowest held-out loss is kept.
+
+    Args:
+        features: (states, width).
+        targets: (states), in [0, 1].
+        trees: (states), the index of each state's tree.
+    """
+    numbers = sorted(set(trees.tolist()))
+    random.Random(seed).shuffle(numbers)
+    held_out = torch.isin(trees, torch.tensor(numbers[: math.ceil(_FIT.held_out * len(numbers))]))
+    states, wanted = features[~held_out], targets[~held_out]
+    optimiser = torch.optim.AdamW(head.parameters(), lr=_FIT.learning_rate)
+    shuffler = torch.Generator().manual_seed(seed)
+    best, kept, since = math.inf, copy.deepcopy(head.state_dict()), 0
+    for _ in range(_FIT.epochs):
+        for batch in torch.randperm(len(wanted), generator=shuffler).split(_FIT.batch_size):
+            loss = functional.binary_cross_entropy_with_logits(head(states[batch]), wanted[batch])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            optimiser.step()
+        with torch.no_grad():
+            after = functional.binary_cross_entropy_with_logits(head(features[held_out]), targets[held_out]).item()
+        since = 0 if after < best else since + 1
+        if not since:
+            best, kept = after, copy.deepcopy(head.state_dict())
+        if since == _FIT.patience:
+            break
+    head.load_state_dict(kept)
+
+
+def fitted(way: Way, states: States, train: int, returns: tuple[float, float], seed: int) -> tuple[Tensor, ValueHead]:
+    """V of all states, rescaled to [0, 1], by a way that is fitted to the first ``train`` trees; and its last head."""
+    features, targets = states.features(way.reads), states.targets[way.target]
+    usable = states.read & ~targets.isnan() & (states.tree < math.ceil(way.share * train))
+    if way.solved:
+        failed = [number for number, tree in enumerate(states.trees) if not any(found_success(tree).values())]
+        usable &= ~torch.isin(states.tree, torch.tensor(failed, dtype=torch.long))
+    values = torch.zeros(way.heads, len(features))
+    kinds = [states.ends, ~states.ends] if way.ends_apart else [torch.ones_like(states.ends)]
+    head = ValueHead(features.shape[1], returns, seed)
+    for number in range(way.heads):
+        for kind in kinds:
+            made = LinearHead if way.linear else ValueHead
+            head, learnt = made(features.shape[1], returns, seed + number), usable & kind
+            fit(head, features[learnt], targets[learnt], states.tree[learnt], seed + number)
+            with torch.no_grad():
+                values[number, kind] = torch.sigmoid(head(features[kind]))
+    mean = values.mean(0)
+    return mean - values.std(0, correction=0) if way.lower else mean, head
+
+
+def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> Tensor:
+    """V of all states, rescaled to [0, 1], by a copy of the policy that is trained whole on "best" targets, rows of a
+    tree as a trie."""
+    model, target = copy.deepcopy(checkpoint.model), states.targets["best"]
+    head = copy.deepcopy(checkpoint.head)
+    assert head is not None
+    optimiser = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=_COPY_RATE, weight_decay=0.1)
+
+    def logits(rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
+        """Of a tree's states, with their indices."""
+        packed = pack([(*row.token_ids, 0) for row in rows], _PACK, head.hidden_size)  # the last token is left out
+        with last_hidden_states(model) as collected:
+            model(
+                input_ids=packed.input_ids,
+                position_ids=packed.position_ids,
+                attention_mask=packed.attention_mask,
+                use_cache=False,
+                logits_to_keep=1,
+            )
+        along = zip(packed.places, rows, strict=True)
+        at = torch.cat([places[list(row.value_positions)] for places, row in along])
+        return head(collected[0].flatten(0, 1)[at]), torch.tensor(
+            [int(index) for row in rows for index in row.value_targets]
+        )
+
+    def loss(trees: Sequence[int]) -> Tensor:
+        """The mean over the states of trees."""
+        told = [logits(states.rows[tree]) for tree in trees]
+        given, wanted = torch.cat([each for each, _ in told]), target[torch.cat([at for _, at in told])]
+        known = ~wanted.isnan()
+        return functional.binary_cross_entropy_with_logits(given[known], wanted[known])
+
+    shuffler = random.Random(seed)
+    numbers = shuffler.sample(range(train), train)
+    held_out = numbers[: math.ceil(_FIT.held_out * train)]
+    learnt = numbers[len(held_out) :]
+    most, step = _COPY_EPOCHS * math.ceil(len(learnt) / _COPY_TREES), 0
+    best, kept = math.inf, (model.state_dict(), head.state_dict())
+    for _ in range(_COPY_EPOCHS):
+        shuffler.shuffle(learnt)
+        for start in range(0, len(learnt), _COPY_TREES):
+            for group in optimiser.param_groups:
+                group["lr"] = _COPY_RATE * (1 - step / most)
+            step += 1
+            optimiser.zero_grad()
+            loss(learnt[start : start + _COPY_TREES]).backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+        with torch.no_grad():
+            after = loss(held_out).item()
+        if after < best:
+            best, kept = after, copy.deepcopy((model.state_dict(), head.state_dict()))
+    model.load_state_dict(kept[0])
+    head.load_state_dict(kept[1])
+    values = torch.zeros(len(states.nodes))
+    with torch.no_grad():
+        for rows in states.rows:
+            given, at = logits(rows)
+            values[at] = torch.sigmoid(given)
+    return values
+
+
+def judged(states: States, values: Tensor, train: int) -> dict[str, float]:
+    """The signal of V on the trees behind the first ``train``: of all depths, of ends, and AUC and siblings by
+    depth."""
+    for node, value in zip(states.nodes, values.tolist(), strict=True):
+        node.value = value
+    rows = value_signal(states.trees[train:])
+    figures = signal_figures(rows)
+    for row in rows:
+        if isinstance(row.depth, int):
+            by_depth = {f"auc, depth {row.depth}": row.auc, f"siblings, depth {row.depth}": row.siblings}
+            figures |= {name: figure for name, figure in by_depth.items() if figure is not None}
+    return figures
+
+
+def judge(record: Record, asked: argparse.Namespace, seed: int) -> None:
+    """Record every way on one seed's trees, and the best ones in search."""
+    run = Run.open(asked.runs / f"seed{seed}")
+    options = options_digest(asked, "runs", "tasks", "tokens")
+    named = digest({"options": options, "run": settings_of(run.config)})
+    limited = replace(
+        run.config, workers=1, search=replace(run.config.search, limits=Limits(generated_tokens=asked.tokens))
+    )
+    played_as = digest({"options": options, "run": settings_of(limited), "tasks": asked.tasks})
+    searched = {f"in search, {name}": name for name in SEARCHED}
+    arms = ["as searched", "an own copy of the policy", *WAYS]
+    if all(record.has(arm, seed, named) for arm in arms) and all(record.has(a, seed, played_as) for a in searched):
+        return
+    checkpoint = load_checkpoint(start_of(asked.runs, seed, "warm"))
+    trees = list(islice(read_as(from_record, run.trees, COLLECTED), asked.trees + asked.judged))
+    returns = run.config.environment.returns
+    states = states_of(trees, checkpoint.model, returns)
+    before = torch.tensor([node.value for node in states.nodes])
+
+    def add(arm: str, values: Tensor) -> None:
+        figures = judged(states, values, asked.trees)
+        record.add(Row(arm, seed, named, figures=figures))
+        told = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if "depth" not in name)
+        print(f"seed {seed} {arm}: {told}", flush=True)
+
+    if not record.has("as searched", seed, named):
+        add("as searched", before)
+    heads: dict[str, ValueHead] = {}
+    for arm, way in WAYS.items():
+        if not record.has(arm, seed, named) or arm in SEARCHED:
+            values, heads[arm] = fitted(way, states, asked.trees, returns, seed)
+            if not record.has(arm, seed, named):
+                add(arm, values)
+    for arm, name in searched.items():
+        if record.has(arm, seed, played_as):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, heads[name]), Path(folder) / "policy")
+            places = range(seed * asked.tasks, (seed + 1) * asked.tasks)
+            jobs = batches(limited, Path(folder) / "policy", arm, "mcts", places, split="validation")
+            done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, limited)}
+        outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
+        row = played(arm, seed, played_as, places.start, outcomes)
+        record.add(replace(row, seconds=sum(seconds for _, seconds in done.values())))
+        print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
+    if not record.has("an own copy of the policy", seed, named):
+        add("an own copy of the policy", own_copy(checkpoint, states, asked.trees, seed))
+
+
+def main() -> None:
+    options = starting(__doc__, "values")
+    options.add_argument("--trees", type=int, default=300, help="of training tasks, to fit heads to")
+    options.add_argument("--judged", type=int, default=100, help="trees of the tasks after them, to judge V on")
+    options.add_argument("--tokens", type=int, default=800, help="generated tokens a validation task")
+    options.add_argument("--tasks", type=int, default=100, help="validation tasks of each seed")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
+        for seed in asked.seeds:
+            judge(record, asked, seed)
+
+
+if __name__ == "__main__":
+    main()

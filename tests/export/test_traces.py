@@ -1,0 +1,263 @@
+"""Traces out and transcripts in: what goes out comes back, and what other programs wrote is read."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from command import treeagent
+
+from treeagent.envs.base import ToolSpec
+from treeagent.export.traces import Told, chat_rows, ended_paths, otlp_rows, verifiers_rows
+from treeagent.export.transcripts import read_transcripts, transcript_tree
+from treeagent.generators.grammar import make_grammar
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError
+from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
+
+TOLD = Told((ToolSpec("look", "Look.", {"type": "object"}),), "qwen", "collect", 10**18, AdvantageConfig())
+GRAMMAR = make_grammar("tools")
+CHAT = {
+    "task_id": "t1",
+    "reward": 1.0,
+    "messages": [
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": [{"type": "text", "text": "How is it?"}, {"type": "image_url", "image_url": "x"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "both at once",
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"at": "sky"}'}},
+                {"id": "b", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "b", "content": "dark"},
+        {"role": "tool", "tool_call_id": "a", "content": "grey\u2028"},
+        {"role": "assistant", "content": "It is grey."},
+    ],
+}
+OTLP_MESSAGES = [
+    {"role": "user", "parts": [{"type": "text", "content": "How is it?"}]},
+    {"role": "assistant", "parts": [{"type": "tool_call", "id": "a", "name": "look", "arguments": {"at": "sky"}}]},
+    {"role": "tool", "parts": [{"type": "tool_call_response", "id": "a", "result": "grey"}]},
+]
+
+
+def span(start: int, **attributes: Any) -> dict[str, Any]:
+    def typed(value: Any) -> dict[str, Any]:
+        match value:
+            case dict():
+                return {"kvlistValue": {"values": [{"key": key, "value": typed(each)} for key, each in value.items()]}}
+            case list():
+                return {"arrayValue": {"values": [typed(each) for each in value]}}
+            case float():
+                return {"doubleValue": value}
+            case _:
+                return {"stringValue": value}
+
+    told = [{"key": f"gen_ai.{name.replace('__', '.')}", "value": typed(value)} for name, value in attributes.items()]
+    return {"traceId": "ab", "startTimeUnixNano": str(start), "attributes": told}
+
+
+def resource(*spans: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def written(path: Path, *rows: object) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return path
+
+
+def steps(tree: Tree) -> list[tuple[object, str, list[str]]]:
+    """Call, thought and answers of each step of a tree of one path."""
+    found, before = list[tuple[object, str, list[str]]](), len(tree.root.state.messages)
+    for path, node in tree.walk():
+        if path:
+            answers = [each.content for each in node.state.messages[before + 1 :]]
+            found.append((path[-1].action.call, path[-1].action.thought, answers))
+            before = len(node.state.messages)
+    return found
+
+
+def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> None:
+    [transcript] = read_transcripts(written(tmp_path / "chat.jsonl", CHAT))
+    tree = transcript_tree(transcript, GRAMMAR)
+    opening = [(each.role, each.content) for each in tree.root.state.messages]
+    assert opening == [("system", "Be short."), ("user", "How is it?\n[image_url left out]")]
+    assert steps(tree) == [
+        (ToolCall("look", {"at": "sky"}), "both at once", ["grey\u2028"]),
+        (ToolCall("look", {}), "", ["dark"]),
+        ("It is grey.", "", []),
+    ]
+    *_, last = tree.nodes()
+    assert tree.task.id == "t1" and last.terminated
+    assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
+
+
+def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
+    """Values as strings of JSON or as OTLP's own lists; the last call's answer stands in the tool's span alone."""
+    say = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "b", "name": "look", "arguments": "{}"}]}]
+    short = span(1, operation__name="chat", input__messages=OTLP_MESSAGES[:1], output__messages=OTLP_MESSAGES[1:2])
+    whole = span(
+        3,
+        operation__name="chat",
+        conversation__id="talk 7",
+        system_instructions=[{"type": "text", "content": "Be short."}],
+        input__messages=orjson.dumps(OTLP_MESSAGES).decode(),
+        output__messages=say,
+        evaluation__score__value=0.5,
+    )
+    tool = {"operation__name": "execute_tool", "tool__call__id": "b", "tool__call__result": "dark"}
+    [transcript] = read_transcripts(written(tmp_path / "spans.json", resource(span(4, **tool), whole), resource(short)))
+    tree = transcript_tree(transcript, GRAMMAR)
+    assert (tree.task.id, transcript.reward) == ("talk 7", 0.5)
+    assert [each.content for each in tree.root.state.messages] == ["Be short.", "How is it?"]
+    assert steps(tree) == [(ToolCall("look", {"at": "sky"}), "", ["grey"]), (ToolCall("look", {}), "", ["dark"])]
+
+
+@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
+def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
+    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", CHAT))
+    tree = transcript_tree(transcript, GRAMMAR)
+    [again] = read_transcripts(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
+    back = transcript_tree(again, GRAMMAR)
+    assert (steps(back), again.reward, back.task.id) == (steps(tree), 1.0, "t1")
+    assert back.root.state.messages == tree.root.state.messages
+
+
+def test_spans_form_one_trace_of_turns_and_tools_below_the_agent(tmp_path: Path) -> None:
+    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", CHAT))
+    [row] = otlp_rows(transcript_tree(transcript, GRAMMAR), TOLD)
+    spans = row["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    names = ["invoke_agent treeagent", "chat qwen", "execute_tool look", "chat qwen", "execute_tool look", "chat qwen"]
+    assert [each["name"] for each in spans] == names
+    agent, *rest = spans
+    assert {each["parentSpanId"] for each in rest} == {agent["spanId"]} and "parentSpanId" not in agent
+    assert len({each["spanId"] for each in spans}) == 6 and {each["traceId"] for each in spans} == {agent["traceId"]}
+    assert (len(agent["traceId"]), len(agent["spanId"])) == (32, 16)
+    begun = [int(each["startTimeUnixNano"]) for each in rest]
+    assert begun == sorted(begun) and int(agent["startTimeUnixNano"]) == 10**18 < begun[0]
+    assert int(agent["endTimeUnixNano"]) >= max(int(each["endTimeUnixNano"]) for each in rest)
+
+
+def forked_tree() -> Tree:
+    """Two searched turns at the root, of which one goes on; token ids count up."""
+    task = Task("fork", "go")
+
+    def node(parent: Node | None, text: str, answer: str, *ids: int, **kind: Any) -> Node:
+        told = () if parent is None else (*parent.state.messages, Message("assistant", text))
+        return Node(State(task, (*told, Message("user", answer))), 0.0, ids, **kind)
+
+    def grow(parent: Node, text: str, ids: tuple[int, ...], value: float, child: Node) -> Node:
+        action = Action(text, text, "", ids, tuple(-each / 10 for each in ids))
+        parent.edges.append(Edge(action, 0.5, 1, value, value if child.terminated else 0.0, child))
+        return child
+
+    root = node(None, "", "go", 1, 2)
+    left = grow(root, "left", (3, 4), 1.0, node(root, "left", "on", 5))
+    grow(left, "win", (6,), 1.0, node(left, "win", "won", 7, terminated=True))
+    grow(root, "right", (8,), 0.0, node(root, "right", "lost", 9, terminated=True))
+    return Tree(task, 3, root)
+
+
+def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> None:
+    tree = forked_tree()
+    [row] = verifiers_rows(tree, TOLD)
+    nodes = row["nodes"]
+    leaves = set(range(len(nodes))) - {each["parent"] for each in nodes}
+    branches = list[list[dict[str, Any]]]()
+    for leaf in sorted(leaves):
+        branch, place = list[dict[str, Any]](), leaf
+        while place is not None:
+            branch.insert(0, nodes[place])
+            place = nodes[place]["parent"]
+        branches.append(branch)
+    ids = sorted(tuple(token for each in branch for token in each["token_ids"]) for branch in branches)
+    assert ids == sorted(tree.prompt_ids(path) for path in ended_paths(tree)) == [(1, 2, 3, 4, 5, 6, 7), (1, 2, 8, 9)]
+    sampled = {each["message"]["content"]: each for each in nodes if each["sampled"]}
+    assert set(sampled) == {"left", "win", "right"}
+    assert sampled["left"]["logprobs"] == [-0.3, -0.4] and sampled["left"]["mask"] == [True, True]
+    assert sampled["left"]["advantages"] == [0.5, 0.5] and sampled["right"]["advantages"] == [-0.5]
+    assert row["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "content, named",
+    [
+        ("", "holds no transcript"),
+        ("no json", "line 1"),
+        ('{"messages": []}', "line 1"),
+        ('{"messages": [{"role": "robot", "content": "x"}]}', "robot"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "imported-0"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "line 1"),
+        ('{"messages": "hello"}', "line 1"),
+        ('{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}', "f"),
+        ('{"messages": [{"role": "assistant", "tool_calls": [{}]}]}', "line 1"),
+        ('{"messages": [{"role": "assistant", "content": "x"}], "reward": "high"}', "high"),
+        ('{"messages": [{"role": "assistant", "content": "x"}]}\n[1', "line 2"),
+        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab"}]}]}]}', "trace ab"),
+        ('{"resourceSpans": 3}', "line 1"),
+        ("3", "line 1"),
+    ],
+)
+def test_a_file_that_is_no_transcript_is_one_sentence(tmp_path: Path, content: str, named: str) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text(content)
+    with pytest.raises(UserError) as refused:
+        [transcript_tree(each, GRAMMAR) for each in read_transcripts(file)]
+    assert named in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_imported_run_is_shown_exported_and_traced_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert treeagent("import", written(tmp_path / "in.jsonl", CHAT, CHAT | {"task_id": "t2"}), run).returncode == 0
+    assert "grey" in treeagent("show", run, "t1").stdout
+    assert "0 of 2 episodes failed" in treeagent("show", run, "--episodes", "all").stdout
+    done = treeagent("export", run, "--view", "transitions", "--format", "jsonl", "--out", tmp_path / "data")
+    assert done.returncode == 0 and "6 rows" in done.stdout
+    done = treeagent("traces", run, "--out", tmp_path / "again.jsonl")
+    assert done.returncode == 0, done.stderr
+    first, second = read_transcripts(tmp_path / "again.jsonl")
+    assert (first.task_id, second.task_id, second.reward) == ("t1", "t2", 1.0)
+
+
+def test_a_hostile_name_in_a_transcript_reaches_no_path_and_no_terminal(tmp_path: Path) -> None:
+    hostile = CHAT | {"task_id": "../../x\x1b]0;owned\x07"}
+    assert treeagent("import", written(tmp_path / "in.jsonl", hostile), tmp_path / "run").returncode == 0
+    shown = treeagent("show", tmp_path / "run").stdout
+    assert "owned" in shown and "\x1b" not in shown
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "run"]
+
+
+def test_what_cannot_be_imported_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("[1")
+    done = treeagent("import", tmp_path / "in.jsonl", tmp_path / "out")
+    assert done.returncode == 2 and "line 1" in done.stderr and not (tmp_path / "out").exists()
+    done = treeagent("traces", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 2 and "holds no run" in done.stderr
+
+
+def test_transcripts_hold_no_log_probabilities_and_get_no_advantages() -> None:
+    trees = [forked_tree(), forked_tree()]
+    for tree, reward in zip(trees, (1.0, 0.0), strict=True):
+        del tree.root.edges[0]
+        tree.root.edges[0].action = replace(tree.root.edges[0].action, logprobs=())
+        tree.root.edges[0].reward = reward
+    scored = advantages(trees, AdvantageConfig(kind="grpo"))
+    assert len(scored) == 2
+    with pytest.raises(UserError, match="imported"):
+        list(advantage_rows(trees[0], scored))
+
+
+@pytest.mark.slow
+def test_transcripts_in_a_models_tokens_are_imitated(tmp_path: Path, finished_run: Path) -> None:
+    base, settings = finished_run / "checkpoints" / "base", finished_run / "config.toml"
+    out = tmp_path / "chats.jsonl"
+    assert treeagent("traces", finished_run, "--from", "trees", "--out", out).returncode == 0
+    run = tmp_path / "run"
+    done = treeagent("import", out, run, "--config", settings, "--checkpoint", base)
+    assert done.returncode == 0, done.stderr
+    done = treeagent("update", "rft", base, "--trees", run, "--out", tmp_path / "new")
+    assert done.returncode == 0 and (tmp_path / "new" / "checkpoints" / "rft").is_dir(), done.stderr

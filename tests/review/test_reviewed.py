@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import orjson
+import pytest
+from command import treeagent
+from review_sample import sample_run
+
+from treeagent.marks import FILE, append_mark, new_mark
+from treeagent.review.queue import review_queue
+from treeagent.run.folder import Run
+from treeagent.run.reviewed import reviewed_rows
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Of tasks e0 and e1 the greedy policy solved the second, planning both."""
+    run = sample_run(tmp_path / "run")
+    rows = [
+        {"policy": "base", "mode": mode, "tasks": 2, "solved": solved, "success": solved.count("1") / 2}
+        | {"success_low": 0.0, "success_high": 1.0, "reward": 0.5, "errors": 0, "environment_steps": 4}
+        | {"generated_tokens": 8, "seconds": 1.0}
+        for mode, solved in (("greedy", "01"), ("mcts", "11"))
+    ]
+    run.results.write_bytes(orjson.dumps(rows))
+    return run
+
+
+def say(run: Run, task: str, verdict: str, ending: str) -> str:
+    """A mark of the episode of ``task`` whose last action ends so; returns its id."""
+    [item] = [
+        each for each in review_queue(run, "episodes") if each.task_id == task and each.texts[-1].endswith(ending)
+    ]
+    mark = new_mark("ada", verdict, task_id=task, state=item.state, shown=item.texts)  # type: ignore[arg-type]
+    append_mark(run.path / FILE, mark)
+    return mark.id
+
+
+def test_reviewers_outrank_the_environment_in_results(run: Run) -> None:
+    """The failure of e0 was judged a success, the end of e1, which both modes reached, a success as it counts."""
+    assert reviewed_rows(run) == run.result_rows()
+    wrong = say(run, "e0", "solved", "buy 0")
+    say(run, "e1", "solved", "buy 1")
+    greedy, mcts = reviewed_rows(run)
+    assert (greedy["solved"], greedy["success"], greedy["judged"], greedy["agreed"]) == ("11", 1.0, 2, 1)
+    assert greedy["success_low"] == pytest.approx(0.3424, abs=1e-4)  # Wilson, 2 of 2
+    assert (mcts["solved"], mcts["judged"], mcts["agreed"]) == ("11", 1, 1)
+    shown = treeagent("show", run.path)
+    assert shown.returncode == 0 and "reviewers judged 2 of 2 episodes" in shown.stdout
+    append_mark(run.path / FILE, new_mark("ben", "withdraw", withdraws=wrong))
+    assert reviewed_rows(run)[0]["solved"] == "01"

@@ -1,0 +1,152 @@
+"""Hand-computed effects of reviewers' marks on the tree of ``hand_tree``: Q is A 3/4, B 1/4, C 0; A1 1, A2 1/2."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hand_trees import TASK, hand_tree, node, random_tree
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.marks import Mark, deciding, new_mark, state_hash
+from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.types import Message
+from treeagent.views.advantages import AdvantageConfig, advantages
+from treeagent.views.imitation import ImitationConfig, edited_rows, imitation_rows
+from treeagent.views.marked import lay_marks
+from treeagent.views.pairs import PairConfig, preference_pairs
+
+ALL = PairConfig(rule="all")
+
+
+def say(tree: Tree, where: Node, verdict: str, *shown: str, choice: int | None = None, **more: object) -> Mark:
+    state = state_hash(tree.task.id, where.state.messages)
+    return new_mark("ada", verdict, state=state, shown=shown, choice=choice, **more)  # type: ignore[arg-type]
+
+
+def pairs(tree: Tree, *marks: Mark, config: PairConfig = ALL) -> list[tuple[str, float, str]]:
+    lay_marks(tree, deciding(marks))
+    made = preference_pairs(tree, config)
+    return [(f"{pair.chosen.text}>{pair.rejected.text}", pair.margin, pair.source) for pair in made]
+
+
+RULE = [("A>C", 0.75, "rule"), ("A>B", 0.5, "rule"), ("B>C", 0.25, "rule"), ("A1>A2", 0.5, "rule")]
+
+
+def test_without_marks_the_rule_decides() -> None:
+    assert pairs(hand_tree()) == RULE
+
+
+def test_a_person_reverses_a_pair_and_the_margin_is_the_least_one() -> None:
+    tree = hand_tree()
+    better = say(tree, tree.root, "better", "B", "A", choice=0)
+    assert pairs(tree, better) == [("B>A", 0.2, "human"), RULE[0], *RULE[2:]]
+
+
+def test_a_person_compares_an_action_that_was_not_tried() -> None:
+    tree = hand_tree()
+    better = say(tree, tree.root, "better", "D", "A", choice=1)
+    assert pairs(tree, better, config=PairConfig()) == [("A>D", 0.75, "human"), RULE[0], RULE[3]]
+
+
+def test_a_tie_makes_no_pair_of_the_two() -> None:
+    tree = hand_tree()
+    assert pairs(tree, say(tree, tree.root, "tie", "A", "C")) == RULE[1:]
+
+
+def test_a_judge_outranks_the_rule_and_a_person_the_judge() -> None:
+    tree = hand_tree()
+    judge = replace(say(tree, tree.root, "better", "B", "A", choice=0), source="judge", id="other")
+    assert pairs(tree, judge)[0] == ("B>A", 0.2, "judge")
+    tree = hand_tree()
+    assert pairs(tree, judge, say(tree, tree.root, "better", "B", "A", choice=1))[0] == ("A>B", 0.5, "human")
+
+
+def test_a_vetoed_action_is_rejected_for_its_best_sibling_and_never_taught() -> None:
+    tree = hand_tree()
+    assert pairs(tree, say(tree, tree.root, "veto", "A", "B", choice=0)) == [
+        ("B>A", 0.2, "human"),
+        ("B>C", 0.25, "rule"),
+        ("A1>A2", 0.5, "rule"),
+    ]
+    [row] = imitation_rows(tree, ImitationConfig())
+    assert [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept] == [30]  # A1, and not A
+    scored = advantages([tree], AdvantageConfig())
+    assert id(tree.root.edges[0]) not in scored
+
+
+def test_a_veto_of_both_leaves_neither_to_learn() -> None:
+    tree = hand_tree()
+    assert [name for name, *_ in pairs(tree, say(tree, tree.root, "veto", "A", "B"))] == ["C>A", "C>B", "A1>A2"]
+
+
+def test_an_episode_called_failed_loses_its_return_up_to_the_root() -> None:
+    """The end of A, A1 has one visit of return 1: W(A1) 1 -> 0, W(A) 3 -> 2."""
+    tree = hand_tree()
+    a = tree.root.edges[0]
+    assert a.child is not None
+    won = a.child.edges[0]
+    assert won.child is not None
+    lay_marks(tree, deciding([say(tree, won.child, "failed", "A", "A1")]))
+    assert (won.reward, won.value, a.value) == (0.0, 0.0, 0.5)
+    assert list(imitation_rows(tree, ImitationConfig())) == []
+
+
+def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() -> None:
+    """B1 was cut off at V = 1/2: its return becomes 1. With γ = 1/2, W(B1) gains 1/2 and W(B) gains 1/4."""
+    tree = hand_tree()
+    tree.discount = 0.5
+    b = tree.root.edges[1]
+    assert b.child is not None
+    limit = b.child.edges[0]
+    assert limit.child is not None
+    lay_marks(tree, deciding([say(tree, limit.child, "solved", "B", "B1")]))
+    assert path_return([b, limit]) == 1.0
+    assert (limit.value_sum, b.value_sum) == (1.0, 0.75)
+    assert limit.child.final
+
+
+def test_an_edited_action_is_imitated_as_the_reviewer_wrote_it() -> None:
+    tree = hand_tree()
+    lay_marks(tree, deciding([say(tree, tree.root, "edit", "A", choice=0, text="Action: Z")]))
+    [row] = edited_rows(tree, lambda text: (90, 91) if text == "Action: Z" else ())
+    assert (row.token_ids, row.mask) == ((1, 2, 90, 91), (False, False, True, True))
+    assert tree.root.edges[0].vetoed
+
+
+def test_a_vetoed_episode_is_not_imitated() -> None:
+    tree = hand_tree()
+    won = next(path for path, here in tree.walk() if path and path[-1].action.text == "A1")
+    assert won[-1].child is not None
+    lay_marks(tree, deciding([say(tree, won[-1].child, "veto", "A", "A1")]))
+    assert list(imitation_rows(tree, ImitationConfig())) == []
+
+
+@given(st.randoms(use_true_random=False))
+def test_labels_that_repeat_the_rewards_change_nothing(shuffler: random.Random) -> None:
+    tree = random_tree(shuffler)
+    for number, here in enumerate(tree.nodes()):
+        here.state = replace(here.state, messages=(Message("user", str(number)),))
+    ends = [path for path, here in tree.walk() if path and here.terminated]
+    before = [(edge.value_sum, edge.reward) for here in tree.nodes() for edge in here.edges]
+    marks = []
+    for path in ends:
+        end = path[-1].child
+        assert end is not None
+        verdict = "solved" if path_return(path) == 1 else "failed"
+        marks.append(say(tree, end, verdict, *(edge.action.text for edge in path)))
+    lay_marks(tree, deciding(marks))
+    after = [(edge.value_sum, edge.reward) for here in tree.nodes() for edge in here.edges]
+    assert [value for pair in after for value in pair] == pytest.approx([value for pair in before for value in pair])
+
+
+def test_a_mark_holds_in_every_tree_with_the_same_conversation_of_its_task() -> None:
+    tree, other = hand_tree(), hand_tree()
+    other.task = replace(TASK, id="hand-2")
+    marks = deciding([say(tree, tree.root, "tie", "A", "C")])
+    for each, count in ((tree, 1), (hand_tree(), 1), (other, 0)):
+        assert len(lay_marks(each, marks).root.marks) == count
+
+
+def test_a_node_begins_without_marks() -> None:
+    assert node((1,)).marks == [] and not Edge(hand_tree().root.edges[0].action, 0.5).vetoed

@@ -1,0 +1,362 @@
+"""Trees as traces that other tools read: chat messages with tool calls, OpenTelemetry GenAI spans, verifiers traces.
+
+``chat`` has a line for each path from the root to an end, in OpenAI's form, with the tools that TRL and others take.
+``otlp`` has a line for each such path in OTLP's JSON, by the semantic conventions of generative AI: the agent's span,
+below it a span for each turn and each call of a tool. ``verifiers`` has a line for each tree, because its traces are
+graphs of messages whose branches are the paths; tokens, log-probabilities and advantages stand on the sampled messages.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from treeagent.envs.base import ToolSpec
+from treeagent.envs.calls import read_call
+from treeagent.generators.grammar import openai_tools
+from treeagent.run.folder import Run
+from treeagent.run.trees import marked_trees
+from treeagent.search.node import Edge, Node, Tree, path_origin
+from treeagent.store import replacing, shard_names, shards
+from treeagent.types import Message, ToolCall
+from treeagent.views.advantages import AdvantageConfig, advantages
+
+TraceFormat = Literal["chat", "otlp", "verifiers"]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the trace of a tree says beside the tree."""
+
+    tools: Sequence[ToolSpec]
+    """By which texts that call a tool are read; empty leaves them texts."""
+    model: str
+    stage: str
+    """Name of the tree's shard."""
+    began: int
+    """When the shard was written, in nanoseconds since 1970."""
+    advantages: AdvantageConfig
+
+
+def write_traces(
+    run: Run, out: Path, format: TraceFormat, source: Literal["trees", "episodes"], tools: Sequence[ToolSpec]
+) -> int:
+    """Write the traces of a run's training trees or of its evaluation's episodes, a JSON line each, whole or not at
+    all. Marks of reviewers count as in an update. Returns how many there are.
+
+    Raises:
+        StoreError: the file cannot be written. CorruptShard: a shard is damaged.
+    """
+    make: Callable[[Tree, Told], Iterable[Json]] = {"chat": chat_rows, "otlp": otlp_rows, "verifiers": verifiers_rows}[
+        format
+    ]
+    folder = run.trees if source == "trees" else run.episodes
+    names = run.collections() if source == "trees" else shard_names(folder)
+    count = 0
+    with replacing(out) as file:
+        for name in names:
+            taken = run.taken(name)
+            began = shards(folder, name)[0].stat().st_mtime_ns
+            told = Told(tools, taken.name if taken else "", name, began, run.config.update.advantages)
+            for tree in marked_trees(folder, name):
+                for row in make(tree, told):
+                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+                    count += 1
+    return count
+
+
+def ended_paths(tree: Tree) -> Iterator[tuple[Edge, ...]]:
+    """The paths from the root to where nothing was tried any more; one that broke off included."""
+    for path, node in tree.walk():
+        if path and not any(edge.child is not None for edge in node.edges):
+            yield path
+
+
+def total_reward(path: Sequence[Edge]) -> float | None:
+    """The sum of the rewards of a path; None where all are withheld."""
+    known = [edge.reward for edge in path if edge.reward is not None]
+    return sum(known) if known else None
+
+
+def chat_rows(tree: Tree, told: Told) -> Iterator[Json]:
+    """A row for each ended path: ``messages`` and ``tools`` in OpenAI's form, and what is known of the path."""
+    tools = openai_tools(told.tools)
+    for path in ended_paths(tree):
+        messages = [_plain(message) for message in tree.root.state.messages]
+        for turn in _turns(tree.root, path, told):
+            messages += _openai(turn)
+        yield {
+            "task_id": tree.task.id,
+            "split": tree.task.split,
+            "seed": tree.seed,
+            "messages": messages,
+            "tools": tools,
+            "reward": total_reward(path),
+            "origin": path_origin(path),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A whole turn, however many actions it took, and what followed."""
+
+    thought: str
+    text: str
+    """What was said, where no tool was called."""
+    call: ToolCall | None
+    call_id: str
+    answers: tuple[Message, ...]
+    refused: bool
+    edges: tuple[Edge, ...]
+
+
+def _turns(root: Node, path: Sequence[Edge], told: Told) -> Iterator[_Turn]:
+    thoughts, begun, parent, number = list[str](), list[Edge](), root, 0
+    for edge in path:
+        begun.append(edge)
+        if edge.thought:
+            thoughts.append(edge.action.thought)
+            parent = edge.child or parent
+            continue
+        action, child = edge.action, edge.child
+        call: str | ToolCall = action.call
+        if isinstance(call, str) and told.tools and call:
+            call = read_call(call, told.tools)
+        thought = "\n".join(filter(None, (*thoughts, action.thought)))
+        made = call if isinstance(call, ToolCall) else None
+        text = "" if made else action.text if action.error or not isinstance(action.call, str) else action.call
+        answers = () if child is None else _added(parent, child)
+        yield _Turn(thought, text, made, f"call_{number}", answers, bool(child and child.invalid), tuple(begun))
+        thoughts, begun, parent, number = [], [], child or parent, number + 1
+
+
+def _added(parent: Node, child: Node) -> tuple[Message, ...]:
+    """The messages between a turn and the next one."""
+    fresh = child.state.messages[len(parent.state.messages) :]
+    return tuple(message for message in fresh if message.role != "assistant")
+
+
+def _plain(message: Message) -> Json:
+    return {"role": message.role, "content": message.content}
+
+
+def _openai(turn: _Turn) -> list[Json]:
+    said: Json = {"role": "assistant", "content": turn.text}
+    if turn.thought:
+        said["reasoning_content"] = turn.thought  # as chat templates and servers of reasoning models name it
+    if turn.call is None:
+        return [said, *map(_plain, turn.answers)]
+    function = {"name": turn.call.name, "arguments": _arguments(turn.call)}
+    said["tool_calls"] = [{"id": turn.call_id, "type": "function", "function": function}]
+    answers = [{"role": "tool", "tool_call_id": turn.call_id, "content": each.content} for each in turn.answers]
+    return [said, *answers]
+
+
+def _arguments(call: ToolCall) -> str:
+    return json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def otlp_rows(tree: Tree, told: Told) -> Iterator[Json]:
+    """A line of TracesData for each ended path. Trees hold no clock times: those of the spans give
+    the order, from when the trees were stored."""
+    for number, path in enumerate(ended_paths(tree)):
+        identity = [told.stage, tree.task.id, tree.seed, number]
+        trace, clock, spans = _hex(16, *identity), 0, list[Json]()
+        agent = _hex(8, *identity, "agent")
+
+        def span(name: str, key: object, kind: int, attributes: Mapping[str, object], error: str = "") -> Json:
+            nonlocal clock
+            clock += 1
+            status = {"status": {"code": 2, "message": error}} if error else {}
+            return {
+                "traceId": trace,  # noqa: B023
+                "spanId": _hex(8, *identity, key),  # noqa: B023
+                "parentSpanId": agent,  # noqa: B023
+                "name": name,
+                "kind": kind,
+                "startTimeUnixNano": str(told.began + clock * 1_000_000),
+                "endTimeUnixNano": str(told.began + clock * 1_000_000 + 999_999),
+                "attributes": _attributes(attributes),
+                **status,
+            }
+
+        talk = [_parts(_plain(message)) for message in tree.root.state.messages]
+        opening = list(talk)
+        for place, turn in enumerate(_turns(tree.root, path, told)):
+            said = _output(turn)
+            usage = sum(len(edge.action.token_ids) for edge in turn.edges)
+            spans.append(
+                span(
+                    f"chat {told.model}".strip(),
+                    f"turn-{place}",
+                    3,
+                    {
+                        "gen_ai.operation.name": "chat",
+                        "gen_ai.provider.name": "treeagent",
+                        "gen_ai.request.model": told.model,
+                        "gen_ai.input.messages": _text(talk),
+                        "gen_ai.output.messages": _text([said]),
+                        "gen_ai.usage.output_tokens": usage,
+                    },
+                )
+            )
+            talk.append({"role": "assistant", "parts": said["parts"]})
+            answer = "\n".join(each.content for each in turn.answers)
+            if turn.call is not None:
+                spans.append(
+                    span(
+                        f"execute_tool {turn.call.name}",
+                        f"tool-{place}",
+                        1,
+                        {
+                            "gen_ai.operation.name": "execute_tool",
+                            "gen_ai.tool.name": turn.call.name,
+                            "gen_ai.tool.call.id": turn.call_id,
+                            "gen_ai.tool.call.arguments": _arguments(turn.call),
+                            "gen_ai.tool.call.result": answer,
+                        },
+                        answer if turn.refused else "",
+                    )
+                )
+                part = {"type": "tool_call_response", "id": turn.call_id, "response": answer}
+                talk.append({"role": "tool", "parts": [part]})
+            else:
+                talk += [_parts(_plain(each)) for each in turn.answers]
+        reward = total_reward(path)
+        root = span(
+            "invoke_agent treeagent",
+            "agent",
+            1,
+            {
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": "treeagent",
+                "gen_ai.conversation.id": tree.task.id,
+                "gen_ai.input.messages": _text(opening),
+                "gen_ai.tool.definitions": _text([_tool(tool) for tool in told.tools]),
+                "treeagent.origin": path_origin(path),
+                "treeagent.stage": told.stage,
+                **({} if reward is None else {"treeagent.reward": float(reward)}),
+            },
+            tree.error,
+        )
+        del root["parentSpanId"]
+        root |= {"startTimeUnixNano": str(told.began)}
+        scope = {"name": "treeagent", "version": version("treeagent")}
+        resource = {"attributes": _attributes({"service.name": "treeagent"})}
+        yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": [root, *spans]}]}]}
+
+
+def _parts(message: Json) -> Json:
+    return {"role": message["role"], "parts": [{"type": "text", "content": message["content"]}]}
+
+
+def _output(turn: _Turn) -> Json:
+    parts: list[Json] = []
+    if turn.thought:
+        parts.append({"type": "reasoning", "content": turn.thought})
+    if turn.call is not None:
+        arguments = dict(turn.call.arguments)
+        parts.append({"type": "tool_call", "id": turn.call_id, "name": turn.call.name, "arguments": arguments})
+    elif turn.text:
+        parts.append({"type": "text", "content": turn.text})
+    return {"role": "assistant", "parts": parts, "finish_reason": "tool_call" if turn.call else "stop"}
+
+
+def _text(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _tool(tool: ToolSpec) -> Json:
+    return {"type": "function", "name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+
+
+def _hex(size: int, *parts: object) -> str:
+    return blake2b(orjson.dumps([str(part) for part in parts]), digest_size=size).hexdigest()
+
+
+def _attributes(values: Mapping[str, object]) -> list[Json]:
+    def typed(value: object) -> Json:
+        match value:
+            case bool():
+                return {"boolValue": value}
+            case int():
+                return {"intValue": str(value)}
+            case float():
+                return {"doubleValue": value}
+            case _:
+                return {"stringValue": str(value)}
+
+    return [{"key": name, "value": typed(value)} for name, value in values.items()]
+
+
+def verifiers_rows(tree: Tree, told: Told) -> Iterator[Json]:
+    """The tree as one trace of verifiers' version 1: a graph in which each message stands once.
+
+    The tokens that lead to a state stand on its last message. Where no message follows a turn, its state's tokens are
+    dropped, as nothing was sampled behind them.
+    """
+    scored = advantages([tree], told.advantages)
+    nodes: list[Json] = []
+
+    def add(parent: int | None, message: Json, ids: Sequence[int] = (), edge: Edge | None = None) -> int:
+        sampled = edge is not None
+        row = {
+            "parent": parent,
+            "message": message,
+            "sampled": sampled,
+            "timestamp": told.began / 1e9,
+            "token_ids": list(ids),
+            "mask": [sampled] * len(ids),
+            "logprobs": list(edge.action.logprobs) if edge else [],
+        }
+        if edge is not None and (advantage := scored.get(id(edge))) is not None:
+            row["advantages"] = [advantage] * len(ids)
+        nodes.append(row)
+        return len(nodes) - 1
+
+    def add_all(parent: int | None, messages: Sequence[Json], ids: Sequence[int]) -> int | None:
+        for place, message in enumerate(messages, start=1):
+            parent = add(parent, message, ids if place == len(messages) else ())
+        return parent
+
+    start = add_all(None, [_plain(message) for message in tree.root.state.messages], tree.root.context_ids)
+    stack: list[tuple[Node, int | None, int]] = [(tree.root, start, 0)]
+    while stack:
+        node, parent, depth = stack.pop()
+        for edge in node.edges:
+            child = edge.child
+            if child is None:
+                continue
+            [turn] = _turns(node, [edge], told) if not edge.thought else [None]
+            message: Json = {"role": "assistant", "content": edge.action.text}
+            answers = [_plain(each) for each in _added(node, child)]
+            if turn is not None and turn.call is not None:
+                call_id = f"call_{depth}"
+                call = {"id": call_id, "name": turn.call.name, "arguments": _arguments(turn.call)}
+                message = {"role": "assistant", "content": None, "reasoning_content": turn.thought or None}
+                message["tool_calls"] = [call]
+                answers = [{"role": "tool", "tool_call_id": call_id, "content": each["content"]} for each in answers]
+            said = add(parent, message, edge.action.token_ids, edge)
+            stack.append((child, add_all(said, answers, () if child.left_out else child.context_ids), depth + 1))
+    best = max((total_reward(path) or 0.0 for path in ended_paths(tree)), default=0.0)
+    yield {
+        "version": 1,
+        "id": _hex(16, told.stage, tree.task.id, tree.seed),
+        "task": {
+            "type": "Task",
+            "data": {"idx": 0, "name": tree.task.id, "prompt": tree.task.prompt, "split": tree.task.split},
+        },
+        "agent": {"config": {}, "name": "treeagent"},
+        "tools": [_tool(tool) for tool in told.tools],
+        "nodes": nodes,
+        "rewards": {"reward": {"score": best, "weight": 1.0}},
+        "metrics": {"simulations": float(tree.budget.simulations)},
+        "info": {"treeagent": {"stage": told.stage, "seed": tree.seed, "error": tree.error}},
+        "errors": [{"type": "Error", "message": tree.error}] if tree.error else [],
+    }

@@ -1,0 +1,313 @@
+"""Transcripts of other agents as trees of one path: OpenAI's messages, or OpenTelemetry GenAI spans in OTLP's JSON."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from treeagent.generators.grammar import Grammar
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.store import regular
+from treeagent.types import Message, State, Task, ToolCall, UserError, storable
+
+Json = dict[str, Any]
+
+
+class _Unreadable(ValueError):
+    """Why a value is no transcript, in words that follow its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message of a transcript."""
+
+    role: str
+    """"system", "user", "assistant" or "tool"."""
+    content: str
+    thought: str = ""
+    calls: tuple[tuple[str, ToolCall], ...] = ()
+    """Id and call of each tool that an assistant calls."""
+    answers: str = ""
+    """Of a tool's message, the id of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One conversation of an agent."""
+
+    task_id: str
+    messages: tuple[Said, ...]
+    reward: float | None
+    """Return of the episode; None where it is not stated."""
+
+
+def read_transcripts(path: Path) -> list[Transcript]:
+    """The transcripts in a file of JSON, or of JSON lines: OpenAI's ``messages`` (an object with them, or the list
+    alone), or OTLP's ``resourceSpans``. ``reward`` (or ``score``) and ``task_id`` (or ``id``) may stand beside
+    ``messages``.
+
+    Raises:
+        UserError: a line is none of these; it names the line.
+        StoreError: the file is no regular one.
+    """
+    found: list[Transcript] = []
+    spans: dict[str, list[Json]] = {}
+    for line, value in _values(path):
+        try:
+            if isinstance(value, dict) and "resourceSpans" in value:
+                for span in _spans(value):
+                    spans.setdefault(str(span.get("traceId", "")), []).append(span)
+            else:
+                found.append(_from_openai(value, len(found)))
+        except _Unreadable as error:
+            raise UserError(f"{path}, line {line}: {error}") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}, line {line}: this is no transcript ({type(error).__name__} {error})") from None
+    for trace, members in spans.items():
+        try:
+            found.append(_from_spans(trace, members))
+        except _Unreadable as error:
+            raise UserError(f"{path}, trace {trace[:40]}: {error}") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}, trace {trace[:40]}: {type(error).__name__} {error}") from None
+    if not found:
+        raise UserError(f"{path} holds no transcript: give JSON lines with messages, or OTLP's JSON")
+    return found
+
+
+def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
+    """A tree of one path, with texts and without tokens. An assistant's message that calls several tools becomes a step
+    for each call. The last step ends the task and has the reward.
+
+    Raises:
+        UserError: the agent says nothing.
+    """
+    messages = list(transcript.messages)
+    first = next((place for place, each in enumerate(messages) if each.role == "assistant"), None)
+    if first is None:
+        raise UserError(f"transcript {transcript.task_id!r} holds no message of the role assistant: leave it out")
+    opening = tuple(map(_message, messages[:first]))
+    prompt = next((each.content for each in opening if each.role == "user"), "")
+    task = Task(transcript.task_id, prompt)
+    root = node = Node(State(task, opening))
+    place = first
+    while place < len(messages):
+        said, place = messages[place], place + 1
+        follow = []
+        while place < len(messages) and messages[place].role != "assistant":
+            follow.append(messages[place])
+            place += 1
+        steps = said.calls or (None,)
+        for number, step in enumerate(steps):
+            last = number == len(steps) - 1
+            thought = "\n".join(filter(None, (said.thought, said.content if step else ""))) if number == 0 else ""
+            text = grammar.write(thought, said.content if step is None else step[1])
+            action = grammar.read(text)
+            answers = [each for each in follow if _follows(each, step, said, last=last)]
+            told = (*node.state.messages, Message("assistant", text), *map(_message, answers))
+            child = Node(State(task, told))
+            node.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, child))
+            node = child
+    node.terminated, node.state = True, State(task, node.state.messages, ended=True)
+    tree = Tree(task, 0, root)
+    path = [edge for each in tree.nodes() for edge in each.edges]
+    path[-1].reward = transcript.reward
+    for edge in path:
+        edge.value_sum = transcript.reward or 0.0
+    return tree
+
+
+def _follows(message: Said, step: tuple[str, ToolCall] | None, said: Said, *, last: bool) -> bool:
+    """Whether a message answers this step of a turn: by the id of its call, or behind the turn's last one."""
+    known = {name for name, _ in said.calls}
+    if message.answers in known:
+        return step is not None and message.answers == step[0]
+    return last
+
+
+def _message(said: Said) -> Message:
+    # To the agent a tool's answer is what the environment says.
+    return Message(
+        "system" if said.role == "system" else "assistant" if said.role == "assistant" else "user", said.content
+    )
+
+
+def _values(path: Path) -> Iterator[tuple[int, object]]:
+    content = regular(path).read_bytes()
+    try:
+        yield 1, orjson.loads(content)
+        return
+    except orjson.JSONDecodeError:
+        pass
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if line.strip():
+            try:
+                yield number, orjson.loads(line)
+            except orjson.JSONDecodeError:
+                raise UserError(f"{path}, line {number} is not JSON: give JSON lines, or one JSON value") from None
+
+
+def _from_openai(value: object, number: int) -> Transcript:
+    row: Json = value if isinstance(value, dict) else {"messages": value}
+    listed = row.get("messages")
+    if not isinstance(listed, list) or not listed:
+        raise _Unreadable("there is no list of messages: give OpenAI's messages, or OTLP's resourceSpans")
+    messages = tuple(_openai_message(each) for each in listed)
+    name = row.get("task_id", row.get("id", f"imported-{number}"))
+    return Transcript(storable(str(name)), messages, _reward(row.get("reward", row.get("score"))))
+
+
+def _reward(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _Unreadable(f"the reward {value!r:.40} is no finite number")
+    return float(value)
+
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+def _openai_message(value: Any) -> Said:
+    if not isinstance(value, dict):
+        raise _Unreadable(f"the message {value!r:.40} is no object")
+    if (role := _ROLES.get(str(value.get("role")))) is None:
+        raise _Unreadable(f"the role {value.get('role')!r:.40} is unknown: give one of {', '.join(_ROLES)}")
+    thought = value.get("reasoning_content", value.get("reasoning"))
+    calls = []
+    for call in value.get("tool_calls") or ():
+        function = call.get("function", call)  # some tools leave out the level between
+        calls.append((str(call.get("id", "")), _call(function["name"], function.get("arguments"))))
+    return Said(
+        role,
+        _content(value.get("content")),
+        storable(thought) if isinstance(thought, str) else "",
+        tuple(calls),
+        str(value.get("tool_call_id", "")),
+    )
+
+
+def _content(value: object) -> str:
+    """A message's text. Parts that are no text, such as images, leave a note."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return storable(value)
+    if not isinstance(value, list):
+        raise _Unreadable(f"the content {value!r:.40} is neither a text nor a list of parts")
+    parts = [each if isinstance(each, dict) else {"type": "text", "text": str(each)} for each in value]
+    return "\n".join(
+        storable(str(part["text"])) if "text" in part else f"[{part.get('type', 'part')} left out]" for part in parts
+    )
+
+
+def _call(name: object, arguments: object) -> ToolCall:
+    if not isinstance(name, str) or not name:
+        raise _Unreadable(f"a call names no tool but {name!r:.40}")
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments or "{}")
+        except orjson.JSONDecodeError:
+            raise _Unreadable(f"the arguments of a call of {name:.40} are no JSON: {arguments!r:.60}") from None
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise _Unreadable(f"the arguments of a call of {name:.40} are no object: {arguments!r:.60}")
+    return ToolCall(storable(name), arguments)
+
+
+def _spans(value: Json) -> Iterator[Json]:
+    for resource in value["resourceSpans"]:
+        for scope in resource.get("scopeSpans", ()):
+            for span in scope.get("spans", ()):
+                read = {each["key"]: _value(each["value"]) for each in span.get("attributes", ())}
+                for event in span.get("events", ()):  # where older instrumentation puts the messages
+                    for each in event.get("attributes", ()):
+                        read.setdefault(each["key"], _value(each["value"]))
+                yield {"traceId": span.get("traceId", ""), "start": int(span.get("startTimeUnixNano", 0)), "read": read}
+
+
+def _value(value: Json) -> object:
+    """An attribute's value."""
+    for kind, held in value.items():
+        match kind:
+            case "intValue":
+                return int(held)
+            case "arrayValue":
+                return [_value(each) for each in held.get("values", ())]
+            case "kvlistValue":
+                return {each["key"]: _value(each["value"]) for each in held.get("values", ())}
+            case _:
+                return held
+    return None
+
+
+def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
+    """The longest conversation of a trace: what was read before the last turn, and that turn."""
+    talks: list[tuple[int, int, list[Said]]] = []
+    answers: dict[str, str] = {}
+    reward: object = None
+    name: object = None
+    for span in spans:
+        read = span["read"]
+        reward = read.get("treeagent.reward", read.get("gen_ai.evaluation.score.value", reward))
+        name = read.get("gen_ai.conversation.id", name)
+        if read.get("gen_ai.operation.name") == "execute_tool" and "gen_ai.tool.call.result" in read:
+            answers[str(read.get("gen_ai.tool.call.id", ""))] = _text(read["gen_ai.tool.call.result"])
+        if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
+            system = _parsed(read.get("gen_ai.system_instructions", []))
+            talk = [Said("system", _join(system))] if system else []
+            for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
+                talk += [said for each in _parsed(read[key]) for said in _otel_messages(each)]
+            talks.append((len(talk), span["start"], talk))
+    if not talks:
+        raise _Unreadable(
+            "no span holds gen_ai.input.messages and gen_ai.output.messages: let the instrumentation record contents"
+        )
+    *_, talk = max(talks, key=lambda each: each[:2])
+    for call_id, _ in talk[-1].calls:  # what the last calls came to is told by their own spans alone
+        if call_id in answers:
+            talk = [*talk, Said("tool", answers[call_id], answers=call_id)]
+    return Transcript(storable(str(name or trace)), tuple(talk), _reward(reward))
+
+
+def _parsed(value: object) -> list[Any]:
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise _Unreadable(f"the messages {value!r:.60} are no JSON") from None
+    if not isinstance(value, list):
+        raise _Unreadable(f"the messages {value!r:.60} are no list")
+    return value
+
+
+def _otel_messages(value: Any) -> Iterator[Said]:
+    """A message of the semantic conventions, whose parts are texts, thoughts, calls and answers of tools."""
+    role, parts = _ROLES.get(str(value.get("role"))), value.get("parts", [])
+    if role is None:
+        raise _Unreadable(f"the role {value.get('role')!r:.40} is unknown: give one of {', '.join(_ROLES)}")
+    answered = [part for part in parts if part.get("type") == "tool_call_response"]
+    for part in answered:
+        answer = part.get("response", part.get("result"))
+        yield Said("tool", _text(answer), answers=str(part.get("id", "")))
+    calls = tuple(
+        (str(part.get("id", "")), _call(part.get("name"), part.get("arguments")))
+        for part in parts
+        if part.get("type") == "tool_call"
+    )
+    thought = _join(part for part in parts if part.get("type") in ("reasoning", "thinking"))
+    content = _join(part for part in parts if part.get("type") == "text")
+    if not answered or content or calls:
+        yield Said(role, content, thought, calls)
+
+
+def _join(parts: Iterable[Any]) -> str:
+    return "\n".join(_text(part.get("content", "")) for part in parts)
+
+
+def _text(value: object) -> str:
+    return storable(value) if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,0 +1,292 @@
+"""Marks of reviewers on what an agent did: an append-only file, and what its marks say together.
+
+RUN/marks.jsonl holds one JSON object a line, with the fields of ``Mark``. No line is ever changed: a mark is withdrawn
+by a further line. A mark names the conversation that was judged by a hash, so it holds in every tree that contains it.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal, Self
+from uuid import uuid4
+
+import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+
+from treeagent.store import StoreError, regular
+from treeagent.types import Message
+
+FILE = "marks.jsonl"
+"""Name of the file in a run's folder."""
+Source = Literal["human", "judge"]
+Verdict = Literal["better", "tie", "skip", "veto", "edit", "unsafe", "solved", "failed", "withdraw"]
+_REFUSALS = ("veto", "edit", "unsafe")
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Mark:
+    """What a reviewer said of one item: of two actions at a state, of one action there, or of a whole episode."""
+
+    id: str
+    """Unique; a mark that is sent twice is stored once."""
+    when: str
+    """Time in UTC, ISO 8601."""
+    who: str
+    """The reviewer."""
+    verdict: Verdict
+    """"better", "tie" and "skip" compare two actions; "veto", "edit" and "unsafe" say that an action must not be
+    learned; "solved", "failed" and "skip" judge an episode; "withdraw" takes back the mark ``withdraws``."""
+    task_id: str = ""
+    state: str = ""
+    """``state_hash`` of the conversation before the actions; of an episode, of the whole conversation."""
+    shown: tuple[str, ...] = ()
+    """Texts of the actions in the order in which they were shown, left first; of an episode, all its actions."""
+    calls: tuple[str, ...] = ()
+    """The calls in ``shown``, as ``tool[argument, argument]``."""
+    choice: int | None = None
+    """Index in ``shown``: the better action, or the one that is vetoed, edited or unsafe. None is all of them."""
+    text: str = ""
+    """The whole turn that the reviewer wrote in place of the action ("edit")."""
+    note: str = ""
+    source: Source = "human"
+    """Marks of a judge, such as a model, count only where no person has marked the item."""
+    withdraws: str = ""
+    seed: int = 0
+    """Seed of the tree in which the item was shown."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not self.id or not self.who:
+            raise ValueError("a mark needs an id and a reviewer")
+        if self.verdict == "withdraw":
+            if not self.withdraws:
+                raise ValueError("a withdrawal names the mark that it takes back")
+            return self
+        if not self.state or not self.shown:
+            raise ValueError("a mark names its state and what was shown")
+        if self.choice is not None and not 0 <= self.choice < len(self.shown):
+            raise ValueError(f"choice {self.choice} is none of the {len(self.shown)} that were shown")
+        if self.verdict == "better" and (self.choice is None or len(self.shown) != 2):
+            raise ValueError("the verdict 'better' chooses one of two actions")
+        if self.verdict == "edit" and (self.choice is None or not self.text.strip()):
+            raise ValueError("the verdict 'edit' names an action and the text that replaces it")
+        return self
+
+    @property
+    def item(self) -> tuple[str, frozenset[str]]:
+        """What was judged, whatever the order in which it was shown."""
+        return self.state, frozenset(self.shown)
+
+    def refuses(self, text: str) -> bool:
+        """Whether the mark says that this action must not be learned."""
+        if self.verdict not in _REFUSALS:
+            return False
+        return text in self.shown if self.choice is None else self.shown[self.choice] == text
+
+
+_MARK = TypeAdapter(Mark)
+
+
+def new_mark(who: str, verdict: Verdict, **fields: object) -> Mark:
+    """A mark made now. Without an ``id`` it gets a new one.
+
+    Raises:
+        ValueError: the fields do not fit each other.
+    """
+    when = datetime.now(UTC).isoformat(timespec="milliseconds")
+    try:
+        return _MARK.validate_python({"id": uuid4().hex, "when": when, "who": who, "verdict": verdict} | fields)
+    except ValidationError as error:
+        raise ValueError(_reason(error)) from None
+
+
+def state_hash(task_id: str, messages: Sequence[Message]) -> str:
+    """32 hex digits that name a conversation of a task. Tokens do not matter."""
+    said = [[message.role, message.content] for message in messages]
+    return blake2b(orjson.dumps([task_id, said]), digest_size=16).hexdigest()
+
+
+def append_mark(path: Path, mark: Mark) -> bool:
+    """Add a mark to a file and flush it to disk. Several processes may add to one file.
+
+    Returns:
+        False where the file holds a mark of this id already; nothing is added then.
+
+    Raises:
+        StoreError: the file system refused; the file is as it was.
+    """
+    line = orjson.dumps(asdict(mark), option=orjson.OPT_APPEND_NEWLINE)
+    try:
+        # A run may be downloaded: a link in the place of its marks could lead to any file.
+        descriptor = os.open(regular(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # the kernel releases it when the file is closed
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            if any(known.id == mark.id for known in _parse(path, whole)):
+                return False
+            # A crash may leave a part of a line. Its reviewer was never told that the mark is stored.
+            os.ftruncate(descriptor, len(whole))
+            try:
+                written = os.write(descriptor, line)
+                if written < len(line):
+                    raise OSError(28, "No space left on device")
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, len(whole))
+                raise
+        finally:
+            os.close(descriptor)
+        if not whole:
+            _sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}: check its permissions, that it is no link, and the free space"
+        ) from error
+    return True
+
+
+def read_marks(path: Path) -> list[Mark]:
+    """All marks in a file, withdrawals included, in order. Empty where there is no file.
+
+    Raises:
+        StoreError: a line holds no mark.
+    """
+    if not os.path.lexists(path):
+        return []
+    content = regular(path).read_bytes()
+    return _parse(path, content[: content.rfind(b"\n") + 1])  # behind it another process is writing
+
+
+def _parse(path: Path, content: bytes) -> list[Mark]:
+    marks = []
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            marks.append(_MARK.validate_json(line))
+        except ValidationError as error:
+            raise StoreError(f"{path}, line {number} is no mark ({_reason(error)}): delete this line") from None
+    return marks
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def standing(marks: Iterable[Mark]) -> list[Mark]:
+    """The marks that count, oldest first: without those that were withdrawn, and without those that their reviewer
+    replaced by a later one of the same item. If the later one is withdrawn, the earlier one counts again."""
+    told = list(marks)
+    withdrawn = {mark.withdraws for mark in told if mark.verdict == "withdraw"}
+    latest: dict[object, Mark] = {}
+    for mark in told:
+        if mark.verdict == "withdraw" or mark.id in withdrawn:
+            continue
+        about = mark.choice if mark.choice is None else mark.shown[mark.choice]
+        kind: object = (mark.verdict, about) if mark.verdict in _REFUSALS else "judgement"
+        key = (mark.source, mark.who, mark.item, kind)
+        latest.pop(key, None)
+        latest[key] = mark
+    return list(latest.values())
+
+
+def deciding(marks: Iterable[Mark]) -> dict[str, list[Mark]]:
+    """The standing marks by state. A judge's marks of an item fall away where a person has marked it."""
+    count = standing(marks)
+    by_people = {mark.item for mark in count if mark.source == "human" and mark.verdict != "skip"}
+    states: dict[str, list[Mark]] = {}
+    for mark in count:
+        if mark.source == "human" or mark.item not in by_people:
+            states.setdefault(mark.state, []).append(mark)
+    return states
+
+
+def preference(marks: Iterable[Mark], first: str, second: str) -> tuple[int, Source] | None:
+    """What ``deciding`` marks of one state say of two of its actions, by majority.
+
+    Returns:
+        1 where ``first`` is better, -1 where ``second`` is, 0 for a tie; and who says so. None where nobody compared
+        them.
+    """
+    votes = [mark for mark in marks if mark.verdict in ("better", "tie") and set(mark.shown) == {first, second}]
+    if not votes:
+        return None
+    total = sum(0 if mark.choice is None else 1 if mark.shown[mark.choice] == first else -1 for mark in votes)
+    return (total > 0) - (total < 0), votes[0].source
+
+
+def label(marks: Iterable[Mark]) -> tuple[bool, Source] | None:
+    """Whether an episode succeeded, by the majority of the ``deciding`` marks of its end, and who says so. None where
+    nobody judged it, or as many said yes as no."""
+    votes = [mark for mark in marks if mark.verdict in ("solved", "failed")]
+    total = sum(1 if mark.verdict == "solved" else -1 for mark in votes)
+    return (total > 0, votes[0].source) if total else None
+
+
+def unsafe_patterns(marks: Iterable[Mark]) -> tuple[str, ...]:
+    """Regular expressions for the calls that standing marks call unsafe, sorted. Each fits one call exactly."""
+    count = [mark for found in deciding(marks).values() for mark in found if mark.verdict == "unsafe"]
+    calls = {
+        call
+        for mark in count
+        for place, call in enumerate(mark.calls)
+        if call and (mark.choice is None or mark.choice == place)
+    }
+    return tuple(sorted(rf"\A{re.escape(call)}\Z" for call in calls))
+
+
+def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
+    """Krippendorff's α of the people's comparisons of actions ("better") and of their judgements of episodes
+    ("solved"), each with the number of items that at least two people judged. A skip is no judgement."""
+    found: dict[str, dict[object, list[object]]] = {"better": {}, "solved": {}}
+    for mark in standing(marks):
+        if mark.source != "human":
+            continue
+        if mark.verdict in ("better", "tie"):
+            chosen = "" if mark.choice is None else mark.shown[mark.choice]
+            found["better"].setdefault(mark.item, []).append(chosen and (1 if chosen == min(mark.shown) else 2))
+        elif mark.verdict in ("solved", "failed"):
+            found["solved"].setdefault(mark.item, []).append(mark.verdict)
+    return {
+        kind: (krippendorff_alpha(list(items.values())), sum(len(said) > 1 for said in items.values()))
+        for kind, items in found.items()
+    }
+
+
+def krippendorff_alpha(items: Sequence[Sequence[object]]) -> float | None:
+    """α = 1 - D_o / D_e for nominal values (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability").
+
+    D_o is the observed disagreement of values of one item, D_e the one that chance would give. 1 is full agreement, 0
+    that of chance.
+
+    Args:
+        items: for each item the values that reviewers gave it; missing ones are left out.
+
+    Returns:
+        α, or None where no item has two values or all values are equal.
+    """
+    units = [list(item) for item in items if len(item) > 1]
+    values = [value for unit in units for value in unit]
+    counts: Mapping[object, int] = {value: values.count(value) for value in dict.fromkeys(values)}
+    total = len(values)
+    expected = sum(count * (total - count) for count in counts.values())
+    if not expected:
+        return None
+    observed = sum(sum(one != other for other in unit) / (len(unit) - 1) for unit in units for one in unit)
+    return 1 - (total - 1) * observed / expected

@@ -1,0 +1,39 @@
+"""The text of single tokens, from the tokenizer of a run."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from treeagent.run.folder import Run
+from treeagent.visible import visible
+
+
+def vocabulary(run: Run, used: Iterable[int]) -> dict[str, str]:
+    """The text of each of the tokens, by its id; empty where no tokenizer is on this machine. A token that is a part of
+    a character is shown as U+FFFD.
+
+    The policies of a run share one tokenizer: that of a checkpoint of the run, else of the model that it starts from.
+    """
+    file = next(_tokenizers(run), None)
+    if file is None:
+        return {}
+    from tokenizers import Tokenizer  # comes with transformers, without torch
+
+    tokenizer = Tokenizer.from_file(str(file))
+    return {
+        str(token): visible(tokenizer.decode([token], skip_special_tokens=False), lines=True) for token in sorted(used)
+    }
+
+
+def _tokenizers(run: Run) -> Iterator[Path]:
+    folders = sorted(run.checkpoints.iterdir()) if run.checkpoints.is_dir() else []
+    given = [path for purpose in ("start", *run.stages()) if (path := run.taken(purpose)) is not None]
+    model = run.config.policy.model
+    for folder in (*folders, *given, *([Path(model)] if model else [])):
+        if (file := folder / "tokenizer.json").is_file():
+            yield file
+    if model and "/" in model:
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(model, "tokenizer.json")
+        if isinstance(cached, str):
+            yield Path(cached)

@@ -1,0 +1,306 @@
+"""The review page and its JSON interface, for browsers on this machine only.
+
+The server listens on 127.0.0.1. It answers only under a path that begins with a secret token, to a ``Host`` of its own
+address, and takes marks only from a page of its own ``Origin``. A mark is on disk before it is acknowledged, and one
+that is sent again is stored once, so no kill loses a mark.
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, get_args
+
+import orjson
+
+from treeagent.envs.shield import call_spelt
+from treeagent.marks import FILE, Mark, Verdict, agreement, append_mark, new_mark, read_marks, standing, state_hash
+from treeagent.report.describe import observation
+from treeagent.report.episodes import steps
+from treeagent.report.viewer.page import html
+from treeagent.review.queue import Item, load, node_at, shown_order
+from treeagent.run.folder import Run
+from treeagent.search.node import Edge, Node
+from treeagent.store import StoreError
+from treeagent.types import Message, storable
+from treeagent.visible import visible
+
+_LONGEST = 1 << 20
+"""Bytes of a request's body."""
+_RECENT = 20
+"""Own marks that the page lists."""
+_ID = re.compile(r"[0-9a-f]{32}")
+_HEADERS = {
+    # The page itself allows its own script by a hash. This policy holds for all that the server sends.
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class BadRequest(ValueError):
+    """A request that the interface does not understand: one sentence."""
+
+
+class Review:
+    """What a reviewer is asked and has said. Safe to use from several threads."""
+
+    def __init__(self, run: Run, items: list[Item], who: str) -> None:
+        """
+        Args:
+            items: the queue, the first one first.
+            who: the reviewer's name, which the marks bear.
+        """
+        self.run, self.who = run, who
+        self._items = {item.id: item for item in items}
+        self._path = run.path / FILE
+
+    def state(self, after: str = "") -> dict[str, Any]:
+        """The next item without a judgement by this reviewer, and what was said so far.
+
+        Args:
+            after: an item that the reviewer left, behind which the queue goes on; "at/" and an item stays with it.
+        """
+        stays, after = after.startswith("at/"), after.removeprefix("at/")
+        every = self._all()
+        own = [mark for mark in standing(every) if mark.who == self.who and mark.source == "human"]
+        judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
+        waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
+        places = {known: place for place, known in enumerate(self._items)}
+        start = places.get(after, -1)
+        later = [item for item in waiting if places[item.id] > start - stays] if start >= 0 else waiting
+        chosen = next(iter(later or waiting), None)
+        return {
+            "who": visible(self.who),
+            "run": visible(self.run.path.resolve().name),
+            "waiting": len(waiting),
+            "judged": len(places) - len(waiting),
+            "item": None if chosen is None else self.shown(chosen),
+            "marks": [_told(mark) for mark in own[: -_RECENT - 1 : -1]],
+            "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
+        }
+
+    def _all(self) -> list[Mark]:
+        return read_marks(self._path)
+
+    def shown(self, item: Item) -> dict[str, Any]:
+        """An item as the page shows it: without values, visits, rewards or who prefers what."""
+        tree = load(self.run, item)
+        told: dict[str, Any] = {"id": item.id, "kind": item.kind, "task": visible(item.task_id)}
+        if item.kind == "pair":
+            node = node_at(tree, item.path)
+            edges = [_edge(node, item.texts[place]) for place in shown_order(self.who, item)]
+            talk = node.state.messages
+            may_edit = not (talk and talk[-1].partial)
+            return told | {
+                "talk": _talk(talk),
+                "actions": [_action(node, edge, may_edit=may_edit) for edge in edges],
+            }
+        parent, actions = tree.root, []
+        for edge in steps(tree):
+            partial = parent.state.messages and parent.state.messages[-1].partial
+            actions.append(_action(parent, edge, may_edit=not partial))
+            parent = edge.child or parent
+        return told | {"talk": _talk(tree.root.state.messages), "actions": actions}
+
+    def mark(self, asked: Mapping[str, Any]) -> bool:
+        """Store what the page sent: ``id`` (32 hex digits), ``item``, ``verdict``, and as they apply ``choice`` (index
+        of the action as it was shown, of an episode its step), ``text`` and ``note``. False where it is stored already.
+
+        Raises:
+            BadRequest: a value does not fit.
+            StoreError: it could not be written.
+        """
+        item = self._items.get(_text(asked, "item"))
+        verdict = _text(asked, "verdict")
+        if item is None:
+            raise BadRequest("this item is not in the queue: load the page again")
+        allowed = set(get_args(Verdict)) - {"withdraw"} - ({"solved", "failed"} if item.kind == "pair" else _OF_PAIRS)
+        if verdict not in allowed:
+            raise BadRequest(f"{verdict!r:.40} is no verdict on this: give {', '.join(sorted(allowed))}")
+        choice = asked.get("choice")
+        if not (choice is None or (isinstance(choice, int) and not isinstance(choice, bool))):
+            raise BadRequest("choice is an index or null")
+        tree = load(self.run, item)
+        fields: dict[str, Any] = {"state": item.state, "choice": choice}
+        if item.kind == "pair":
+            node = node_at(tree, item.path)
+            edges = [_edge(node, item.texts[place]) for place in shown_order(self.who, item)]
+        else:
+            edges = steps(tree)
+            if choice is not None and 0 <= choice < len(edges):  # of one step, at the state before it
+                parents = [tree.root, *(edge.child for edge in edges)]
+                before = parents[choice]
+                assert before is not None
+                fields = {"state": state_hash(item.task_id, before.state.messages), "choice": 0}
+                edges = [edges[choice]]
+        try:
+            mark = new_mark(
+                self.who,
+                verdict,  # type: ignore[arg-type]
+                id=_identifier(asked),
+                task_id=item.task_id,
+                seed=tree.seed,
+                shown=tuple(edge.action.text for edge in edges),
+                calls=tuple(call_spelt(edge.action.call) for edge in edges),
+                text=storable(_text(asked, "text")) if verdict == "edit" else "",
+                note=storable(_text(asked, "note")),
+                **fields,
+            )
+        except ValueError as error:
+            raise BadRequest(f"the mark is incomplete: {error}"[:300]) from None
+        return append_mark(self._path, mark)
+
+    def withdraw(self, asked: Mapping[str, Any]) -> bool:
+        """Take back one of the reviewer's own marks; ``id`` as for ``mark``, and ``mark``."""
+        known = {mark.id for mark in self._all() if mark.who == self.who and mark.verdict != "withdraw"}
+        wanted = _text(asked, "mark")
+        if wanted not in known:
+            raise BadRequest("that is no mark of yours: load the page again")
+        return append_mark(self._path, new_mark(self.who, "withdraw", id=_identifier(asked), withdraws=wanted))
+
+
+_OF_PAIRS = {"better", "tie"}
+
+
+def _told(mark: Mark) -> dict[str, Any]:
+    return {"id": mark.id, "when": mark.when, "verdict": mark.verdict, "task": visible(mark.task_id), "note": mark.note}
+
+
+def _edge(node: Node, text: str) -> Edge:
+    return next(edge for edge in node.edges if edge.action.text == text)
+
+
+def _talk(messages: tuple[Message, ...]) -> list[dict[str, str]]:
+    return [{"role": each.role, "text": visible(each.content, lines=True)} for each in messages]
+
+
+def _action(node: Node, edge: Edge, *, may_edit: bool) -> dict[str, Any]:
+    action, child = edge.action, edge.child
+    return {
+        "thought": visible(action.thought, lines=True),
+        "call": visible(call_spelt(action.call), lines=True),
+        "error": visible(action.error),
+        "text": visible(action.text, lines=True),
+        "written": action.text if may_edit and not edge.thought else None,
+        "answer": "" if child is None else visible(observation(node, child), lines=True),
+    }
+
+
+def _text(asked: Mapping[str, Any], key: str) -> str:
+    value = asked.get(key, "")
+    if not isinstance(value, str):
+        raise BadRequest(f"{key} is a text")
+    return value
+
+
+def _identifier(asked: Mapping[str, Any]) -> str:
+    if not _ID.fullmatch(identifier := _text(asked, "id")):
+        raise BadRequest("id is 32 hex digits")
+    return identifier
+
+
+class ReviewServer(ThreadingHTTPServer):
+    """Serves one ``Review`` on 127.0.0.1. ``url`` is where its reviewer finds it."""
+
+    daemon_threads = True
+
+    def __init__(self, review: Review, port: int = 0) -> None:
+        """``port`` 0 takes a free one. OSError: the port is taken."""
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.review, self.token = review, secrets.token_urlsafe(24)
+        self.page = html(
+            f"treeagent review: {review.run.path.resolve().name}", {}, script="review.js", connect=["'self'"]
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The values of ``Host`` that it answers to: a page of another name that leads here is refused."""
+        return tuple(f"{name}:{self.server_address[1]}" for name in ("127.0.0.1", "localhost"))
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.hosts[0]}/{self.token}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ReviewServer
+    timeout = 30
+    server_version, sys_version = "treeagent", ""
+
+    def do_GET(self) -> None:
+        if (place := self._place()) is None:
+            return
+        if place == "":
+            self._send(HTTPStatus.OK, self.server.page.encode(), "text/html; charset=utf-8")
+        elif place == "api/state" or place.startswith("api/state/"):
+            self._answer(lambda: self.server.review.state(place.removeprefix("api/state").strip("/")))
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
+
+    def do_POST(self) -> None:
+        if (place := self._place()) is None:
+            return
+        origins = self.headers.get_all("Origin", [])
+        if origins != [f"http://{self.headers['Host']}"]:
+            self._refuse(HTTPStatus.FORBIDDEN, "another page may not send marks")
+            return
+        if self.headers.get_content_type() != "application/json":
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
+            return
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit() and int(length) <= _LONGEST):
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"send at most {_LONGEST} bytes, and their number")
+            return
+        body = self.rfile.read(int(length))
+        try:
+            asked = orjson.loads(body)
+        except ValueError:
+            asked = None
+        if not isinstance(asked, dict):
+            self._refuse(HTTPStatus.BAD_REQUEST, "send a JSON object")
+        elif place == "api/mark":
+            self._answer(lambda: {"stored": self.server.review.mark(asked)})
+        elif place == "api/withdraw":
+            self._answer(lambda: {"stored": self.server.review.withdraw(asked)})
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
+
+    def _place(self) -> str | None:
+        """The path behind the token; None where the request was refused."""
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or hosts[0] not in self.server.hosts:
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server answers on its own machine only")
+            return None
+        token, slash, place = self.path.removeprefix("/").partition("/")
+        if not slash or not hmac.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
+            self._refuse(HTTPStatus.FORBIDDEN, "open the address that treeagent review printed")
+            return None
+        return place
+
+    def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self._send(HTTPStatus.OK, orjson.dumps(make()), "application/json")
+        except BadRequest as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        except StoreError as error:
+            self._refuse(HTTPStatus.INSUFFICIENT_STORAGE, str(error))
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self.close_connection = True  # its body was not read
+        self._send(status, orjson.dumps({"error": why}), "application/json")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Print nothing: the address in a log would tell the token."""

@@ -1,0 +1,47 @@
+"""Results as reviewers judge them: their labels of episodes stand in place of the environment's own verdict."""
+
+from collections.abc import Mapping, Sequence
+
+from treeagent.marks import Mark, deciding, label, state_hash
+from treeagent.run.folder import Run
+from treeagent.run.outcomes import Row
+from treeagent.run.trees import run_marks
+from treeagent.search.node import Node, Tree
+from treeagent.search.record import from_record
+from treeagent.store import read_as
+from treeagent.world_model.fidelity import wilson_interval
+
+
+def reviewed_rows(run: Run) -> list[Row]:
+    """The rows of the last evaluation, with ``solved``, ``success`` and its interval as reviewers say where they judged
+    an episode. Such a row has ``judged``, the number of these episodes, and ``agreed``, on how many of them the
+    environment says the same. Other rows are as they were.
+
+    Raises:
+        CorruptShard, StoreError, RunError: a file is damaged.
+    """
+    rows, states = run.result_rows(), deciding(run_marks(run.episodes))
+    if not any(label(found) for found in states.values()):
+        return rows
+    return [_reviewed(run, row, states) for row in rows]
+
+
+def _reviewed(run: Run, row: Row, states: Mapping[str, Sequence[Mark]]) -> Row:
+    stage = f"evaluate-{row['policy']}-{row['mode']}"
+    said = [_said(tree, states) for tree in read_as(from_record, run.episodes, stage)]
+    before = str(row["solved"])
+    if len(said) != len(before) or all(each is None for each in said):  # of an earlier evaluation, or not judged
+        return row
+    after = "".join(old if new is None else "01"[new] for old, new in zip(before, said, strict=True))
+    judged = [place for place, each in enumerate(said) if each is not None]
+    low, high = wilson_interval(after.count("1"), len(after))
+    changed = {"solved": after, "success": after.count("1") / len(after), "success_low": low, "success_high": high}
+    return row | changed | {"judged": len(judged), "agreed": sum(before[place] == after[place] for place in judged)}
+
+
+def _said(episode: Tree, states: Mapping[str, Sequence[Mark]]) -> bool | None:
+    node: Node = episode.root
+    while node.edges and (child := node.edges[0].child) is not None:
+        node = child
+    judged = label(states.get(state_hash(episode.task.id, node.state.messages), ()))
+    return None if judged is None else judged[0]

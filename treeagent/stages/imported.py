@@ -1,0 +1,46 @@
+"""Transcripts of other agents as the trees and episodes of a run."""
+
+from pathlib import Path
+
+from treeagent.agent.checkpoint import load_tokenizer
+from treeagent.config import RunConfig
+from treeagent.export.transcripts import read_transcripts, transcript_tree
+from treeagent.generators.grammar import make_grammar
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.search.record import to_records
+from treeagent.stages.build import conversation, known_tools, shots
+from treeagent.stages.demonstrate import tokenise
+from treeagent.store import write_shard
+
+_SHARD = 100
+"""Trees in a shard."""
+
+
+def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Path | None = None) -> int:
+    """Write a run whose training trees, and whose episodes, are the transcripts in a file. Returns how many.
+
+    Args:
+        config: the settings of the run: the format of turns, and the environment in which they count.
+        checkpoint: the model whose tokens the trees get. Without one they hold texts only, and cannot be imitated.
+
+    Raises:
+        UserError: a transcript cannot be read.
+    """
+    transcripts = read_transcripts(file)
+    if checkpoint is None:
+        grammar = make_grammar(config.policy.format)
+        trees = [transcript_tree(each, grammar) for each in transcripts]
+    else:
+        tokenizer = load_tokenizer(checkpoint)
+        chat, grammar = conversation(tokenizer, config.policy, known_tools(config), shown=shots(config))
+        trees = [tokenise(transcript_tree(each, grammar), chat) for each in transcripts]
+    places = range(len(trees))
+    batches = [list(places[start : start + _SHARD]) for start in places[::_SHARD]]
+    with Run.create(out, config, resume=False) as run:
+        run.episodes.mkdir(exist_ok=True)
+        for index, batch in enumerate(batches):
+            records = list(to_records(trees[place] for place in batch))
+            write_shard(run.episodes, "imported", index, records)
+            write_shard(run.trees, COLLECTED, index, records)
+        run.finish(COLLECTED, {"tasks": len(trees), "batches": batches, "value_signal": []})
+    return len(trees)
