@@ -42,7 +42,7 @@ class Outcome:
     """Whether planning went on where only a success ends an episode (``Env.only_success_ends``)."""
 
     components: dict[str, float] = field(default_factory=dict[str, float])
-    """``rewards.components.episode_components`` of the executed episode."""
+    """``episode_components`` (``treeagent.rewards.components``) of the executed episode."""
     over_budget: bool | None = None
     """Whether the executed episode cost more than a budget allows; None without budgets."""
     plan_refused: bool = False

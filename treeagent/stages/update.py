@@ -310,11 +310,13 @@ def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[f
     """At most ``update.value_rows`` rows of value targets, drawn uniformly by the run's seed.
 
     With rewards along the way, r + V may leave the range ``returns``, since V is an estimate: such targets are clipped.
-    Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises.
+    Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises. Where
+    ``rewards.weights`` pays components, they are clipped too: the head may be older than the weights.
     """
     rows = list[TokenRow]()
     for tree in trees:
-        found = [path_return(path, tree.discount) for path in finished_paths(tree)]
+        weighed = bool(config.rewards.weights)
+        found = [] if weighed else [path_return(path, tree.discount) for path in finished_paths(tree)]
         low, high = min([returns[0], *found]), max([returns[1], *found])
         for row in value_rows(tree, config.update.values):
             clipped = tuple(min(max(target, low), high) for target in row.value_targets)

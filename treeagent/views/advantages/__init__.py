@@ -55,8 +55,8 @@ def advantages(
         trees: all trees of the task.
         config: the formula, and which actions are left out.
         costs: for each cost its Lagrange multiplier λ, and the trees with that cost as reward
-            (``rewards.constraint.cost_tree``). The advantage is then (A_r - Σ λ A_c) / (1 + Σ λ), where A_r and A_c are
-            advantages by the same formula.
+            (``cost_tree`` in ``treeagent.rewards.constraint``). The advantage is then (A_r - Σ λ A_c) / (1 + Σ λ),
+            where A_r and A_c are advantages by the same formula.
     """
     kept = {
         id(edge) for tree in trees for path in trajectories(tree) for edge in path if edge.visits >= config.min_visits
