@@ -1,15 +1,20 @@
 """``treeagent rescore``: a view beside the run, which changes nothing, goes on after a kill and can be learned from."""
 
 import hashlib
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hand_trees import hand_tree
+from pydantic import ValidationError
 
 from treeagent.cli.data import export, rescore
-from treeagent.config import ConfigError, load_config
+from treeagent.config import load_config
+from treeagent.rewards.config import RewardsConfig
 from treeagent.run.folder import Run
 from treeagent.search.record import from_record, to_records
+from treeagent.stages.rescore import require_stored
 from treeagent.store import digest, read_as, read_records, shards, write_shard
 from treeagent.types import UserError
 
@@ -47,8 +52,21 @@ def test_a_view_has_new_rewards_and_the_run_stays(searched: Path, tmp_path: Path
     first.unlink()
     rescore(searched, view, [BRIEF])
     assert (digest(read_records(view / "trees")), hashes(view / "trees")) == (whole, kept)
-    export(view, tmp_path / "pairs", ["update.pairs.min_margin=0.001"], ["pairs"])
+
+
+@pytest.mark.slow
+def test_a_view_is_exported_as_a_run_is(searched: Path, tmp_path: Path) -> None:
+    rescore(searched, tmp_path / "view", [BRIEF])
+    export(tmp_path / "view", tmp_path / "pairs", ["update.pairs.min_margin=0.001"], ["pairs"])
     assert any((tmp_path / "pairs").iterdir())
+
+
+def test_an_error_that_no_stored_call_made_may_have_a_weight() -> None:
+    tree, weights = hand_tree(), RewardsConfig(weights={"missed": -1.0}, tools=True)
+    with pytest.raises(UserError, match="missed"):
+        require_stored(weights, iter([tree]))
+    tree.root.edges[0].components = {"which": 1.0, "how": 1.0}
+    require_stored(weights, iter([tree]))
 
 
 @pytest.mark.parametrize(
@@ -56,13 +74,26 @@ def test_a_view_has_new_rewards_and_the_run_stays(searched: Path, tmp_path: Path
     [
         ("rewards.weights={outcome=1.0, milestone=1.0}", "milestone"),
         ("rewards.weights={when=1.0}", "rewards.tools"),
-        ("rewards.budgets={outcome=1.0}", "outcome"),
-        ("rewards.weights={outcome=nan}", "rewards.weights.outcome"),
-        ("rewards.schedule={steps=[1.0, 0.0]}", "steps"),
         ("rewards.rules={brief='nowhere:brief'}", "nowhere:brief"),
         ("collect.tasks=3", "collect.tasks"),
     ],
 )
 def test_what_cannot_be_rescored_is_told(searched: Path, tmp_path: Path, setting: str, named: str) -> None:
-    with pytest.raises((ConfigError, UserError), match=named):
+    with pytest.raises(UserError, match=named):
         rescore(searched, tmp_path / "view", [setting])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"weights": {"outcome": math.nan}}, "outcome is nan"),
+        ({"budgets": {"tokens": math.inf}}, "tokens"),
+        ({"budgets": {"outcome": 1.0}}, "must not know"),
+        ({"schedule": {"steps": (1.0, 0.0)}}, "no weight"),
+        ({"weights": {"steps": -1.0}, "budgets": {"steps": 4.0}}, "weight and a budget"),
+        ({"rules": {"tokens": "mine:tokens"}}, "component already"),
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        RewardsConfig(**settings)

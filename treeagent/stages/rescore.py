@@ -66,11 +66,13 @@ def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
         for _, edge in steps(tree):
             if edge.child is not None:
                 seen |= components_of(edge).keys()
+        if seen.intersection(TOOL_SCORES):
+            seen |= {*TOOL_SCORES}  # calls were scored, and an error that nobody made pays nothing
         if wanted <= seen:
             return
     for name in sorted(wanted - seen):
         fix = "collect trees with rewards.tools=true" if name in TOOL_SCORES else f"they have {', '.join(sorted(seen))}"
-        raise UserError(f"rewards names the component {name!r}, which no stored step has: {fix}")
+        raise UserError(f"the component {name!r} of rewards.weights or rewards.budgets is in no stored step: {fix}")
 
 
 def _read(run: Run, name: str) -> Iterator[Tree]:
