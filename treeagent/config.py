@@ -32,6 +32,7 @@ from treeagent.learners.config import (
     Seed,
     TrainingConfig,
 )
+from treeagent.rewards.config import RewardsConfig
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
 from treeagent.store import regular
@@ -51,6 +52,11 @@ COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 Mode = Literal["greedy", SearchMethod]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
+_OPEN_TABLES = (
+    "environment.options.",
+    *(f"rewards.{table}." for table in ("weights", "schedule", "rules", "budgets")),
+)
+"""Tables whose keys the user names."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
@@ -527,6 +533,7 @@ class RunConfig:
     remote: RequestConfig = Field(default_factory=RequestConfig)
     ray: RayConfig = Field(default_factory=RayConfig)
     search: SearchConfig = Field(default_factory=SearchConfig)
+    rewards: RewardsConfig = Field(default_factory=RewardsConfig)
     collect: CollectConfig = Field(default_factory=CollectConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
@@ -559,6 +566,11 @@ class RunConfig:
             raise ValueError(
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
+            )
+        if self.search.process_weight and self.rewards.weights:
+            raise ValueError(
+                f"search.process_weight is {self.search.process_weight:g} beside rewards.weights, which weighs the "
+                "component 'process': set one of them"
             )
         if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
             raise ValueError(
@@ -750,7 +762,7 @@ def _unknown_key(settings: Mapping[str, Any]) -> str:
     known = [key for key, _, _ in known_settings()]
     for key in _flat(settings):
         known_table = any(one.startswith(f"{key}.") for one in known)
-        if not known_table and key not in known and not key.startswith("environment.options."):
+        if not known_table and key not in known and not key.startswith(_OPEN_TABLES):
             near = difflib.get_close_matches(key, known, 3, cutoff=0.5)
             guess = f"did you mean {' or '.join(near)}? " if near else ""
             return f"{key} is no setting: {guess}treeagent settings lists them all"

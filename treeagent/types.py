@@ -165,6 +165,9 @@ class Transition:
     error: str = ""
     """Why the dynamics cannot tell what follows, such as a world model whose answer cannot be read. Nothing is known of
     the step's worth then, and it counts as no visit."""
+    components: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Parts of the step's reward and its costs by name, as the dynamics gives them. ``outcome`` among them is the
+    environment's own reward, where ``reward`` is a weighted sum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,41 @@ def export(
 
 
 @app.command()
+def rescore(
+    run_folder: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="VIEW", help="The view's folder, a run of its own.")],
+    overrides: Overrides = None,
+    trust: Trust = False,
+) -> None:
+    """Give a run's trees the rewards of other weights, rules and budgets, without a model, as a view to learn from.
+
+    Reads RUN/trees, writes VIEW/trees and changes nothing in RUN; the same command goes on where it was killed.
+    Updates and exports take the view as they take a run: treeagent update dpo CHECKPOINT --trees VIEW --out NEW.
+
+    Example: treeagent rescore runs/shop --out runs/brief 'rewards.weights={outcome=1.0, steps=-0.01}'
+    """
+    from treeagent.cli.options import require_trees
+    from treeagent.config import config_difference, load_config
+    from treeagent.run.folder import COLLECTED, Run
+    from treeagent.run.progress import RichProgress
+    from treeagent.stages.rescore import rescore as write
+    from treeagent.types import UserError
+
+    require_trees(run_folder, COLLECTED)
+    source = Run.open(run_folder)
+    require_trust(run_folder / "config.toml", overrides or (), trust)
+    config = load_config(run_folder / "config.toml", overrides or ())
+    for key in config_difference(source.config, config):
+        if not key.startswith(("rewards.", "search.process_weight")):
+            raise UserError(f"a view changes rewards.KEY settings alone, not {key}: leave it out")
+    if out.resolve() == run_folder.resolve():
+        raise UserError(f"--out {out} is the run itself, whose trees stay as they are: choose another folder")
+    with Run.create(out, config, resume=True) as view:
+        for name, value in write(config, source, view, RichProgress()).items():
+            Terminal().print(f"{name:24} {value:.4g}")
+
+
+@app.command()
 def traces(
     run_folder: RunFolder,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file of JSON lines to write.")],

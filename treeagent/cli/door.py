@@ -15,6 +15,7 @@ from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Env
 from treeagent.imagination.load import planned_in, require_world
+from treeagent.rewards.components import read_rules, require_names
 from treeagent.run.folder import RunError
 from treeagent.run.trackers import require_trackers
 from treeagent.types import Split, UserError
@@ -54,6 +55,8 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     place = config.environment
     with closing(ShieldedEnv(make_env(place.name, place.options), place.shield, approve=place.approve)) as env:
         _require_tasks(config, env, uses)
+        require_names(config.rewards, env.components)
+        read_rules(config.rewards)
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)
 

@@ -5,7 +5,8 @@ such a value becomes an exception, which is the error of the episode that met it
 """
 
 import asyncio
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Final
@@ -101,6 +102,20 @@ def checked_legal(answer: object) -> tuple[str, ...] | None:
     if isinstance(answer, list | tuple) and all(isinstance(each, str) and is_unicode(each) for each in answer):
         return tuple(answer)
     raise EnvBroken(f"legal_actions returned {answer!r:.200}: it must return a list of valid Unicode texts or None")
+
+
+def checked_components(info: Mapping[str, object], known: Sequence[str]) -> dict[str, float]:
+    """The components that ``info`` of a step holds, or ``EnvBroken`` where one has no finite number or no name that the
+    environment declares."""
+    given = info.get("components", {})
+    if not isinstance(given, Mapping):
+        raise EnvBroken(f"info['components'] is {given!r:.200}: give numbers by their names")
+    for name, value in given.items():
+        if name not in known:
+            raise EnvBroken(f"info['components'] names {name!r}: declare it in Env.components, which are {known}")
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise EnvBroken(f"component {name!r} of a step is {value!r:.80}: give a finite number, or leave it out")
+    return {name: float(value) for name, value in given.items()}
 
 
 def checked_turn(answer: object) -> tuple[str, str]:

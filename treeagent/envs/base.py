@@ -27,6 +27,8 @@ class ToolSpec:
     """JSON schema of the arguments object."""
     read_only: bool = False
     """Calling it changes nothing outside the conversation (MCP's readOnlyHint)."""
+    answers: bool = False
+    """Calling it hands in the answer and ends the episode, while other calls find it out."""
 
 
 class Demonstrator(Protocol):
@@ -60,6 +62,8 @@ class Env(Protocol):
     only_success_ends: bool = False
     """Whether a success is the only way to end an episode, so that every failure runs on to a limit. There an end
     betrays a success to a search from which rewards are withheld: its results are pass@N, and say so."""
+    components: tuple[str, ...] = ()
+    """Names of the components that ``step`` may give in ``info["components"]``."""
     origin: Origin = "real"
     """"imagined" where a world model answers. Its steps are counted and stored apart from real ones."""
 
@@ -96,6 +100,10 @@ class Env(Protocol):
             ``info["process_reward"]`` may hold a number beside the outcome, such as a milestone's. The agent never sees
             it, and evaluation withholds it as it does every reward.
 
+            ``info["components"]`` may hold parts of the reward and costs of this step, as numbers by their names, each
+            one of ``components``. The settings ``[rewards]`` say what each of them weighs; a name that is absent pays
+            nothing at this step.
+
         Raises:
             Unanswered: the environment cannot answer this action, as where a world model's answer cannot be read. The
                 step becomes a dead end of unknown worth.
@@ -128,6 +136,11 @@ class Env(Protocol):
     def verify(self) -> float | None:
         """The verdict on the episode so far, apart from shaped rewards; 1 is success. It is the reward that search and
         evaluation use. ``None`` where there is no verifier: the rewards of ``step`` count instead."""
+        return None
+
+    def reference(self) -> Sequence[str | ToolCall] | None:
+        """The calls that are right now, each as good as the others, for ``rewards.tools``. It may read the answer: no
+        agent sees it. ``None`` where none is known: the demonstrator's next call is then the reference."""
         return None
 
     def snapshot(self) -> object:

@@ -36,7 +36,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def text_tool(name: str, description: str, argument: str = "", *, read_only: bool = False) -> ToolSpec:
+def text_tool(
+    name: str, description: str, argument: str = "", *, read_only: bool = False, answers: bool = False
+) -> ToolSpec:
     """A tool that takes one text named ``argument``, or no argument where that is empty."""
     return ToolSpec(
         name,
@@ -48,6 +50,7 @@ def text_tool(name: str, description: str, argument: str = "", *, read_only: boo
             "additionalProperties": False,
         },
         read_only,
+        answers,
     )
 
 
@@ -131,12 +134,17 @@ def _misfit(arguments: Mapping[str, object], tool: ToolSpec) -> str:
             if tool.parameters.get("additionalProperties") is False:
                 return f"{tool.name} takes no {key}"
             continue
-        wanted = type_of(schemas[key])
-        types = _TYPES.get(wanted, ())
-        # True is an int in Python, but no number in JSON.
-        if types and (not isinstance(value, types) or (isinstance(value, bool) and wanted != "boolean")):
-            return f"{key} of {tool.name} must be of type {wanted}"
+        if not fits(value, schemas[key]):
+            return f"{key} of {tool.name} must be of type {type_of(schemas[key])}"
     return ""
+
+
+def fits(value: object, schema: object) -> bool:
+    """Whether an argument has the JSON type that its schema asks for."""
+    wanted = type_of(schema)
+    types = _TYPES.get(wanted, ())
+    # True is an int in Python, but no number in JSON.
+    return not types or (isinstance(value, types) and (not isinstance(value, bool) or wanted == "boolean"))
 
 
 def type_of(schema: object) -> str:

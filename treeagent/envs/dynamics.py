@@ -1,10 +1,18 @@
 """A real environment as the ``Dynamics`` that search steps through, from any state in any order."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_legal, checked_task, checked_verdict
+from treeagent.envs.answers import (
+    ENDING,
+    broken_by,
+    checked_components,
+    checked_key,
+    checked_legal,
+    checked_task,
+    checked_verdict,
+)
 from treeagent.envs.base import Env, EnvBroken
 from treeagent.envs.forks import Forkable, Mark
 from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed, storable
@@ -45,11 +53,19 @@ class EnvDynamics:
         max_steps: actions per episode, malformed ones included.
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
         seed: of a stochastic environment's luck.
+        costs: names of components that steps give even where rewards are withheld: a plan must know what it costs.
         list_actions: whether states hold the environment's legal actions, for a policy that scores them.
     """
 
     def __init__(
-        self, env: Env, *, max_steps: int, reveal_reward: bool = True, seed: int = 0, list_actions: bool = False
+        self,
+        env: Env,
+        *,
+        max_steps: int,
+        reveal_reward: bool = True,
+        seed: int = 0,
+        costs: Collection[str] = (),
+        list_actions: bool = False,
     ) -> None:
         # A plan must not know the luck of its execution, which reveals what planning withholds.
         luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
@@ -57,6 +73,7 @@ class EnvDynamics:
         """Counts what going back has cost so far."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward
+        self._costs = costs
         self._list_actions = list_actions
         self._has_verifier = False
 
@@ -101,6 +118,7 @@ class EnvDynamics:
                 # A verifier can be dear, so it is asked at the end only.
                 verdict = checked_verdict(self.env.verify()) if terminated else None
                 process = _process_reward(info) if self._reveal_reward else 0.0
+                components = checked_components(info, self.env.components)
                 key, mark = _key(self.env.state_key(), used), self.forkable.mark()
                 legal = None if terminated or truncated else self._legal_actions()
         except Unanswered as unanswered:
@@ -126,6 +144,7 @@ class EnvDynamics:
             origin=self.env.origin,
             invalid="tool_error" in info,
             cost=self._cost(self.forkable.replayed_steps - replayed_before),
+            components={name: each for name, each in components.items() if self._reveal_reward or name in self._costs},
         )
 
     def _cost(self, replayed: int = 0) -> int:

@@ -24,6 +24,7 @@ BUILT_IN = {
     "miniwob": "treeagent.envs.miniwob:MiniWoBEnv",
     "alfworld": "treeagent.envs.alfworld:AlfworldEnv",
     "planning": "treeagent.envs.planning:PlanningEnv",
+    "toolbox": "treeagent.envs.toolbox:ToolboxEnv",
 }
 
 EXTRAS = {

@@ -95,7 +95,7 @@ class ShieldedEnv(Env):
         self._spent = _Spent()
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
-        self.only_success_ends = env.only_success_ends
+        self.only_success_ends, self.components = env.only_success_ends, env.components
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -134,6 +134,9 @@ class ShieldedEnv(Env):
         """The environment's verdict, less the penalties."""
         verdict, cost = checked_verdict(self._env.verify()), self._shield.penalty * self._spent.forbidden
         return verdict if verdict is None else max(verdict - cost, min(verdict, 0.0))
+
+    def reference(self) -> Sequence[str | ToolCall] | None:
+        return self._env.reference()
 
     def snapshot(self) -> object:
         return self._env.snapshot(), self._spent

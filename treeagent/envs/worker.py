@@ -41,10 +41,10 @@ _EXIT_SECONDS = 1.0
 """Seconds that a process may take to end after it has closed its socket."""
 _BEGINNING = frozenset({"reset", "restore"})
 """Calls that begin an episode or go back to one."""
-_EPISODE = _BEGINNING | {"step", "legal_actions", "verify", "snapshot", "state_key", "act"}
+_EPISODE = _BEGINNING | {"step", "legal_actions", "reference", "verify", "snapshot", "state_key", "act"}
 """Calls that touch the episode."""
 
-_About = tuple[SnapshotKind, bool, Origin, bool]
+_About = tuple[SnapshotKind, bool, Origin, bool, tuple[str, ...]]
 """What a process tells of its environment: the attributes of an ``Env``, portability left out."""
 
 
@@ -129,6 +129,9 @@ class WorkerEnv(Env):
     def verify(self) -> float | None:
         return cast(float | None, self._call("verify"))
 
+    def reference(self) -> Sequence[str | ToolCall] | None:
+        return cast(Sequence[str | ToolCall] | None, self._call("reference"))
+
     def snapshot(self) -> object:
         return self._task_id, self._spent, self._call("snapshot")
 
@@ -158,7 +161,7 @@ class WorkerEnv(Env):
         self._process = _Process()
         self._unwatch = weakref.finalize(self, self._process.end).detach
         about: _About = self._call("make", importable(self._name), self._options)
-        self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends = about
+        self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends, self.components = about
 
     def _end(self, patience: float = 0.0) -> str:
         """End the process, and the episode with it. Returns how it ended."""
@@ -328,7 +331,8 @@ class _Host:
         kind = self.env.snapshot_kind
         if kind == "exact" and not self.env.snapshot_portable:
             kind = "replay"
-        return kind, self.env.stochastic, self.env.origin, self.env.only_success_ends
+        env = self.env
+        return kind, env.stochastic, env.origin, env.only_success_ends, env.components
 
     def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[str, dict[str, object]]:
         return checked_reset(self.env.reset(seed=seed, options=options))

@@ -25,6 +25,8 @@ RESULT_COLUMNS = {
 """Keys of a row in the order they are shown, with their headings."""
 
 
+_AXES = ("when", "which", "how")
+"""Components of tool calls that are shares of the calls to which they apply."""
 SIGNAL_COLUMNS = {
     "depth": "steps",
     "states": "states",
@@ -74,6 +76,22 @@ def failures(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.get("errors")
     ]
+
+
+def components(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each row whose steps have components: its axes of tool calls as shares, other components as means
+    of an episode, and what its budgets kept back."""
+    said: list[str] = []
+    for row in rows:
+        axes = {name: value for name, value in row.get("components", {}).items() if name in _AXES}
+        others = {name: value for name, value in row.get("components", {}).items() if name not in _AXES}
+        parts = [f"{name} {value:.0%}" for name, value in axes.items()]
+        parts += [f"{name} {value:.3g}" for name, value in others.items() if value]
+        if "over_budget" in row:
+            parts += [f"over budget {row['over_budget']:.0%}", f"plans refused {row['plans_refused']:.0%}"]
+        if parts:
+            said.append(f"{_who(row)}, an episode: {', '.join(parts)}")
+    return said
 
 
 def judgement(rows: Sequence[Row]) -> list[str]:

@@ -14,6 +14,7 @@ from treeagent.report.describe import (
     betrayed,
     call_text,
     cell,
+    components,
     failures,
     headline,
     judgement,
@@ -102,7 +103,7 @@ def _results(rows: Sequence[Row]) -> str:
             bar = _interval(row) if key == "success" and "success_low" in row else ""
             cells.append(f'<td class="{"word" if key in words else ""}">{_escaped(cell(row, key))}{bar}</td>')
         body.append(f'<tr class="{"best" if row["success"] == best else ""}">{"".join(cells)}</tr>')
-    said = "".join(f"<p>{_escaped(each)}</p>" for each in (*betrayed(rows), *judgement(rows)))
+    said = "".join(f"<p>{_escaped(each)}</p>" for each in (*betrayed(rows), *judgement(rows), *components(rows)))
     return (
         '<h2>Results</h2><div class="card"><table><thead>'
         f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{said}{_warnings(failures(rows))}"

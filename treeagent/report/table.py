@@ -12,6 +12,7 @@ from treeagent.report.describe import (
     betrayed,
     budget,
     cell,
+    components,
     failures,
     headline,
     judgement,
@@ -71,7 +72,7 @@ def print_signal(name: str, rows: Sequence[Row], console: Terminal) -> None:
 def print_results(rows: Sequence[Row], console: Terminal) -> None:
     """The table, what searches found and took, and what episodes failed by."""
     console.print("", results_table(rows), sep="\n")
-    for sentence in (*betrayed(rows), *judgement(rows), *reviewed(rows)):
+    for sentence in (*betrayed(rows), *judgement(rows), *reviewed(rows), *components(rows)):
         console.print(Text(visible(sentence)), soft_wrap=True)
     for sentence in failures(rows):
         console.print(Text(visible(sentence), style="yellow"), soft_wrap=True)

@@ -2,6 +2,7 @@
 evaluation plays none of them twice.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -40,6 +41,13 @@ class Outcome:
     betrayed: bool = False
     """Whether planning went on where only a success ends an episode (``Env.only_success_ends``)."""
 
+    components: dict[str, float] = field(default_factory=dict[str, float])
+    """``episode_components`` (``treeagent.rewards.components``) of the executed episode."""
+    over_budget: bool | None = None
+    """Whether the executed episode cost more than a budget allows; None without budgets."""
+    plan_refused: bool = False
+    """Whether every plan that was found was over a budget."""
+
     @property
     def success(self) -> bool:
         """Whether the return is 1, full marks."""
@@ -77,13 +85,15 @@ def forget_batches(paths: Iterable[Path]) -> None:
             path.parent.rmdir()
 
 
-def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> dict[str, float | int | str]:
+def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> Row:
     """One row of results, with the 95 % Wilson interval of success. ``solved`` has a "1" or "0" for each task, in
     order, by which two policies can be compared task by task.
 
     Of a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
     ``taken`` the share of those tasks that were solved when the plan was executed (judgement); it is absent where none
-    was found. ``pass_at_n`` is True where an end betrayed a success to the search.
+    was found. ``pass_at_n`` is True where an end betrayed a success to the search. Where steps have ``components`` of
+    their rewards, the row has their means. Where costs have budgets, it has ``over_budget``, the share of episodes over
+    one, and ``plans_refused``, the share of tasks for which only plans over one were found.
 
     Raises:
         UserError: every episode failed before its first step.
@@ -97,7 +107,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     successes = sum(outcome.success for outcome in outcomes)
     low, high = wilson_interval(successes, len(outcomes))
     found = [outcome.success for outcome in outcomes if outcome.found]
-    row: dict[str, float | int | str] = {
+    row: Row = {
         "policy": policy,
         "mode": mode,
         "success": successes / len(outcomes),
@@ -119,7 +129,26 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         row["pass_at_n"] = True
     if found:
         row["taken"] = sum(found) / len(found)
+    if any(outcome.components for outcome in outcomes):
+        row["components"] = _components(outcomes)
+    if any(outcome.over_budget is not None for outcome in outcomes):
+        row["over_budget"] = sum(bool(outcome.over_budget) for outcome in outcomes) / len(outcomes)
+        row["plans_refused"] = sum(outcome.plan_refused for outcome in outcomes) / len(outcomes)
     return row
+
+
+def _components(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The mean sum of each component over an episode; of an axis of tool calls, which has a count of calls, the mean
+    over the calls to which it applies."""
+    sums = defaultdict[str, float](float)
+    for outcome in outcomes:
+        for name, value in outcome.components.items():
+            sums[name] += value
+    return {
+        name: total / (sums.get(f"calls/{name}") or len(outcomes))
+        for name, total in sums.items()
+        if not name.startswith("calls/")
+    }
 
 
 def went_nowhere(outcomes: Sequence[Outcome]) -> bool:

@@ -11,7 +11,11 @@ Decision = Literal["visits", "value", "leaf", "gumbel"]
 
 
 def best_path(
-    tree: Tree, decision: Decision = "leaf", config: SearchConfig | None = None, likelihood_weight: float = 0.0
+    tree: Tree,
+    decision: Decision = "leaf",
+    config: SearchConfig | None = None,
+    likelihood_weight: float = 0.0,
+    allowed: Callable[[Sequence[Edge]], bool] = lambda path: True,
 ) -> list[Edge]:
     """The expanded edges to take from the root.
 
@@ -29,9 +33,14 @@ def best_path(
         likelihood_weight: λ, in reward units a nat. Among policies within a bound on their KL divergence from π,
             π exp(V/λ) is the best (Korbak et al. 2022, equation 3), and this is its mode. It guards against paths that
             V overrates and that the agent itself finds unlikely.
+        allowed: whether a path from the root may be taken, as where it keeps a budget. A path that goes on from one
+            that may not may not either. Where none may, the result is empty.
     """
     if decision == "leaf":
-        ends = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
+        found = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
+        ends = [(path, node) for path, node in found if allowed(path)]
+        if found and not ends:
+            return []
         # A path cut off by a limit has earned only its rewards; V(s) beyond the limit would never be collected.
         ended = [path for path, node in ends if node.terminated] or [path for path, _ in ends]
         if ended:
@@ -42,20 +51,26 @@ def best_path(
 
             return max(ended, key=rank)
     settings = config or SearchConfig()
-    return _follow(tree, lambda node: _choose(tree, node, decision, settings))
+    return _follow(tree, lambda node, edges: _choose(tree, node, edges, decision, settings), allowed)
 
 
-def most_visited_path(tree: Tree) -> list[Edge]:
-    """The most visited child at every step; in a tree grown by lookahead, the actions that it took."""
-    return _follow(tree, lambda node: max((edge for edge in node.edges if edge.child is not None), key=by_visits))
+def most_visited_path(tree: Tree, allowed: Callable[[Sequence[Edge]], bool] = lambda path: True) -> list[Edge]:
+    """The most visited child at every step; in a tree grown by lookahead, the actions that it took. ``allowed`` as in
+    ``best_path``."""
+    return _follow(tree, lambda node, edges: max(edges, key=by_visits), allowed)
 
 
-def _follow(tree: Tree, choose: Callable[[Node], Edge]) -> list[Edge]:
-    """The path of the chosen edges, as far as simulations went."""
+def _follow(
+    tree: Tree, choose: Callable[[Node, Sequence[Edge]], Edge], allowed: Callable[[Sequence[Edge]], bool]
+) -> list[Edge]:
+    """The path of the edges chosen among those that were tried and may be taken, as far as simulations went."""
     path: list[Edge] = []
     node: Node | None = tree.root
-    while node is not None and any(edge.visits and edge.child is not None for edge in node.edges):
-        path.append(choose(node))
+    while node is not None:
+        tried = [edge for edge in node.edges if edge.visits and edge.child is not None and allowed([*path, edge])]
+        if not tried:
+            break
+        path.append(choose(node, tried))
         node = path[-1].child
     return path
 
@@ -65,10 +80,11 @@ def by_visits(edge: Edge) -> tuple[float, float, float]:
     return edge.visits, edge.value, edge.prior
 
 
-def _choose(tree: Tree, node: Node, decision: Decision, config: SearchConfig) -> Edge:
+def _choose(tree: Tree, node: Node, tried: Sequence[Edge], decision: Decision, config: SearchConfig) -> Edge:
     if decision == "gumbel" and node is tree.root:
-        return best_root_edge(tree, config, noise=False)
-    tried = [edge for edge in node.edges if edge.visits and edge.child is not None]
+        best = best_root_edge(tree, config, noise=False)
+        if best in tried:
+            return best
     if decision == "gumbel":
         improved = {id(edge): share for edge, share in zip(node.edges, improved_policy(node, config), strict=True)}
         return max(tried, key=lambda edge: improved[id(edge)])

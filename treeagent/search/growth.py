@@ -194,7 +194,7 @@ def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Except
     if not math.isfinite(transition.reward or 0.0) or not math.isfinite(transition.process):
         growth.tree.error = f"the environment gave the reward {transition.reward} and process {transition.process}"
         return
-    edge.reward, edge.process = transition.reward, transition.process
+    edge.reward, edge.process, edge.components = transition.reward, transition.process, transition.components
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
     edge.child = Node(

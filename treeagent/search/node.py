@@ -4,7 +4,7 @@ Statistics stand on edges, not on nodes: Q(s,a) = W/N belongs to an action at a 
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from treeagent.marks import Mark
@@ -63,6 +63,8 @@ class Edge:
     """Q_critic(s,a), the critic's score of this action; None where there was no critic."""
     group: int = 0
     """Of an edge at the root, the number of the group of chains that it begins, within which Tree-GRPO compares."""
+    components: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Parts of the step's reward and its costs by name (``treeagent.rewards``); empty where there are none."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
     vetoed: bool = False
@@ -72,6 +74,12 @@ class Edge:
     def value(self) -> float:
         """Q(s,a) = W/N; 0 before the first visit, where selection uses the first-play value instead."""
         return self.value_sum / self.visits if self.visits else 0.0
+
+    @property
+    def outcome(self) -> float | None:
+        """The environment's own reward of this step; None where it is withheld. It differs from ``reward`` where that
+        is a weighted sum of components."""
+        return self.reward if self.reward is None else self.components.get("outcome", self.reward)
 
     def with_critic(self, value: float, weight: float, critic: float | None = None) -> float:
         """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), where ``value`` is Q_search and ``weight`` is 1 - α.
@@ -215,8 +223,8 @@ class Tree:
 
 
 def succeeds(path: Sequence[Edge]) -> bool:
-    """Whether the undiscounted rewards of a finished path sum to at least 1, which is full success."""
-    return reaches(path_return(path), 1.0)
+    """Whether the undiscounted outcomes of a finished path sum to at least 1, which is full success."""
+    return reaches(outcome(path), 1.0)
 
 
 def reaches(total: float, wanted: float) -> bool:
@@ -231,6 +239,15 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
     for edge in reversed(path):
         total = (edge.reward or 0.0) + (1.0 if edge.thought else discount) * total
     return total
+
+
+def outcome(path: Sequence[Edge]) -> float:
+    """The undiscounted return of a path by the environment's own rewards, whatever weights its rewards have; closed
+    with V(s) as ``path_return`` is."""
+    if not any("outcome" in edge.components for edge in path):
+        return path_return(path)
+    last = path[-1].child
+    return sum(edge.outcome or 0.0 for edge in path) + (last.leaf_value(path[-1].reward) if last is not None else 0.0)
 
 
 def path_origin(path: Sequence[Edge]) -> Origin:

@@ -146,6 +146,7 @@ def _edge_record(edge: Edge) -> Record:
         **({"forced": action.forced} if action.forced else {}),
         **_plain(edge, EDGE_FIELDS),
         **({"group": edge.group} if edge.group else {}),
+        **({"components": dict(edge.components)} if edge.components else {}),
     }
 
 
@@ -157,7 +158,8 @@ def _edge(row: Mapping[str, Any]) -> Edge:
         forced=tuple(row.get("forced", ())),
         **_picked(row, ACTION_FIELDS),
     )
-    return Edge(action, group=row.get("group", 0), **_picked(row, EDGE_FIELDS))
+    components = {str(name): float(value) for name, value in row.get("components", {}).items()}
+    return Edge(action, group=row.get("group", 0), components=components, **_picked(row, EDGE_FIELDS))
 
 
 def _message_record(message: Message) -> Record:

@@ -32,6 +32,8 @@ from treeagent.generators.grammar import Format, Grammar, make_grammar, openai_t
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
+from treeagent.rewards.components import read_rules
+from treeagent.rewards.dynamics import ScoredDynamics
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.stages.play import Actors
 from treeagent.stages.shots import MOST_TRIES, Shot, played_shots, read_shots
@@ -101,8 +103,28 @@ def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = Tru
         max_steps=config.environment.max_steps,
         reveal_reward=reveal_reward,
         seed=derive_seed(config.seed, name),
+        costs=config.rewards.budgets,
         list_actions=config.policy.actions != "sample",
     )
+
+
+def scored(
+    dynamics: Dynamics, played: EnvDynamics, config: RunConfig, *, weigh: bool = True, reveal: bool = True
+) -> Dynamics:
+    """With settings in ``[rewards]``, the dynamics with components in its steps; else the same.
+
+    Args:
+        dynamics: what is stepped: ``played`` itself, or a world model of it.
+        played: the environment.
+        weigh: whether rewards become weighted sums. An evaluation measures the environment's own.
+        reveal: False where rewards are withheld.
+    """
+    rewards = config.rewards
+    if not rewards.active:
+        return dynamics
+    place, most_steps = (played if dynamics is played else None), config.environment.max_steps
+    tools = played.env.tools()
+    return ScoredDynamics(dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal)
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:

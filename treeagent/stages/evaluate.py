@@ -17,7 +17,7 @@ from treeagent.run.metrics import Emit
 from treeagent.run.outcomes import PlayedBatch, Row, forget_batches, keep_batch, kept_batch, summarise, went_nowhere
 from treeagent.run.progress import Progress
 from treeagent.search.record import to_records
-from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, tasks_at
+from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, scored, tasks_at
 from treeagent.stages.play import play, replan
 from treeagent.stages.search import BatchJob, batches
 from treeagent.store import write_atomic, write_shard
@@ -88,16 +88,20 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
-    verified = in_turns(play_on(env, config, "evaluate"), config, whole.grammar)
+    played = play_on(env, config, "evaluate")
+    verified = in_turns(scored(played, played, config, weigh=False), config, whole.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*planned_in(config), env) if imagines else nullcontext() as model:
-        blind = in_turns(model or play_on(env, config, "evaluate", reveal_reward=False), config, whole.grammar)
+        hidden = play_on(env, config, "evaluate", reveal_reward=False)
+        blind = in_turns(scored(model or hidden, hidden, config, reveal=False), config, whole.grammar)
         # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
         if actors.value is not None or imagines:
             actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
         playing = replan if imagines else play
         outcomes, trees, episodes = asyncio.run(
-            playing(actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed)
+            playing(
+                actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed, config.rewards.budgets
+            )
         )
     for outcome in outcomes:  # a world model has ends of its own
         outcome.betrayed = env.only_success_ends and job.mode != "greedy" and not imagines

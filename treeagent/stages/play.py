@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from treeagent.config import EvaluateConfig, Mode
 from treeagent.envs.dynamics import paid
+from treeagent.rewards.components import episode_components
+from treeagent.rewards.constraint import spent, within
 from treeagent.run.outcomes import Outcome
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import best_path, most_visited_path
@@ -43,11 +45,15 @@ async def play(
     config: EvaluateConfig,
     search: SearchConfig,
     seed: int,
+    budgets: Mapping[str, float] | None = None,
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Plan on ``blind``, execute on ``verified``, and continue greedily where a plan ends before its task does.
 
     Every mode uses the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
     serves training only. Where planning failed, the outcome holds the error, whatever the greedy continuation achieved.
+
+    Args:
+        budgets: greatest sum of costs by component. A plan over one is not taken; the policy then acts greedily.
 
     Returns:
         outcomes, trees and the episodes as ``execute`` gives them, in the order of the tasks; no trees for greedy.
@@ -62,12 +68,17 @@ async def play(
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
-        plans = [_plan(mode, tree, config, settings) for tree in trees]
+        plans = [_plan(mode, tree, config, settings, budgets) for tree in trees]
     outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
         outcome.error = outcome.error or _broken(tree)
         outcome.found = _found(tree)  # all is executed: what it says can change no action
+    if budgets:
+        for place, outcome in enumerate(outcomes):
+            outcome.over_budget = not within(outcome.components, budgets)
+            if trees and not plans[place]:
+                outcome.plan_refused = bool(_plan(mode, trees[place], config, settings))
     return outcomes, trees, _with_errors(episodes, outcomes)
 
 
@@ -137,12 +148,16 @@ async def replan(
     config: EvaluateConfig,
     search: SearchConfig,
     seed: int,
+    budgets: Mapping[str, float] | None = None,
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
     path in the environment (``verified``), and search again from there, until the task ends. Where search finds no
     action, the policy acts greedily.
 
     Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
+
+    Args:
+        budgets: as for ``play``; what the episode has cost so far counts.
 
     Returns:
         outcomes, each task's first tree and the episodes as ``execute`` gives them, in the order of the tasks.
@@ -151,6 +166,7 @@ async def replan(
     settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
+    refused: set[str] = set()
 
     async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
         states = {growth.tree.task.id: end(growth, path).state for growth, path in wanted}
@@ -158,13 +174,15 @@ async def replan(
         grower = make_search(actors.sampling, resumed, settings, actors.value, actors.critic, noise=False)
         trees = await grower.run([growth.tree.task for growth, _ in wanted], [one.next_seed() for one, _ in wanted])
         chosen: dict[int, Action] = {}
-        for (growth, _), tree in zip(wanted, trees, strict=True):
+        for (growth, path), tree in zip(wanted, trees, strict=True):
             growth.tree.budget.add(tree.budget)
             first.setdefault(tree.task.id, tree)
             if tree.error:
                 broken.setdefault(tree.task.id, _broken(tree))
-            if path := _plan(mode, tree, config, settings):
-                chosen[id(growth)] = path[0].action
+            if plan := _plan(mode, tree, config, settings, budgets, spent(path, budgets or {})):
+                chosen[id(growth)] = plan[0].action
+            elif budgets and _plan(mode, tree, config, settings):
+                refused.add(tree.task.id)
         return chosen | await _propose(actors.greedy, [one for one in wanted if id(one[0]) not in chosen])
 
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
@@ -172,6 +190,9 @@ async def replan(
     outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds)
     for outcome in outcomes:
         outcome.error = outcome.error or broken.get(outcome.task_id, "")
+        if budgets:
+            outcome.over_budget = not within(outcome.components, budgets)
+            outcome.plan_refused = outcome.task_id in refused
     trees = [first[task.id] for task in tasks if task.id in first]
     return outcomes, trees, _with_errors(episodes, outcomes)
 
@@ -190,10 +211,22 @@ class _Resumed:
         return await self.model.step(state, action)
 
 
-def _plan(mode: SearchMethod, tree: Tree, config: EvaluateConfig, settings: SearchConfig) -> Sequence[Edge]:
+def _plan(
+    mode: SearchMethod,
+    tree: Tree,
+    config: EvaluateConfig,
+    settings: SearchConfig,
+    budgets: Mapping[str, float] | None = None,
+    before: Mapping[str, float] | None = None,
+) -> Sequence[Edge]:
+    """The actions to take from a finished tree, within the budgets less what was spent ``before``."""
+
+    def allowed(path: Sequence[Edge]) -> bool:
+        return not budgets or within(spent(path, budgets), budgets, before)
+
     if mode == "lookahead":
-        return most_visited_path(tree)
-    return best_path(tree, config.decision, settings, config.likelihood_weight)
+        return most_visited_path(tree, allowed)
+    return best_path(tree, config.decision, settings, config.likelihood_weight, allowed)
 
 
 async def _episodes(
@@ -218,10 +251,11 @@ async def _episodes(
     outcomes = [
         Outcome(
             growth.tree.task.id,
-            sum(edge.reward or 0.0 for edge in path),
+            sum(edge.outcome or 0.0 for edge in path),
             sum(not edge.thought for edge in path),
             growth.tree.budget,
             growth.tree.error or _unanswered(path),
+            components=episode_components(path),
         )
         for growth, path in runs
     ]

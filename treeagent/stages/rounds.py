@@ -23,7 +23,7 @@ from treeagent.search.record import from_record, to_record
 from treeagent.stages.audit import audit_world
 from treeagent.stages.build import environment, variations
 from treeagent.stages.search import BatchJob, batches, search_batches
-from treeagent.stages.update import learn
+from treeagent.stages.update import constrain, learn
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import claims_kept, fit, imagined_trees
 from treeagent.store import read_as, shards, write_shard
@@ -187,6 +187,11 @@ def scaled(limits: Limits, factor: float) -> Limits:
     return Limits(**{name: type(value)(factor * value) for name, value in given.items()})
 
 
+def scheduled(config: RunConfig, number: int) -> RunConfig:
+    """The settings of round ``number``, whose weights of components follow ``rewards.schedule``."""
+    return replace(config, rewards=config.rewards.at((number - 1) / max(config.adapt.rounds - 1, 1)))
+
+
 def _round_name(number: int) -> str:
     """The name of a round's trees and of the stage that searches them. Round 0 is what the first world model learns."""
     return f"{COLLECTED}-{number}"
@@ -223,6 +228,7 @@ def _world_folder(run: Run, number: int) -> Path:
 def search_round(
     config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, trust: Mapping[str, float]
 ) -> None:
+    config = scheduled(config, number)
     searched, told = _what_was_searched(run, number)
     varied = _variants(config, searched, number)
     new, again, hard = choose_tasks(told, config.collect.tasks - len(varied), config.adapt.curriculum)
@@ -318,12 +324,15 @@ def update_round(
     Raises:
         UserError: a setting is wrong. The run can be resumed once it is corrected.
     """
+    config = scheduled(config, number)
+    before = run.stages().get(f"constraints-{number - 1}", {}).get("multipliers", {})
+    multipliers = constrain(config, run, f"constraints-{number}", run.trees, [_round_name(number)], before)
     for method in config.adapt.methods:
         out = run.checkpoints / f"round-{number}-{method}"
         if "skipped" in run.stages().get(out.name, {}):
             continue
         try:
-            [checkpoint] = learn(config, run, progress, [(checkpoint, method, out)], names)
+            [checkpoint] = learn(config, run, progress, [(checkpoint, method, out)], names, multipliers=multipliers)
         except NothingToLearn as reason:
             sentence = f"round {number} learns nothing by {method}: {reason}"
             progress.warn(sentence)

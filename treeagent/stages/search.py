@@ -11,13 +11,14 @@ from treeagent.config import Mode, RunConfig
 from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
 from treeagent.imagination.verify import call_imagined, settle
+from treeagent.rewards.components import ComponentSums
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.metrics import Cost, Emit, Event, Meter
 from treeagent.run.progress import Progress
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, return_spread
 from treeagent.search.record import from_record, to_records
-from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, tasks_at, variations
+from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, scored, tasks_at, variations
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Split, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
@@ -88,10 +89,12 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
         spent += _search(config, run, progress, jobs)
         places += [list(job.tasks) for job in jobs]
-    signal = value_signal(read_as(from_record, run.trees, name))
-    if figures := signal_figures(signal):
+    sums = ComponentSums()
+    signal, components = value_signal(sums.reading(read_as(from_record, run.trees, name))), sums.figures()
+    if figures := signal_figures(signal) | components:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": sum(map(len, places)), "batches": places, "value_signal": [asdict(row) for row in signal]}
+    facts |= {"components": components} if components else {}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
@@ -180,9 +183,11 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             told = time.monotonic()
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
-    turns = in_turns(dynamics, config, whole.grammar)
+    turns = in_turns(scored(dynamics, dynamics, config), config, whole.grammar)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
-        stepped = turns if model is None else in_turns(Imagination(dynamics, model), config, whole.grammar)
+        stepped = turns
+        if model is not None:
+            stepped = in_turns(scored(Imagination(dynamics, model), dynamics, config), config, whole.grammar)
         value = leaf_value(actors.value, whole, stepped, config)
         # The world model answers all trees at once, so no single step of it may time out.
         patient = config.search if model is None else replace(config.search, step_seconds=None)

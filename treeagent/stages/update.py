@@ -5,8 +5,8 @@ import math
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import led, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
 from treeagent.marks import Mark
+from treeagent.rewards.components import read_rules
+from treeagent.rewards.constraint import cost_tree, mean_costs, next_multiplier, penalised
+from treeagent.rewards.reweigh import rescored
 from treeagent.run.alarms import first_cause, value_alarms
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
@@ -54,6 +57,10 @@ class TrainJob:
     """Names of the shards in ``trees`` to learn from."""
     out: Path
     """Where the updated checkpoint goes."""
+    multipliers: Mapping[str, float] = field(default_factory=dict[str, float])
+    """λ of each cost that has a budget."""
+    process_weight: float = 0.0
+    """``search.process_weight`` under which the trees grew."""
     marks: Sequence[Mark] = ()
     """What reviewers had said of these trees when the update began."""
 
@@ -115,7 +122,40 @@ def update(
     for method in methods:
         run.take_trees(method, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
-    return learn(config, run, progress, updates, source.collections(), source.trees)
+    names, grown = source.collections(), source.config.search.process_weight
+    multipliers = constrain(config, run, "constraints", source.trees, names, {}, grown)
+    return learn(config, run, progress, updates, names, source.trees, multipliers, grown)
+
+
+def constrain(
+    config: RunConfig,
+    run: Run,
+    stage: str,
+    trees: Path,
+    names: Sequence[str],
+    before: Mapping[str, float],
+    process_weight: float = 0.0,
+) -> dict[str, float]:
+    """The Lagrange multipliers of the budgets, one step after those ``before``: λ <- max(0, λ + η (mean cost - d)),
+    where the mean is over the finished paths of the trees. Recorded as facts of ``stage``; empty without budgets."""
+    rewards = config.rewards
+    if not rewards.budgets:
+        return {}
+    if not run.is_done(stage):
+        found = rescored(read_trees(trees, names), rewards, read_rules(rewards), process_weight)
+        costs = mean_costs(found, list(rewards.budgets))
+        rate = rewards.multiplier_rate if found else 0.0  # a round in imagination alone measures nothing
+        stepped = {
+            name: next_multiplier(before.get(name, 0.0), rate, costs[name], budget)
+            for name, budget in rewards.budgets.items()
+        }
+        figures = {f"cost/{name}": cost for name, cost in costs.items()}
+        figures |= {f"multiplier/{name}": value for name, value in stepped.items()}
+        step = sum(each.startswith("constraints") for each in run.stages())
+        run.log("constraints", {"step": step, **figures})
+        run.finish(stage, {"costs": costs, "multipliers": stepped})
+    told: dict[str, float] = run.facts(stage)["multipliers"]
+    return told
 
 
 def learn(
@@ -125,6 +165,8 @@ def learn(
     updates: Sequence[tuple[Path, Method, Path]],
     names: Sequence[str],
     trees: Path | None = None,
+    multipliers: Mapping[str, float] | None = None,
+    process_weight: float = 0.0,
 ) -> list[Path]:
     """Run updates side by side.
 
@@ -132,12 +174,14 @@ def learn(
         updates: for each the checkpoint to start from, the method, and the folder of the new checkpoint.
         names: of the shards to learn from.
         trees: the folder of these shards; by default the run's.
+        multipliers: λ of each cost that has a budget.
+        process_weight: ``search.process_weight`` under which the trees grew.
     """
     for checkpoint, _, out in updates:
         run.take(out.name, checkpoint)
     marks = run_marks(trees or run.trees)
     jobs = [
-        TrainJob(config, checkpoint, method, trees or run.trees, names, out, marks)
+        TrainJob(config, checkpoint, method, trees or run.trees, names, out, multipliers or {}, process_weight, marks)
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
@@ -181,7 +225,10 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     head = value_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
     checkpoint = replace(loaded, model=adapted)
-    trees = informative(read_trees(job.trees, job.names, job.marks), update.keep_trees)
+    trees = read_trees(job.trees, job.names, job.marks)
+    if config.rewards.active:
+        trees = rescored(trees, config.rewards, read_rules(config.rewards), job.process_weight)
+    trees = informative(trees, update.keep_trees)
     refuse_foreign(trees, checkpoint, job)
     read_ends(trees, make_chat(checkpoint, config))
     value_rows = sample_value_rows(trees, config, head.reward_range)
@@ -189,22 +236,24 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # only the one that leads is asked
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
+    multipliers = {name: value for name, value in job.multipliers.items() if value}
+    steered = [penalised(tree, multipliers) for tree in trees] if multipliers else trees
     match job.method:
         case "rft":
-            imitated = [row for tree in trees for row in imitation_rows(tree, update.imitation)]
+            imitated = [row for tree in steered for row in imitation_rows(tree, update.imitation)]
             encode = make_chat(checkpoint, config).encode_action
             imitated += [row for tree in trees for row in edited_rows(tree, encode)]
             result = train_sft(model, tokenizer, imitated, config.learner(SFTConfig, update.rft), **hooks)
         case "distil":
-            targets = [row for tree in trees for row in policy_rows(tree, update.targets, config.search)]
+            targets = [row for tree in steered for row in policy_rows(tree, update.targets, config.search)]
             result = train_distil(model, tokenizer, targets, config.learner(DistilConfig, update.distil), **hooks)
         case "dpo":
             weight = config.search.critic_weight
-            pairs = [pair for group in by_task(trees) for pair in preference_pairs(group, update.pairs, weight)]
+            pairs = [pair for group in by_task(steered) for pair in preference_pairs(group, update.pairs, weight)]
             dpo = config.learner(DPOConfig, update.dpo)
             result = train_dpo(model, tokenizer, pairs, dpo, temperature=temperature, **hooks)
         case "grpo":
-            scored = list(scored_rows(trees, update.advantages))
+            scored = list(scored_rows(trees, update.advantages, multipliers))
             grpo = config.learner(GRPOConfig, update.grpo)
             result = train_grpo(model, tokenizer, scored, grpo, temperature=temperature, **hooks)
     fitted = led(model, lambda: fit_value(model, head, value_rows, fitting), leads=leads)
@@ -261,11 +310,13 @@ def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[f
     """At most ``update.value_rows`` rows of value targets, drawn uniformly by the run's seed.
 
     With rewards along the way, r + V may leave the range ``returns``, since V is an estimate: such targets are clipped.
-    Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises.
+    Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises. Where
+    ``rewards.weights`` pays components, they are clipped too: the head may be older than the weights.
     """
     rows = list[TokenRow]()
     for tree in trees:
-        found = [path_return(path, tree.discount) for path in finished_paths(tree)]
+        weighed = bool(config.rewards.weights)
+        found = [] if weighed else [path_return(path, tree.discount) for path in finished_paths(tree)]
         low, high = min([returns[0], *found]), max([returns[1], *found])
         for row in value_rows(tree, config.update.values):
             clipped = tuple(min(max(target, low), high) for target in row.value_targets)
@@ -283,10 +334,14 @@ def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:
     return list(groups.values())
 
 
-def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[AdvantageRow]:
-    """The rows of every tree. Advantages are computed over all trees of a task."""
+def scored_rows(
+    trees: Sequence[Tree], config: AdvantageConfig, multipliers: Mapping[str, float] | None = None
+) -> Iterator[AdvantageRow]:
+    """The rows of every tree. Advantages are computed over all trees of a task, against the costs that have
+    multipliers."""
     for group in by_task(trees):
-        scored = advantages(group, config)
+        costs = [(weight, [cost_tree(tree, name) for tree in group]) for name, weight in (multipliers or {}).items()]
+        scored = advantages(group, config, costs)
         for tree in group:
             yield from advantage_rows(tree, scored)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Tree, path_logprob, path_origin, path_return, reaches
+from treeagent.search.node import Edge, Tree, outcome, path_logprob, path_origin, path_return, reaches
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.world_model.transition import call_text
 
@@ -19,7 +19,7 @@ class ImitationConfig:
     """What is imitated: "paths" takes the best finished paths of a tree (RFT), "states" the best way on from every
     state that the search reached, which also teaches the policy to recover from its own errors."""
     min_return: float = 1.0
-    """Least undiscounted return, in reward units, of a path that is imitated."""
+    """Least undiscounted return of a path that is imitated, by the environment's own rewards."""
     paths_per_tree: Annotated[int, Field(gt=0)] = 1
     """Most paths of a tree that "paths" imitates, those of highest return first. Of paths that make the same calls one
     counts."""
@@ -41,7 +41,7 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
         config: which paths count as good.
     """
     ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
-    good = [path for path in ended if reaches(path_return(path), config.min_return)]
+    good = [path for path in ended if reaches(outcome(path), config.min_return)]
 
     def rank(path: Sequence[Edge]) -> tuple[float, int, float, int]:
         untaught = sum(not tree.may_prefer(edge) for edge in path)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from treeagent.marks import Mark, label, state_hash
-from treeagent.search.node import Edge, Tree, path_return
+from treeagent.search.node import Edge, Tree, outcome
 
 
 def lay_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
@@ -34,8 +34,9 @@ def lay_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
 
 
 def _relabel(path: Sequence[Edge], wanted: float, discount: float) -> None:
-    """Give a finished path the undiscounted return ``wanted`` by the reward of its last action, and back the change up
-    to the root: each visit of the last action adds it to W of every action on the path, discounted.
+    """Give a finished path the undiscounted return ``wanted`` of the environment's own rewards, by that of its last
+    action, and back the change up to the root: each visit of the last action adds it to W of every action on the path,
+    discounted. Where rewards are weighted sums, the last one changes by as much until it is weighed anew.
 
     Simulations that search counted as revisits of a known end further up (``growth.backup``) keep their returns.
     """
@@ -43,10 +44,13 @@ def _relabel(path: Sequence[Edge], wanted: float, discount: float) -> None:
     child = last.child
     if child is None or child.unknown:
         return
-    change = wanted - path_return(path)
+    change = wanted - outcome(path)
     child.bootstrap = False  # the reviewer has seen the end, so that V(s) stands for nothing that would follow
     last.reward = last.reward or 0.0  # an imported transcript may state none
-    last.reward += wanted - path_return(path)
+    missing = wanted - outcome(path)
+    last.reward += missing
+    if "outcome" in last.components:
+        last.components = {**last.components, "outcome": last.components["outcome"] + missing}
     for edge in reversed(path):
         edge.value_sum += last.visits * change
         change *= 1.0 if edge.thought else discount

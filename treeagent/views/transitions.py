@@ -31,7 +31,8 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
     edge, node = path[-1], path[-1].child
     parent = (path[-2].child if len(path) > 1 else None) or tree.root
     action = _turn(parent, edge.action, grammar)
-    if edge.thought or action.error or edge.reward is None or node is None:
+    reward = edge.outcome  # what the world answers does not depend on the settings' weights
+    if edge.thought or action.error or reward is None or node is None:
         return None
     told = parent.state.messages
     return Experience(
@@ -39,7 +40,7 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
         history=played(tree.task, told[:-1] if told[-1].partial else told, grammar),
         action=call_text(action.call),
         observation=answered(node.state.messages),
-        reward=edge.reward,
+        reward=reward,
         terminated=node.terminated,
         truncated=node.truncated,
         invalid=node.invalid,

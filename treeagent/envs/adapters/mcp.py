@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Names of tools that every format of a policy can write, and that the protocol recommends."""
 _TOOLS = 500_000
 """Characters of the descriptions and schemas of all tools; the agent reads them at every turn."""
-ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer")
+ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer", answers=True)
 
 
 def exact_answer(task: Task, answer: str) -> float:

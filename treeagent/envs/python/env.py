@@ -17,7 +17,7 @@ from treeagent.types import Split, Task, ToolCall
 _TOOLS = (
     text_tool("run", "Run Python code and read what it prints. Every run starts afresh.", "code", read_only=True),
     text_tool("test", "Run code that defines f on the examples.", "code", read_only=True),
-    text_tool("submit", "Hand in code that defines f. Ends the visit.", "code"),
+    text_tool("submit", "Hand in code that defines f. Ends the visit.", "code", answers=True),
 )
 
 

@@ -31,7 +31,7 @@ _TOOLS = (
         },
         read_only=True,
     ),
-    text_tool("answer", "Answer the question in as few words as can be. Ends the visit.", "text"),
+    text_tool("answer", "Answer the question in as few words as can be. Ends the visit.", "text", answers=True),
 )
 
 

@@ -17,7 +17,9 @@ from treeagent.types import Split, Task, ToolCall
 _TOOLS = (
     text_tool("schema", "Show the tables and their columns.", read_only=True),
     text_tool("query", "Run a SELECT and read its rows.", "sql", read_only=True),
-    text_tool("answer", "Answer the question by a SELECT that gives what it asks for. Ends the visit.", "sql"),
+    text_tool(
+        "answer", "Answer the question by a SELECT that gives what it asks for. Ends the visit.", "sql", answers=True
+    ),
 )
 
 

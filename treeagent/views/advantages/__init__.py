@@ -42,7 +42,9 @@ class AdvantageConfig:
     """Options of the kind "gae"."""
 
 
-def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:
+def advantages(
+    trees: Sequence[Tree], config: AdvantageConfig, costs: Sequence[tuple[float, Sequence[Tree]]] = ()
+) -> dict[int, float]:
     """A(s,a) of the actions in the trees of one task, by ``id`` of the edge; actions of advantage 0 are left out.
 
     A trajectory is a tried path from the root to a node below which nothing was tried. Its return closes with V(s)
@@ -52,13 +54,29 @@ def advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, floa
     Args:
         trees: all trees of the task.
         config: the formula, and which actions are left out.
+        costs: for each cost its Lagrange multiplier λ, and the trees with that cost as reward
+            (``cost_tree`` in ``treeagent.rewards.constraint``). The advantage is then (A_r - Σ λ A_c) / (1 + Σ λ),
+            where A_r and A_c are advantages by the same formula.
     """
     kept = {
         id(edge) for tree in trees for path in trajectories(tree) for edge in path if edge.visits >= config.min_visits
     }
     untaught = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
-    scored = {edge: min(each, 0.0) if edge in untaught else each for edge, each in _score(trees, config).items()}
+    told = _score(trees, config)
+    for multiplier, paid in costs:
+        for edge, cost in _of_originals(_score(paid, config), paid, trees).items():
+            told[edge] = told.get(edge, 0.0) - multiplier * cost
+    scale = 1.0 + sum(multiplier for multiplier, _ in costs)
+    scored = {edge: (min(each, 0.0) if edge in untaught else each) / scale for edge, each in told.items()}
     return {edge: advantage for edge, advantage in scored.items() if edge in kept and abs(advantage) > TINY}
+
+
+def _of_originals(scored: dict[int, float], copies: Sequence[Tree], trees: Sequence[Tree]) -> dict[int, float]:
+    """The numbers of the edges of copies, by ``id`` of the edges that they are copies of."""
+    pairs = zip(copies, trees, strict=True)
+    nodes = (both for copy, tree in pairs for both in zip(copy.nodes(), tree.nodes(), strict=True))
+    edges = (both for copied, node in nodes for both in zip(copied.edges, node.edges, strict=True))
+    return {id(edge): scored[id(copy)] for copy, edge in edges if id(copy) in scored}
 
 
 def _score(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:

@@ -1,0 +1,96 @@
+"""The toolbox: pipelines of the wanted length, references that lead to the answer, and the contract."""
+
+import random
+
+import pytest
+
+from treeagent.envs import check_env, make_env
+from treeagent.envs.calls import read_call
+from treeagent.envs.toolbox import ToolboxEnv, ToolboxOptions
+from treeagent.envs.toolbox.world import Key
+from treeagent.types import Task, ToolCall, UserError
+
+TABLES = {
+    "team_of": {"mira": "red", "tom": "blue"},
+    "badge_of": {"mira": "41", "tom": "17"},
+    "lead_of": {"red": "tom", "blue": "mira"},
+    "room_of": {"red": "lab", "blue": "hall"},
+    "floor_of": {"lab": "10", "hall": "20"},
+    "phone_of": {"lab": "55", "hall": "66"},
+}
+
+
+def begun(question: list[object], noted: bool = False) -> ToolboxEnv:
+    env = ToolboxEnv()
+    data = {"tables": TABLES, "question": question, "noted": noted}
+    env.reset(options={"task": Task("one", "?", data=data)})
+    return env
+
+
+def test_a_pipeline_by_hand() -> None:
+    """The floor of the room of the team of mira, plus tom's badge: 10 + 17. Two calls are due at first."""
+    env = begun(["add", ["floor_of", ["room_of", ["team_of", "mira"]]], ["badge_of", "tom"]])
+    due = [ToolCall("team_of", {"person": "mira"}), ToolCall("badge_of", {"person": "tom"})]
+    assert env.reference() == due
+    assert env.step("badge_of[tom]")[0] == "17"
+    assert env.reference() == due[:1]
+    for call, said in (("team_of[mira]", "red"), ("room_of[red]", "lab"), ("floor_of[lab]", "10")):
+        assert env.step(call)[:4] == (said, 0.0, False, False)
+    assert env.reference() == [ToolCall("add", {"x": 10, "y": 17})]
+    assert env.step("add[10, 17]")[0] == "27"
+    assert env.reference() == [ToolCall("answer", {"text": "27"})]
+    assert env.step("answer[27]")[:3] == ("answered", 1.0, True)
+
+
+def test_a_task_without_calls_states_its_answer() -> None:
+    env = begun(["team_of", "mira"], noted=True)
+    assert env.reference() == [ToolCall("answer", {"text": "red"})]
+    assert env.step("answer[blue]")[:3] == ("answered", 0.0, True)
+    task = ToolboxEnv(ToolboxOptions(0, 0)).tasks("train", 1)[0]
+    key = ToolboxEnv().key_of(task)
+    assert f" is {key.answer}. What is " in task.prompt
+
+
+def test_what_no_table_holds_is_refused() -> None:
+    env = begun(["team_of", "mira"])
+    said, _, ended, _, info = env.step("team_of[red]")
+    assert (said, ended, info) == ("no person red", False, {"tool_error": "no person red"})
+
+
+@pytest.mark.parametrize("calls", range(0, 9))
+def test_a_task_takes_as_many_calls_as_wanted(calls: int) -> None:
+    env = ToolboxEnv(ToolboxOptions(calls, calls))
+    for task in env.tasks("test", 30):
+        env.reset(options={"task": task})
+        player, taken, ended = env.demonstrator(0.0), 0, False
+        while not ended:
+            call = read_call(player.act(random.Random(0))[1], env.tools())
+            assert call in env.reference()
+            _, reward, ended, _, _ = env.step(call)
+            taken += 1
+        assert (reward, taken) == (1.0, calls + 1)
+
+
+def test_a_variation_takes_one_call_more() -> None:
+    env = ToolboxEnv(ToolboxOptions(1, 4))
+    for task in env.tasks("train", 20):
+        [harder] = env.variations(task, random.Random(1))
+        assert count(env.key_of(harder)) > count(env.key_of(task))
+
+
+def count(key: Key) -> int:
+    def calls(question: object) -> int:
+        return 1 + sum(map(calls, question[1:])) if isinstance(question, list) else 0
+
+    return calls(key.question)
+
+
+def test_it_keeps_the_contract() -> None:
+    env = make_env("toolbox", {"most_calls": 4})
+    report = check_env(env, env.tasks("train", 3)[2], other=make_env("toolbox", {"most_calls": 4}))
+    assert not report.violations, report.violations
+
+
+def test_a_range_upside_down_is_told() -> None:
+    with pytest.raises(UserError, match="least_calls is 4"):
+        make_env("toolbox", {"least_calls": 4, "most_calls": 2})

@@ -1,0 +1,155 @@
+"""Stored trees under other rewards: tables by hand, the values that a search would have found, and what stays."""
+
+import asyncio
+import json
+import random
+
+import pytest
+from hand_trees import edge, hand_tree, node, random_tree
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_search import HashValue, Maze, TablePolicy, task
+
+from treeagent.rewards.components import component_figures, components_of
+from treeagent.rewards.config import RewardsConfig
+from treeagent.rewards.reweigh import retold, reweighed
+from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.node import Tree, succeeds
+from treeagent.search.record import from_record, to_record
+from treeagent.types import Action, State, Transition
+
+WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
+
+
+def under(tree: Tree, config: RewardsConfig) -> Tree:
+    [told] = reweighed([tree], config, {})
+    return told
+
+
+def test_no_weights_leave_every_record_as_it_is() -> None:
+    tree = hand_tree()
+    assert to_record(under(tree, RewardsConfig())) == to_record(tree)
+
+
+def test_a_table_by_hand() -> None:
+    """r = 2 outcome - 0.1 steps. A1 wins: r 1.9. A2 is open with V 0.5: Q -0.1 + 0.5. A: two of its four visits went to
+    A2, one to A1 and one ended there: Q = 3/4 - 0.1 + (1 * 0.9 + 2 * -0.1) / 4."""
+    told = under(hand_tree(), RewardsConfig(weights={"outcome": 2.0, "steps": -0.1}))
+    a, _, c, d = told.root.edges
+    assert a.child is not None
+    won, open_ = a.child.edges
+    assert [each.reward for each in (won, open_, a, c)] == pytest.approx([1.9, -0.1, -0.1, -0.1])
+    assert (won.value, open_.value) == pytest.approx((1.9, 0.4))
+    assert a.value == pytest.approx(0.75 - 0.1 + (0.9 - 0.2) / 4)
+    assert (c.value, d.value, d.reward) == (pytest.approx(-0.1), 0.0, 0.0)
+    assert succeeds([a, won])
+    assert not succeeds([a, open_])
+
+
+def test_a_success_stays_one_whatever_it_is_paid() -> None:
+    told = under(hand_tree(), RewardsConfig(weights={"outcome": 0.1}))
+    a = told.root.edges[0]
+    assert a.child is not None
+    assert a.child.edges[0].reward == pytest.approx(0.1)
+    assert succeeds([a, a.child.edges[0]])
+
+
+def test_rewards_come_from_components_and_not_from_rewards() -> None:
+    """So that weighing twice is weighing once, by the last weights."""
+    tree, last = hand_tree(), RewardsConfig(weights={"outcome": 1.0, "tokens": -0.01})
+    twice = under(under(tree, RewardsConfig(weights={"steps": 3.0})), last)
+    once = under(tree, last)
+    for one, two in zip(once.nodes(), twice.nodes(), strict=True):
+        for left, right in zip(one.edges, two.edges, strict=True):
+            assert (left.reward, left.value_sum) == pytest.approx((right.reward, right.value_sum))
+    assert to_record(under(once, last)) == to_record(once)
+
+
+@given(st.randoms(use_true_random=False))
+def test_an_old_tree_loads_without_components_and_a_new_one_with_them(shuffler: random.Random) -> None:
+    tree = random_tree(shuffler)
+    record = json.loads(json.dumps(to_record(tree)))
+    assert not any("components" in each for row in record["nodes"] for each in row["edges"])
+    told = under(from_record(record), RewardsConfig(weights={"outcome": 1.0}))
+    again = from_record(json.loads(json.dumps(to_record(told))))
+    for left, right in zip(told.nodes(), again.nodes(), strict=True):
+        assert [each.components for each in left.edges] == [each.components for each in right.edges]
+
+
+class Priced:
+    """A maze whose steps also cost what the last letter of the call says."""
+
+    def __init__(self, maze: Maze, weight: float) -> None:
+        self.maze, self.weight = maze, weight
+
+    async def reset(self, one: object) -> State:
+        return await self.maze.reset(one)  # type: ignore[arg-type]
+
+    async def step(self, state: State, action: Action) -> Transition:
+        from dataclasses import replace
+
+        came = await self.maze.step(state, action)
+        price = (ord(str(action.call)[-1]) % 7) / 7
+        outcome = came.reward or 0.0
+        return replace(
+            came,
+            reward=outcome - self.weight * price,
+            components={"outcome": outcome, "price": price, "steps": 1.0},
+        )
+
+
+@pytest.mark.parametrize("method", ["best_of_n", "mcts", "beam", "random_expand"])
+def test_values_are_those_that_the_same_visits_would_have_summed(method: SearchMethod) -> None:
+    """Backed up anew from the leaves, visit by visit, where no revisit of an exhausted edge was counted."""
+    config = SearchConfig(Limits(simulations=12), method=method, skip_exhausted=False, discount=0.9, widening=0)
+    dynamics = Priced(Maze(end_share=0.2, limit_share=0.1), weight=0.5)
+    search = make_search(TablePolicy(WORDS), dynamics, config, HashValue())
+    [tree] = asyncio.run(search.run([task()], [3]))
+    told = under(tree, RewardsConfig(weights={"outcome": 1.0, "price": -2.0}))
+    assert any(each.components.get("price") for here in tree.nodes() for each in here.edges)
+    for here in told.nodes():
+        for one in here.edges:
+            if one.child is None or not one.visits:
+                continue
+            below = [each for each in one.child.edges if each.visits]
+            ended = one.visits - sum(each.visits for each in below)
+            beyond = ended * one.child.leaf_value(one.reward) + sum(each.value_sum for each in below)
+            assert one.value_sum == pytest.approx(one.visits * (one.reward or 0.0) + 0.9 * beyond)
+
+
+def test_a_cost_has_values_of_its_own() -> None:
+    tree = hand_tree()
+    cost = retold(tree, lambda each: components_of(each)["tokens"], blank=True)
+    a, *_ = cost.root.edges
+    assert a.value == pytest.approx(2 + (1 * 1 + 2 * 2) / 4)
+    assert tree.root.edges[0].value == 0.75
+
+
+def test_each_component_is_divided_by_its_spread_over_the_paths_of_a_task() -> None:
+    """Tokens of the three finished paths: 3, 2 and 1, of standard deviation sqrt(2/3); outcomes 1, 0, 0: sqrt(2)/3."""
+    tree = hand_tree()
+    for here in tree.nodes():
+        here.bootstrap = False
+    told = under(tree, RewardsConfig(weights={"tokens": 1.0, "outcome": 1.0}, normalise="std"))
+    c = told.root.edges[2]
+    assert c.reward == pytest.approx(1 / (2 / 3) ** 0.5)
+    a = told.root.edges[0]
+    assert a.child is not None
+    assert a.child.edges[0].reward == pytest.approx(1 / (2 / 3) ** 0.5 + 3 / 2**0.5)
+
+
+def test_a_schedule_is_a_straight_line_from_the_first_to_the_last_round() -> None:
+    config = RewardsConfig(weights={"outcome": 1.0, "format": 2.0}, schedule={"format": (1.0, 0.0)})
+    for progress, wanted in ((0.0, 2.0), (0.25, 1.5), (1.0, 0.0)):
+        assert config.at(progress).weights == {"outcome": 1.0, "format": wanted}
+
+
+def test_figures_are_means_over_paths_and_of_the_axes_over_calls() -> None:
+    won = edge("A", (1,), 1, 1.0, node((3,), end="terminated"), 1.0)
+    lost = edge("B", (2,), 1, 0.0, node((4,), end="terminated"))
+    won.components, lost.components = {"when": 1.0, "malformed": 0.0}, {"malformed": 1.0}
+    tree = Tree(hand_tree().task, 0, node((9,), won, lost))
+    assert component_figures([tree]) == {"component/malformed": 0.5, "component/when": 1.0}
+    assert component_figures([hand_tree()]) == {}

@@ -1,0 +1,112 @@
+"""The toolbox as an environment."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pydantic_core import to_jsonable_python
+
+from treeagent.envs.base import ToolSpec, probability
+from treeagent.envs.calls import arguments_of
+from treeagent.envs.toolbox.options import ToolboxOptions
+from treeagent.envs.toolbox.world import ADD, ANSWER, TOOLS, Call, Key, draw, longer, prompt, tool_call
+from treeagent.envs.visit import CallRefused, ToolEnv
+from treeagent.types import Split, Task, ToolCall, derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """All that an episode remembers."""
+
+    made: tuple[Call, ...] = ()
+    """The calls so far, each once."""
+    answer: str | None = None
+
+
+class ToolboxEnv(ToolEnv[Key, Visit]):
+    """Questions about people, teams and rooms, each world new: look up, add, answer. A task takes from no call, where
+    the question states the answer, to a pipeline in which the output of one call is an argument of the next. Reward is
+    1 for the right answer, else 0.
+
+    Calls are ``team_of[mira]``, ``add[12, 30]`` and ``answer[red]``, or tool calls. The reference of a place is every
+    call of the pipeline that is due there, or the answer.
+    """
+
+    options_type = ToolboxOptions
+    key_type = Key
+    visit_type = Visit
+    opening = "ask the tools"
+
+    def __init__(self, options: ToolboxOptions | None = None) -> None:
+        self.options = options or ToolboxOptions()
+
+    def act(self, call: ToolCall) -> str:
+        key, values = self.key, tuple(str(value).strip() for value in call.arguments.values())
+        if call.name == ANSWER:
+            self.visit = replace(self.visit, answer=values[0])
+            return "answered"
+        if call.name == ADD:
+            values = str(call.arguments["x"]), str(call.arguments["y"])
+            said = str(sum(map(int, values)))
+        elif values[0] in key.tables[call.name]:
+            said = key.tables[call.name][values[0]]
+        else:
+            [argument] = arguments_of(next(tool for tool in TOOLS if tool.name == call.name))[1]
+            raise CallRefused(f"no {argument} {values[0]}")
+        made: Call = (call.name, values)
+        if made not in self.visit.made:
+            self.visit = replace(self.visit, made=(*self.visit.made, made))
+        return said
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return TOOLS
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        options = self.options
+        kind = f"toolbox{options.least_calls}-{options.most_calls}-{options.people}"
+        drawn = []
+        for index in range(start, start + count):
+            name = f"{kind}-{split}-{index}"
+            key, words = draw(random.Random(derive_seed(name)), options)
+            drawn.append(Task(name, words, split, index, to_jsonable_python(key)))
+        return drawn
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        """The same world with a pipeline of one call more."""
+        harder = longer(rng, self.key_of(task))
+        if harder is None:
+            return ()
+        return [Task(f"{task.id}.0", prompt(harder), task.split, task.seed, to_jsonable_python(harder))]
+
+    def verdict(self) -> float | None:
+        answer = self.visit.answer
+        return None if answer is None else float(answer.casefold() == self.key.answer)
+
+    def state_key(self) -> str:
+        return f"{self.task.id} {sorted(self.visit.made)} {self.visit.answer}"
+
+    def reference(self) -> Sequence[ToolCall]:
+        due = self.key.due(self.visit.made)
+        return [tool_call(call) for call in due] or [tool_call((ANSWER, (self.key.answer,)))]
+
+    def demonstrator(self, noise: float) -> "ToolboxDemonstrator":
+        return ToolboxDemonstrator(self, noise)
+
+
+class ToolboxDemonstrator:
+    """Makes the calls of the pipeline one after the other, then answers. With probability ``noise`` it makes a call
+    that is not due: another tool, another argument, or the answer too early."""
+
+    def __init__(self, env: ToolboxEnv, noise: float) -> None:
+        self._env, self._noise = env, probability(noise)
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        key, made = self._env.key, self._env.visit.made
+        due = key.due(made)
+        right: Call = due[0] if due else (ANSWER, (key.answer,))
+        call = right
+        if rng.random() < self._noise:
+            wrong = [(name, (argument,)) for name, table in key.tables.items() for argument in table]
+            wrong += [(ANSWER, (value,)) for table in key.tables.values() for value in table.values()]
+            call = rng.choice([each for each in wrong if each not in (right, *due)])
+        return f"{call[0].replace('_', ' ')} {' and '.join(call[1])}", f"{call[0]}[{', '.join(call[1])}]"

@@ -1,0 +1,211 @@
+"""The components of a step's reward: those that every step has, those of rules, and their weighted sum."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import pstdev
+from typing import cast
+
+from treeagent.envs import imported
+from treeagent.envs.shield import FORBIDDEN
+from treeagent.rewards.config import AXES, DERIVED, TOOL_SCORES, RewardsConfig
+from treeagent.search.node import Edge, Node, Tree, finished_paths
+from treeagent.types import Action, Message, Task, Transition, UserError
+
+Components = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an episode, as a rule or a judge reads it."""
+
+    task: Task
+    history: tuple[Message, ...]
+    """The conversation before the action."""
+    action: Action
+    observation: str
+    """What the environment answered."""
+    terminated: bool
+    invalid: bool
+    """The call was malformed or refused."""
+    reward: float | None
+    """The environment's own reward; None where it is withheld."""
+
+
+Rule = Callable[[Step], float | None]
+
+
+def read_rules(config: RewardsConfig) -> dict[str, Rule]:
+    """The functions that ``rewards.rules`` names, by their component.
+
+    Raises:
+        UserError: one cannot be imported, or is no function.
+    """
+    rules: dict[str, Rule] = {}
+    for name, place in config.rules.items():
+        found = imported(place, f"rewards.rules.{name}")
+        if not callable(found):
+            raise UserError(f"rewards.rules.{name} {place!r} is a {type(found).__name__}: name a function")
+        rules[name] = cast(Rule, found)
+    return rules
+
+
+def ruled(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
+    """What the rules say of a step; a rule that says None is left out.
+
+    Raises:
+        UserError: a rule gave no finite number.
+    """
+    said: dict[str, float] = {}
+    for name, rule in rules.items():
+        value: object = rule(step)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise UserError(f"rule {name!r} of rewards.rules gave {value!r:.80}: return a finite number or None")
+        said[name] = float(value)
+    return said
+
+
+def derived(action: Action, transition: Transition) -> dict[str, float]:
+    """The components that a step has of itself: ``outcome`` (the environment's reward), ``process``, ``steps`` (1),
+    sampled ``tokens``, and ``invalid`` and ``forbidden`` (1 for a call that was refused, or that a shield refused)."""
+    said = transition.state.messages[-1].content
+    refused = transition.invalid and said.startswith(FORBIDDEN)
+    return {
+        "outcome": transition.reward or 0.0,
+        "process": transition.process,
+        "steps": 1.0,
+        "tokens": float(len(action.token_ids)),
+        "invalid": float(transition.invalid),
+        "forbidden": float(refused),
+    }
+
+
+def components_of(edge: Edge) -> Components:
+    """All components of a stored step: those that were stored, and those that can be told without them. A thought
+    that is an edge of its own has none: its turn's step has them."""
+    child = edge.child
+    if edge.thought or child is None or child.unknown:
+        return edge.components
+    if DERIVED[0] in edge.components:
+        return edge.components
+    arrived = Transition(child.state, edge.reward, edge.process, invalid=child.invalid)
+    return derived(edge.action, arrived) | edge.components
+
+
+def stored_step(node: Node, edge: Edge) -> Step | None:
+    """A stored step as rules read it; None for a thought alone and for a step without an answer."""
+    child = edge.child
+    if edge.thought or child is None or child.unknown:
+        return None
+    said = child.state.messages[-1].content
+    task = child.state.task
+    return Step(task, node.state.messages, edge.action, said, child.terminated, child.invalid, edge.outcome)
+
+
+def known_names(config: RewardsConfig, given: Sequence[str]) -> set[str]:
+    """Names that may have a weight or a budget, where an environment declares the components ``given``."""
+    tools = TOOL_SCORES if config.tools else ()
+    return {*DERIVED, *tools, *config.rules, *given}
+
+
+def require_names(config: RewardsConfig, given: Sequence[str]) -> None:
+    """Check that every weight and budget names a component, where an environment declares the components ``given``.
+
+    Raises:
+        UserError: one names none.
+    """
+    known = known_names(config, given)
+    for table, names in (("weights", config.weights), ("budgets", config.budgets)):
+        for name in names:
+            if name not in known:
+                fix = "set rewards.tools=true" if name in TOOL_SCORES else f"use one of {', '.join(sorted(known))}"
+                raise UserError(f"rewards.{table} names {name!r}, which no step has: {fix}")
+
+
+def total(weights: Mapping[str, float], components: Components) -> float:
+    """r = Σ_i w_i c_i over the components that the step has."""
+    return sum(weight * components[name] for name, weight in weights.items() if name in components)
+
+
+def path_sums(path: Sequence[Edge]) -> dict[str, float]:
+    """The sum of each component along a path."""
+    sums: dict[str, float] = {}
+    for edge in path:
+        for name, value in components_of(edge).items():
+            sums[name] = sums.get(name, 0.0) + value
+    return sums
+
+
+def episode_components(path: Sequence[Edge]) -> dict[str, float]:
+    """The sums of an episode's components and, as ``calls/AXIS``, the number of calls to which an axis applies; empty
+    where its steps store none."""
+    if not any(edge.components for edge in path):
+        return {}
+    calls = {f"calls/{axis}": float(sum(axis in edge.components for edge in path)) for axis in AXES}
+    return path_sums(path) | {name: count for name, count in calls.items() if count}
+
+
+def spreads(trees: Sequence[Tree], names: Sequence[str]) -> dict[str, float]:
+    """The standard deviation of each component's sum over the finished paths of a task's trees; 1 where all are equal,
+    so that dividing by it changes nothing."""
+    sums = [path_sums(path) for tree in trees for path in finished_paths(tree)]
+    found: dict[str, float] = {}
+    for name in names:
+        spread = pstdev([each.get(name, 0.0) for each in sums]) if sums else 0.0
+        found[name] = spread if spread > 1e-9 else 1.0
+    return found
+
+
+class ComponentSums:
+    """Sums of the components in trees, which are read one at a time."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._paths, self._sums = 0, defaultdict[str, float](float)
+        self._calls, self._shares = Counter[str](), defaultdict[str, float](float)
+
+    def reading(self, trees: Iterable[Tree]) -> Iterator[Tree]:
+        """The trees, each added when it is read."""
+        for tree in trees:
+            self.add(tree)
+            yield tree
+
+    def add(self, tree: Tree) -> None:
+        for _, edge in steps(tree):
+            if edge.child is not None:
+                self._names |= edge.components.keys()
+                for axis in AXES:
+                    if axis in edge.components:
+                        self._calls[axis] += 1
+                        self._shares[axis] += edge.components[axis]
+        for path in finished_paths(tree):
+            self._paths += 1
+            for name, value in path_sums(path).items():
+                self._sums[name] += value
+
+    def figures(self) -> dict[str, float]:
+        """Figures whose names begin with ``component/``; empty where no step stores any component.
+
+        A component's figure is its mean sum over a finished path. The axes ``when``, ``which`` and ``how`` are means
+        over the calls to which they apply instead, so that each is a share.
+        """
+        figures = {f"component/{name}": self._sums[name] / self._paths for name in sorted(self._names) if self._paths}
+        return figures | {f"component/{axis}": self._shares[axis] / calls for axis, calls in self._calls.items()}
+
+
+def component_figures(trees: Iterable[Tree]) -> dict[str, float]:
+    """``ComponentSums.figures`` of trees."""
+    sums = ComponentSums()
+    for tree in trees:
+        sums.add(tree)
+    return sums.figures()
+
+
+def steps(tree: Tree) -> Iterator[tuple[Node, Edge]]:
+    """Every edge of a tree with the node that it leaves."""
+    for node in tree.nodes():
+        for edge in node.edges:
+            yield node, edge

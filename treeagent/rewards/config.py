@@ -1,0 +1,80 @@
+"""The settings ``[rewards]``: what the components of a reward weigh, and which of them have a budget."""
+
+import math
+from dataclasses import replace
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from treeagent.types import REACHES_OUT
+
+_STRICT = ConfigDict(extra="forbid")
+Amount = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RewardsConfig:
+    """Components of the reward of a step, by name: what each weighs, and which of them are costs with a budget."""
+
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Weight of each component in the reward of a step, which is their weighted sum; empty leaves the environment's
+    own reward."""
+    normalise: Literal["none", "std"] = "none"
+    """"std" divides each component, where trees are learned from, by the standard deviation of its sums over the
+    finished paths of a task; "none" divides by nothing."""
+    schedule: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    """Factors of a component's weight in the first and in the last round of ``treeagent train``, with a straight line
+    between; 1 where it is not named."""
+    rules: Annotated[dict[str, str], REACHES_OUT] = Field(default_factory=dict)
+    """Components that functions of yours compute, "module:function" by the component's name: (Step) -> number, or None
+    where the rule does not apply."""
+    tools: bool = False
+    """Scores each call of a tool against the tool's schema and the reference: whether to call, which tool, which
+    arguments."""
+    budgets: dict[str, Amount] = Field(default_factory=dict)
+    """Greatest mean sum over an episode of a component that is a cost; a plan over it is not taken at evaluation."""
+    multiplier_rate: Amount = 0.1
+    """Step size η of the Lagrange multiplier of each budget d: λ <- max(0, λ + η (mean cost - d)) before an update."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for table in (self.weights, self.budgets):
+            for name, value in table.items():
+                if not math.isfinite(value):
+                    raise ValueError(f"{name} is {value}: give a finite number")
+        for name in self.schedule:
+            if name not in self.weights:
+                raise ValueError(f"schedule names {name!r}, which has no weight: give it one in weights")
+        for name in self.budgets:
+            if name in self.weights:
+                raise ValueError(f"{name!r} has a weight and a budget: give it one of them")
+            if name in HIDDEN:
+                raise ValueError(f"budgets names {name!r}, which a plan at evaluation must not know: name a cost")
+        for name in self.rules:
+            if name in RESERVED:
+                raise ValueError(f"rules names {name!r}, which is a component already: choose another name")
+        return self
+
+    @property
+    def active(self) -> bool:
+        """Whether steps get components beyond those that the environment gives."""
+        return bool(self.weights or self.budgets or self.rules or self.tools)
+
+    def at(self, progress: float) -> "RewardsConfig":
+        """These settings with the weights of a point between the first round (0) and the last one (1)."""
+        weights = dict(self.weights)
+        for name, (start, stop) in self.schedule.items():
+            weights[name] *= (1 - progress) * start + progress * stop
+        return replace(self, weights=weights, schedule={})
+
+
+DERIVED = ("outcome", "process", "steps", "tokens", "invalid", "forbidden")
+"""Components that every step has, in stored trees of every age too."""
+AXES = ("when", "which", "how")
+ERRORS = ("needless", "missed", "wrong_tool", "wrong_arguments", "malformed")
+TOOL_SCORES = (*AXES, *ERRORS, "right", "format")
+"""Components of ``rewards.tools``."""
+HIDDEN = ("outcome", "process", "judge", *AXES, "needless", "missed", "wrong_tool", "wrong_arguments", "right")
+"""Components that read the answer."""
+RESERVED = (*DERIVED, *TOOL_SCORES, "judge")

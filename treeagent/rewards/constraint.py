@@ -1,0 +1,61 @@
+"""Budgets of costs: their Lagrange multipliers, trees and advantages under them, and plans within them.
+
+With the return G of a policy's episodes and their cost C, the problem max E[G] with E[C] <= d has the Lagrangian
+E[G] - λ (E[C] - d) (Altman 1999). The multiplier takes gradient steps, λ <- max(0, λ + η (mean cost - d)), and actions
+are compared by (Q_r - λ Q_c) / (1 + λ), whose scale does not grow with λ (Ray et al. 2019).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from treeagent.rewards.components import components_of, path_sums
+from treeagent.rewards.reweigh import retold
+from treeagent.search.node import Edge, Tree, finished_paths
+
+
+def next_multiplier(multiplier: float, rate: float, mean_cost: float, budget: float) -> float:
+    """λ <- max(0, λ + η (mean cost - d))."""
+    return max(0.0, multiplier + rate * (mean_cost - budget))
+
+
+def mean_costs(trees: Sequence[Tree], names: Sequence[str]) -> dict[str, float]:
+    """The mean over finished paths of the sum of each component; 0 where no path finished."""
+    sums = [path_sums(path) for tree in trees for path in finished_paths(tree)]
+    return {name: sum(each.get(name, 0.0) for each in sums) / max(len(sums), 1) for name in names}
+
+
+def cost_tree(tree: Tree, name: str) -> Tree:
+    """A copy of a tree whose rewards are the costs of one name, and whose W are their sums. Beyond a leaf a cost is
+    taken to be 0, since nothing estimates it."""
+    return retold(tree, lambda edge: components_of(edge).get(name, 0.0), blank=True)
+
+
+def penalised(tree: Tree, multipliers: Mapping[str, float]) -> Tree:
+    """A copy of a tree with (x_r - Σ_k λ_k x_k) / (1 + Σ_k λ_k) in the place of each reward, W and V."""
+    scale = 1.0 + sum(multipliers.values())
+    costs = [(weight, cost_tree(tree, name)) for name, weight in multipliers.items()]
+    whole = retold(tree, lambda edge: edge.reward)
+    for node in whole.nodes():
+        node.value /= scale
+        for edge in node.edges:
+            edge.value_sum /= scale
+            if edge.reward is not None:
+                edge.reward /= scale
+    for weight, cost in costs:
+        for node, paid in zip(whole.nodes(), cost.nodes(), strict=True):
+            for edge, price in zip(node.edges, paid.edges, strict=True):
+                edge.value_sum -= weight * price.value_sum / scale
+                if edge.reward is not None and edge.child is not None:
+                    edge.reward -= weight * (price.reward or 0.0) / scale
+    return whole
+
+
+def spent(path: Sequence[Edge], budgets: Mapping[str, float]) -> dict[str, float]:
+    """What a path has cost, for each name that has a budget."""
+    sums = path_sums(path)
+    return {name: sums.get(name, 0.0) for name in budgets}
+
+
+def within(costs: Mapping[str, float], budgets: Mapping[str, float], before: Mapping[str, float] | None = None) -> bool:
+    """Whether costs, added to those ``before``, keep every budget, up to rounding."""
+    already = before or {}
+    return all(costs.get(name, 0.0) + already.get(name, 0.0) <= budget + 1e-9 for name, budget in budgets.items())

@@ -1,0 +1,62 @@
+"""A dynamics whose steps have all components of the settings, and their weighted sum as reward."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from treeagent.envs.base import ToolSpec
+from treeagent.envs.dynamics import EnvDynamics
+from treeagent.rewards.components import Rule, Step, derived, ruled, total
+from treeagent.rewards.config import RewardsConfig
+from treeagent.rewards.rubric import Reference, call_scores
+from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDynamics:
+    """Adds components to the steps of a dynamics.
+
+    With weights the reward of a step is Σ_i w_i c_i, and its component ``outcome`` is the environment's own reward.
+    Where rewards are withheld, a step has only the components that have a budget, none of which reads the answer.
+    """
+
+    dynamics: Dynamics
+    config: RewardsConfig
+    rules: dict[str, Rule]
+    tools: Sequence[ToolSpec] = ()
+    most_steps: int = 1
+    place: EnvDynamics | None = None
+    """Where the reference of a call is asked for; None where there is none, as in a world model."""
+    weigh: bool = True
+    """False leaves the reward as it is, as at evaluation, which measures the environment's own."""
+    reveal: bool = True
+    """False where rewards are withheld."""
+
+    async def reset(self, task: Task) -> State:
+        return await self.dynamics.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        reference, replayed = self._reference(state)
+        came = await self.dynamics.step(state, action)
+        if came.error:
+            return came
+        said = came.state.messages[-1].content
+        step = Step(state.task, state.messages, action, said, came.terminated, came.invalid, came.reward)
+        components = derived(action, came) | came.components
+        if self.config.tools and self.tools:
+            components |= call_scores(action, self.tools, reference, self.most_steps)
+        if not self.reveal:
+            rules = {name: rule for name, rule in self.rules.items() if name in self.config.budgets}
+            known = components | ruled(rules, step)
+            return replace(came, components={name: known[name] for name in self.config.budgets if name in known})
+        components |= ruled(self.rules, step)
+        reward = total(self.config.weights, components) if self.config.weights and self.weigh else came.reward
+        return replace(came, reward=reward, components=components, cost=came.cost + replayed)
+
+    def _reference(self, state: State) -> tuple[list[ToolCall] | None, int]:
+        """The right calls at a state, and the steps that were replayed to stand there."""
+        if self.place is None or not (self.config.tools and self.reveal and self.tools):
+            return None, 0
+        before = self.place.forkable.replayed_steps
+        self.place.stand_at(state)
+        found = Reference(self.place.env, self.tools).here()
+        return found, self.place.forkable.replayed_steps - before

@@ -1,0 +1,160 @@
+"""Trees under other rewards: a pure function of stored trees, without inference. The old tree stays as it is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from treeagent.rewards.components import (
+    Components,
+    Rule,
+    components_of,
+    ruled,
+    spreads,
+    steps,
+    stored_step,
+    total,
+)
+from treeagent.rewards.config import RewardsConfig
+from treeagent.search.node import Edge, Node, Tree
+
+_NOTHING: Mapping[int, Components] = {}
+
+
+def reweighed(
+    trees: Sequence[Tree],
+    config: RewardsConfig,
+    rules: Mapping[str, Rule],
+    process_weight: float = 0.0,
+) -> list[Tree]:
+    """The trees of one task with the rewards that ``config`` gives their components; without weights the environment's
+    own. Rules are asked anew; all other components are those that the trees hold.
+
+    Args:
+        process_weight: ``search.process_weight`` under which the trees grew.
+    """
+    weights = dict(config.weights)
+    told = {
+        id(edge): components_of(edge) | (ruled(rules, step) if (step := stored_step(node, edge)) else {})
+        for tree in trees
+        for node, edge in steps(tree)
+        if edge.child is not None
+    }
+    if config.normalise == "std":
+        spread = spreads([retold(tree, _reward, told) for tree in trees], list(weights))
+        weights = {name: weight / spread[name] for name, weight in weights.items()}
+
+    def reward(edge: Edge) -> float | None:
+        if edge.reward is None or edge.thought or edge.child is None or edge.child.unknown:
+            return edge.reward
+        return total(weights, told[id(edge)]) if config.weights else edge.outcome
+
+    grown = process_weight if config.weights else 0.0
+    stored = told if config.active else {}
+    return [retold(tree, reward, stored, process_weight=grown) for tree in trees]
+
+
+def rescored(
+    trees: Sequence[Tree],
+    config: RewardsConfig,
+    rules: Mapping[str, Rule],
+    process_weight: float = 0.0,
+) -> list[Tree]:
+    """``reweighed`` of trees of any tasks, in their order."""
+    groups: dict[str, list[int]] = {}
+    for place, tree in enumerate(trees):
+        groups.setdefault(tree.task.id, []).append(place)
+    told: dict[int, Tree] = {}
+    for places in groups.values():
+        group = [trees[place] for place in places]
+        told |= zip(places, reweighed(group, config, rules, process_weight), strict=True)
+    return [told[place] for place in range(len(trees))]
+
+
+def _reward(edge: Edge) -> float | None:
+    return edge.reward
+
+
+def retold(
+    tree: Tree,
+    reward: Callable[[Edge], float | None],
+    components: Mapping[int, Components] = _NOTHING,
+    *,
+    process_weight: float = 0.0,
+    blank: bool = False,
+) -> Tree:
+    """A copy of a tree with the reward that ``reward`` gives each expanded edge, and the W that the same visits would
+    have summed.
+
+    With Δr the change of a reward, Q changes by ΔQ(s,a) = Δr + γ Σ_b N(s',b) ΔQ(s',b) / (n + Σ_b N(s',b)), where n is
+    the number of visits that ended at s'. That is exact for every search whose visits of an edge went on through the
+    edges below it. Where MCTS counted revisits of exhausted edges beside them, it is the mean over all counted visits.
+    Where no reward changes, no W does.
+
+    Args:
+        components: the components of edges by their ``id``; other edges keep theirs.
+        process_weight: η of the old W, which mixed process rewards in; the new one mixes in none.
+        blank: whether the old rewards, W and V count as 0, as where ``reward`` is a cost.
+    """
+    copies = _copies(tree.root, _Retelling(reward, components, process_weight, blank, tree.discount))
+    order = [None if node is None else copies.get(id(node)) for node in tree.order]
+    return replace(tree, root=copies[id(tree.root)], order=order)
+
+
+@dataclass(frozen=True, slots=True)
+class _Retelling:
+    reward: Callable[[Edge], float | None]
+    components: Mapping[int, Components]
+    process_weight: float
+    blank: bool
+    discount: float
+
+
+def _copies(node: Node, told: _Retelling) -> dict[int, Node]:
+    """The copies of a node and of all nodes below it, by ``id`` of the originals. Goes down without recursion: paths
+    may be long."""
+    copies: dict[int, Node] = {}
+    changes: dict[int, list[float]] = {}
+    """ΔQ of each edge of a node."""
+    order, stack = list[Node](), [node]
+    while stack:
+        here = stack.pop()
+        order.append(here)
+        stack.extend(edge.child for edge in here.edges if edge.child is not None)
+    for here in reversed(order):  # children first
+        edges, changed = list[Edge](), list[float]()
+        for edge in here.edges:
+            change = 0.0
+            reward = edge.reward
+            if edge.child is not None:
+                reward = told.reward(edge)
+                change = _change(edge, reward, changes[id(edge.child)], told)
+            summed = 0.0 if told.blank else edge.value_sum
+            edges.append(
+                replace(
+                    edge,
+                    reward=reward,
+                    value_sum=summed + edge.visits * change,
+                    child=copies.get(id(edge.child)),
+                    components=told.components.get(id(edge), edge.components),
+                )
+            )
+            changed.append(change)
+        copies[id(here)] = replace(here, edges=edges, value=0.0 if told.blank else here.value)
+        changes[id(here)] = changed
+    return copies
+
+
+def _change(edge: Edge, reward: float | None, below: Sequence[float], told: _Retelling) -> float:
+    child, weight = edge.child, told.process_weight
+    assert child is not None
+    old = 0.0 if told.blank else (1 - weight) * (edge.reward or 0.0) + weight * edge.process
+    change = (reward or 0.0) - old
+    if weight == 0.0 and not told.blank:
+        change = (reward or 0.0) - (edge.reward or 0.0)  # exactly 0 where nothing changes
+    visits = [each.visits for each in child.edges]
+    ended = max(edge.visits - sum(visits), 0)
+    counted = ended + sum(visits)
+    if counted:
+        leaf = 0.0 if told.blank else weight * child.leaf_value(edge.reward)
+        beyond = ended * leaf + sum(number * each for number, each in zip(visits, below, strict=True))
+        change += (1.0 if edge.thought else told.discount) * beyond / counted
+    return change

@@ -1,0 +1,115 @@
+"""Three scores of a tool call: when (call or answer), which (tool), how (arguments, matched one by one).
+
+A reference is the calls that are right at a place, each as good as the others. Each call gets the score of each axis
+that applies to it, and exactly one of the names ``right``, ``needless``, ``missed``, ``wrong_tool``,
+``wrong_arguments`` and ``malformed``, so that each kind of error can have its own weight.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+
+from treeagent.envs.answers import checked_turn
+from treeagent.envs.base import Env, ToolSpec
+from treeagent.envs.calls import arguments_of, fits, read_call
+from treeagent.types import Action, ToolCall
+
+
+def call_scores(
+    action: Action, tools: Sequence[ToolSpec], reference: Sequence[ToolCall] | None, most_steps: int
+) -> dict[str, float]:
+    """The scores of one call, each in [0, 1] but for ``format``.
+
+    * ``when``: 1 if the agent calls where a call is due, and answers where an answer is due.
+    * ``which``: 1 if a call of the right kind names a right tool; without a reference, if the tool exists.
+    * ``how``: share of the parameters of the right tool that match; without a reference, that fit its schema.
+    * ``needless``: 1 for a call where the answer is due. ``missed``: 1 for an answer where a call is due.
+      ``wrong_tool``: 1. ``wrong_arguments``: 1 - ``how``. ``malformed``: 1 for what is no call that fits the tools.
+      ``right``: 1 for a call that matches the reference.
+    * ``format``: -1 / ``most_steps`` for a malformed call, so that the sum over an episode stays in [-1, 0], and no
+      well-formed call is paid for, which a long episode would collect.
+
+    Args:
+        tools: the environment's tools.
+        reference: the calls that are right here; None where none is known.
+        most_steps: steps of the longest episode.
+    """
+    call = action.error or read_call(action.call, tools)
+    if isinstance(call, str):
+        scores = {"malformed": 1.0, "format": -1.0 / most_steps}
+        if isinstance(action.call, ToolCall) and not action.error:
+            named = [tool for tool in tools if tool.name == action.call.name]
+            scores["which"] = float(bool(named))
+            if named:
+                scores["how"] = _fitting(action.call.arguments, named[0])
+        return scores
+    if not reference:
+        return {"which": 1.0, "how": 1.0}
+    answers = {tool.name for tool in tools if tool.answers}
+    if answers:
+        due = any(each.name in answers for each in reference)
+        fine = any((each.name in answers) == (call.name in answers) for each in reference)
+        if not fine:
+            return {"when": 0.0, "needless" if due else "missed": 1.0}
+    scores = {"when": 1.0} if answers else {}
+    same = [each for each in reference if each.name == call.name]
+    if not same:
+        return scores | {"which": 0.0, "wrong_tool": 1.0}
+    how = max(matching(call.arguments, each.arguments) for each in same)
+    told = {"right": 1.0} if how == 1.0 else {"wrong_arguments": 1.0 - how}
+    return scores | {"which": 1.0, "how": how} | told
+
+
+def matching(given: Mapping[str, object], wanted: Mapping[str, object]) -> float:
+    """Share of the parameters, of those given and those wanted together, that have the wanted value; 1 where there are
+    none. Texts match whatever their case and white space, numbers whatever their type (2 and 2.0), lists and objects
+    part by part."""
+    keys = given.keys() | wanted.keys()
+    if not keys:
+        return 1.0
+    return sum(key in given and key in wanted and _same(given[key], wanted[key]) for key in keys) / len(keys)
+
+
+def _same(given: object, wanted: object) -> bool:
+    match given, wanted:
+        case (bool(), _) | (_, bool()):
+            return given is wanted
+        case (int() | float(), int() | float()):
+            return math.isclose(given, wanted, rel_tol=1e-9)
+        case (str(), str()):
+            return " ".join(given.casefold().split()) == " ".join(wanted.casefold().split())
+        case (list() | tuple(), list() | tuple()):
+            return len(given) == len(wanted) and all(map(_same, given, wanted))
+        case (Mapping(), Mapping()):
+            return given.keys() == wanted.keys() and all(_same(given[key], wanted[key]) for key in given)
+    return given == wanted
+
+
+def _fitting(arguments: Mapping[str, object], tool: ToolSpec) -> float:
+    """Share of the parameters, of those given and those required, that fit the schema."""
+    schemas, required = arguments_of(tool)
+    keys = arguments.keys() | set(required)
+    closed = tool.parameters.get("additionalProperties") is False
+    fitting = sum(
+        key in arguments and (fits(arguments[key], schemas[key]) if key in schemas else not closed) for key in keys
+    )
+    return fitting / len(keys) if keys else 1.0
+
+
+class Reference:
+    """What is right at the place where an environment stands: its own ``reference``, or else the next call of its
+    demonstrator, which may read the answer. Nothing that an agent sees depends on it."""
+
+    def __init__(self, env: Env, tools: Sequence[ToolSpec]) -> None:
+        self._env, self._tools = env, tools
+
+    def here(self) -> list[ToolCall] | None:
+        """The right calls, or None where none is known."""
+        told = self._env.reference()
+        if told is None and (player := self._env.demonstrator(0.0)) is not None:  # a new one: it may remember
+            _, call = checked_turn(player.act(random.Random(0)))
+            told = [call]
+        if told is None:
+            return None
+        read = [read_call(each, self._tools) for each in told]
+        return [each for each in read if isinstance(each, ToolCall)] or None
