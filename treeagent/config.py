@@ -653,9 +653,10 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
     written, given = _flat(_read_settings(path)), dict[str, Any]()
     for override in overrides:
         _override(given, override)
+    own = {key: value for key, value in written.items() if key not in _flat(given)}
     for key, field, _ in known_settings():
-        value = written.get(key)
-        if REACHES_OUT not in field.metadata or key in _flat(given) or not value or isinstance(value, int):
+        value = own.get(key) or {name: each for name, each in own.items() if name.startswith(f"{key}.")}  # of a table
+        if REACHES_OUT not in field.metadata or not value or isinstance(value, int):
             continue
         built_in = key == "environment.name" and ":" not in str(value)
         if value != field.get_default(call_default_factory=True) and not built_in and value != ["tensorboard"]:

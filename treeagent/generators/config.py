@@ -74,7 +74,7 @@ class ModelConfig:
     ``OPENAI_API_KEY``."""
     dtype: DType = "auto"
     """Number format of the weights that sample in this process. "auto" takes the checkpoint's own; but a policy of 30
-    million weights or more samples in bfloat16 on a processor that has AVX512-BF16 or AMX."""
+    million weights or more samples in bfloat16 on a processor that has AMX."""
     device_map: str | None = None
     """Device of the weights, such as "cuda" or "auto", as transformers names it; unset means the CPU."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 256
