@@ -19,8 +19,15 @@ WEIGHTS = 70_000 * 512 + 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
     """A checkpoint's configuration without weights, which nothing may read here."""
-    shape = {"vocab_size": 70_000, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2}
-    LlamaConfig(**shape, num_attention_heads=8, tie_word_embeddings=True, dtype="float32").save_pretrained(tmp_path)
+    LlamaConfig(
+        vocab_size=70_000,
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        tie_word_embeddings=True,
+        dtype="float32",
+    ).save_pretrained(tmp_path)
     return tmp_path
 
 

@@ -92,7 +92,7 @@ def components_of(edge: Edge) -> Components:
     if DERIVED[0] in edge.components:
         return edge.components
     arrived = Transition(child.state, edge.reward, edge.process, invalid=child.invalid)
-    return derived(edge.action, arrived) | edge.components
+    return {**derived(edge.action, arrived), **edge.components}
 
 
 def stored_step(node: Node, edge: Edge) -> Step | None:

@@ -41,7 +41,7 @@ class ScoredDynamics:
             return came
         said = came.state.messages[-1].content
         step = Step(state.task, state.messages, action, said, came.terminated, came.invalid, came.reward)
-        components = derived(action, came) | came.components
+        components = {**derived(action, came), **came.components}
         if self.config.tools and self.tools:
             components |= call_scores(action, self.tools, reference, self.most_steps)
         if not self.reveal:

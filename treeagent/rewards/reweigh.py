@@ -33,7 +33,7 @@ def reweighed(
     """
     weights = dict(config.weights)
     told = {
-        id(edge): components_of(edge) | (ruled(rules, step) if (step := stored_step(node, edge)) else {})
+        id(edge): {**components_of(edge), **(ruled(rules, step) if (step := stored_step(node, edge)) else {})}
         for tree in trees
         for node, edge in steps(tree)
         if edge.child is not None

@@ -61,6 +61,7 @@ async def play(
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     trees: list[Tree] = []
     plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
+    refused = [False] * len(tasks)
     if mode != "greedy":
         settings = _settings(mode, config, search)
         grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic, noise=False)
@@ -69,16 +70,17 @@ async def play(
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
         plans = [_plan(mode, tree, config, settings, budgets) for tree in trees]
+        if budgets:
+            pairs = zip(trees, plans, strict=True)
+            refused = [not plan and bool(_plan(mode, tree, config, settings)) for tree, plan in pairs]
     outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
         outcome.error = outcome.error or _broken(tree)
         outcome.found = _found(tree)  # all is executed: what it says can change no action
     if budgets:
-        for place, outcome in enumerate(outcomes):
-            outcome.over_budget = not within(outcome.components, budgets)
-            if trees and not plans[place]:
-                outcome.plan_refused = bool(_plan(mode, trees[place], config, settings))
+        for outcome, over in zip(outcomes, refused, strict=True):
+            outcome.over_budget, outcome.plan_refused = not within(outcome.components, budgets), over
     return outcomes, trees, _with_errors(episodes, outcomes)
 
 
