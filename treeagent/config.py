@@ -522,7 +522,7 @@ class RunConfig:
     """Worker processes; results do not depend on their number. 0 takes as many as suit the model and the machine."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Threads of each worker on this machine; results depend on their number by rounding alone. 0 takes one for a model
-    of fewer than 30 million weights, else all cores, divided among the workers."""
+    of fewer than 30 million weights, else the cores divided by the workers."""
     engine: Literal["local", "ray"] = "local"
     """Where the workers run: "local" on this machine, "ray" as actors of a Ray cluster. Results do not depend on it."""
     trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()

@@ -47,15 +47,15 @@ def test_weights_are_counted_from_the_configuration_alone(large: Path) -> None:
 @pytest.mark.parametrize(
     ("machine", "settings", "chosen"),
     [
-        ((2, 24, ["avx512_bf16"]), [], (1, 2, "auto")),
-        ((2, 24, ["amx_bf16"]), [], (1, 2, "bfloat16")),
-        ((2, 24, ["avx512_f"]), [], (1, 2, "auto")),
-        ((64, 256, []), [], (4, 16, "auto")),
+        ((2, 24, ["avx512_bf16"]), [], (2, 1, "auto")),
+        ((2, 24, ["amx_bf16"]), [], (2, 1, "bfloat16")),
+        ((2, 24, ["avx512_f"]), [], (2, 1, "auto")),
+        ((64, 256, []), [], (8, 8, "auto")),
         ((64, 5, []), [], (1, 16, "auto")),  # 0.14 GiB of weights, 1 of cache and 1.5 of its own: two do not fit
         ((64, 6, []), [], (2, 16, "auto")),
         ((8, 24, []), ["workers=2"], (2, 4, "auto")),
         ((8, 24, []), ["threads=1"], (8, 1, "auto")),
-        ((8, 24, ["amx_bf16"]), ["policy.dtype=float32"], (1, 8, "float32")),
+        ((8, 24, ["amx_bf16"]), ["policy.dtype=float32"], (8, 1, "float32")),
         ((2, 24, ["amx_bf16"]), ["policy.device_map=cuda"], (1, 1, "auto")),
         ((8, 24, ["amx_bf16"]), ["policy.generator=vllm"], (1, 1, "auto")),
         ((8, 24, ["amx_bf16"]), ["engine=ray"], (2, 1, "auto")),

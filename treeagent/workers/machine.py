@@ -1,7 +1,7 @@
 """What suits a model on this machine: the number format of its weights, how many workers, and how many threads of each.
 
-A model of a few million parameters is slower with several threads than with one, and its rounding in bfloat16 buys
-nothing. A model of a hundred million parameters is faster with all cores in one process, which loads it only once.
+Workers with one thread each use the cores best, since they never wait for each other. Only where memory has no room for
+a copy of the weights in each are cores left for further threads.
 """
 
 import os
@@ -16,7 +16,7 @@ from treeagent.config import RunConfig
 from treeagent.generators.config import DType
 
 _LARGE = 30_000_000
-"""Parameters from which a model runs with several threads, and in bfloat16 where the processor has it."""
+"""Parameters from which a model may run with several threads, and in bfloat16 where the processor has it."""
 _MOST_WORKERS = 8
 """Most workers of a small model. The default ``collect.batch`` splits a stage into about as many jobs."""
 _MOST_THREADS = 16
@@ -52,8 +52,8 @@ def fitted(config: RunConfig, checkpoint: str | Path | None = None, held: DType 
     if dtype == "auto":
         dtype = held or ("bfloat16" if has_bfloat16() else "auto")
     size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize
-    threads = config.threads or max(min(cores() // (config.workers or 1), _MOST_THREADS), 1)
-    workers = config.workers or _most_workers(size, policy.cache_bytes, threads)
+    workers = config.workers or _most_workers(size, policy.cache_bytes, config.threads or 1)
+    threads = config.threads or max(min(cores() // workers, _MOST_THREADS), 1)
     chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype))
     form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
     return chosen, (
