@@ -82,7 +82,9 @@ def test_check_env_finds_nothing(cache: str, capsys: pytest.CaptureFixture[str])
     assert not report.skipped
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "cooking" else []) for kind in KINDS]
+)
 def test_it_plays_as_textworld_itself_does(cache: str, kind: Kind) -> None:
     env, rng = make(cache, kind), random.Random(kind)
     task = env.tasks("train", 1)[0]

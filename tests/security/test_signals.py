@@ -108,7 +108,7 @@ def end(started: Started, send: Send, number: int) -> None:
     ("send", "number"),
     [
         (os.kill, signal.SIGTERM),
-        (os.kill, signal.SIGKILL),
+        pytest.param(os.kill, signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param(os.kill, signal.SIGHUP, marks=pytest.mark.slow),
         pytest.param(os.killpg, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(os.killpg, signal.SIGHUP, marks=pytest.mark.slow),
