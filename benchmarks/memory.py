@@ -38,7 +38,7 @@ from treeagent.search.record import to_record
 from treeagent.stages.build import environment, play_on, tasks_at
 from treeagent.stages.search import BatchJob, batches, collect
 from treeagent.stages.warm_start import warm_start
-from treeagent.store import read_as, shards, write_shard
+from treeagent.store import read_as, shard_place, shards, write_shard
 from treeagent.types import Estimate, Proposal, State, derive_seed
 from treeagent.workers.processes import kept_workers, run_jobs
 
@@ -144,7 +144,7 @@ def slope(nodes: Sequence[int], memory: Sequence[int]) -> Slope:
 def nodes_on_disk(trees: Path) -> list[int]:
     """After no batch, one, two and so on, in the order in which they were finished."""
     finished = sorted(shards(trees, COLLECTED), key=lambda path: path.stat().st_mtime_ns)
-    batches = (int(path.name.removesuffix(".jsonl.zst").rsplit("-", 1)[1]) for path in finished)
+    batches = (shard_place(path)[1] for path in finished)
     counts = (sum(read_as(lambda record: len(record["nodes"]), trees, COLLECTED, batch)) for batch in batches)
     return list(accumulate(counts, initial=0))
 

@@ -19,7 +19,7 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from treeagent.store import StoreError, regular
+from treeagent.store import StoreError, regular, sync
 from treeagent.types import Message
 
 FILE = "marks.jsonl"
@@ -145,7 +145,7 @@ def append_mark(path: Path, mark: Mark) -> bool:
         finally:
             os.close(descriptor)
         if not whole:
-            _sync_folder(path.parent)
+            sync(path.parent)
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}: check its permissions, that it is no link, and the free space"
@@ -179,14 +179,6 @@ def _reason(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def standing(marks: Iterable[Mark]) -> list[Mark]:

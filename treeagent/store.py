@@ -90,9 +90,15 @@ def shards(folder: Path, name: str | None = None, index: int | None = None) -> l
     return [path for shard_name, place, path in sorted(found) if name in (None, shard_name) and index in (None, place)]
 
 
+def shard_place(path: Path) -> tuple[str, int]:
+    """The name and the index of a shard."""
+    name, index = path.name.split(".")[0].rsplit("-", 1)
+    return name, int(index)
+
+
 def shard_names(folder: Path) -> list[str]:
     """The names that have finished shards, sorted."""
-    return sorted({path.name.rsplit("-", 1)[0] for path in shards(folder)})
+    return sorted({shard_place(path)[0] for path in shards(folder)})
 
 
 def read_records(folder: Path, name: str | None = None) -> Iterator[dict[str, Any]]:
@@ -162,7 +168,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            _sync(path.parent)
+            sync(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -175,14 +181,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def replace_folder(partial: Path, folder: Path) -> None:
     """Rename a finished folder to ``folder``, which it replaces, once all its content is safely on disk."""
     for path in (*partial.rglob("*"), partial):
-        _sync(path)
+        sync(path)
     if folder.exists():
         shutil.rmtree(folder)
     partial.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Flush a file or folder to disk. Without flushing the folder, a crash of the machine may undo a rename."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -70,6 +70,14 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
     assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm", "engine=ray"}.intersection(settings))
 
 
+@pytest.mark.parametrize("machine", [(4, 24, [])], indirect=True)
+def test_a_limit_of_threads_a_process_limits_no_workers(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by OMP_NUM_THREADS=1, which torch reads when it is imported."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    config, _ = fitted(RunConfig())
+    assert (config.workers, config.threads) == (4, 1)
+
+
 @pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
 def test_a_model_from_scratch_keeps_one_thread_and_its_own_format(machine: None) -> None:
     config, told = fitted(RunConfig())

@@ -66,8 +66,7 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
 
     Raises:
         UserError: there is no model of that name that can be loaded; or its weights are larger than this machine's
-            memory; or the checkpoint is an adapter, and its base is
-            not where it was or is of another architecture.
+            memory; or the checkpoint is an adapter, and its base is not where it was or is of another architecture.
     """
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):

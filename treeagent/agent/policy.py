@@ -231,7 +231,7 @@ class LLMPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A turn of which the rest is to be sampled."""
+    """A turn, begun or not, that is to be sampled to its end."""
 
     prompt: tuple[int, ...]
     """All ids that stand before the rest."""

@@ -156,7 +156,7 @@ def review(
     from treeagent.run.folder import Run, RunError
 
     run = Run.open(run_folder)
-    read_marks(run.path / FILE)  # a damaged file is told of now
+    read_marks(run.path / FILE)  # raises here, before the server starts, if the file is damaged
     items = review_queue(run, kind)
     if not items:
         raise RunError(f"{run.path} holds nothing to review: collect trees in it, or evaluate a checkpoint")

@@ -26,7 +26,7 @@ from treeagent.run.folder import COLLECTED, Run, RunError
 from treeagent.run.progress import Progress
 from treeagent.run.trees import marked_trees
 from treeagent.search.node import Tree
-from treeagent.store import regular, remove_leftovers, replacing, shards, write_atomic
+from treeagent.store import regular, remove_leftovers, replacing, shard_place, shards, write_atomic
 
 Format = Literal["parquet", "jsonl"]
 _STATE = "export.json"
@@ -169,8 +169,7 @@ def _trees(path: Path, views: Sequence[str]) -> Iterator[Tree]:
     Raises:
         RunError: a tree holds no token ids, which one of the views needs.
     """
-    name, number = path.name.split(".")[0].rsplit("-", 1)
-    for tree in marked_trees(path.parent, name, int(number)):
+    for tree in marked_trees(path.parent, *shard_place(path)):
         if tree.text_only and not all(VIEWS[view].texts for view in views):
             raise RunError(
                 f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected with "

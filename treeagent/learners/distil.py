@@ -37,10 +37,12 @@ def train_distil(
         L = -Σ_s Σ_a π'(a|s) log π(a|s) / Σ_s Σ_a π'(a|s) |a|
 
     where log π(a|s) sums over the |a| sampled tokens of candidate a. Where π' is certain, it is the loss of
-    ``train_sft``. With Z(s) = Σ_a π(a|s), the probability of all candidates together, -Σ_a π' log π = -Σ_a π' log (π/Z)
-    - log Z. The
-    first term alone is AlphaZero's loss: its candidates are all legal moves, so that Z = 1. A language model has other
-    actions, too, and would move its probability to them.
+    ``train_sft``. With Z(s) = Σ_a π(a|s), the probability of all candidates together,
+
+        -Σ_a π' log π = -Σ_a π' log (π/Z) - log Z
+
+    The first term alone is AlphaZero's loss: its candidates are all legal moves, so that Z = 1. A language model has
+    other actions, too, and would move its probability to them.
 
     States of a task share a batch, and what their prompts have in common goes through the model once, if the model can
     be packed (``treeagent.learners.packed``).

@@ -1,7 +1,7 @@
 """What reviewers are asked first: pairs of siblings and episodes whose order or outcome is most in doubt."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import combinations, islice
@@ -11,11 +11,11 @@ from typing import Literal
 from treeagent.marks import state_hash
 from treeagent.report.episodes import is_solved, steps
 from treeagent.run.folder import Run
-from treeagent.search.node import Edge, Node, Tree, reaches
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as, shard_names, shards
+from treeagent.store import read_as, shard_names, shard_place, shards
 from treeagent.types import derive_seed
-from treeagent.views.values import best_return
+from treeagent.views.values import best_return, found_success
 
 Kind = Literal["pairs", "episodes", "both"]
 _MOST_PER_TREE = 3
@@ -80,7 +80,7 @@ def node_at(tree: Tree, path: Sequence[int]) -> Node:
 def _stored(run: Run, name: str, kind: Literal["trees", "episodes"]) -> Iterator[tuple[int, int, Tree]]:
     folder = run.trees if kind == "trees" else run.episodes
     for file in shards(folder, name):
-        index = int(file.name.split(".")[0].rsplit("-", 1)[1])
+        _, index = shard_place(file)
         for line, tree in enumerate(read_as(from_record, folder, name, index)):
             yield index, line, tree
 
@@ -105,13 +105,13 @@ def pair_items(
     1 where one action leads to a success and search visited the other most: found, but not taken. Two actions below
     which everything is known to be equal are left out.
     """
-    total = max(tree.root.visits, 1)
+    total, won = max(tree.root.visits, 1), found_success(tree)
     found: list[tuple[float, Item]] = []
     stack: list[tuple[Node, tuple[int, ...]]] = [(tree.root, ())]
     while stack:
         node, path = stack.pop()
         stack.extend((edge.child, (*path, at)) for at, edge in enumerate(node.edges) if edge.child is not None)
-        if pair := _most_doubtful(tree, node, returns):
+        if pair := _most_doubtful(tree, node, returns, won):
             doubt, first, second, missed = pair
             doubt = doubt * node.visits / total + missed
             state, texts = state_hash(tree.task.id, node.state.messages), (first.action.text, second.action.text)
@@ -123,7 +123,9 @@ def pair_items(
         yield replace(item, rank=rank)
 
 
-def _most_doubtful(tree: Tree, node: Node, returns: tuple[float, float]) -> tuple[float, Edge, Edge, bool] | None:
+def _most_doubtful(
+    tree: Tree, node: Node, returns: tuple[float, float], won: Mapping[int, bool]
+) -> tuple[float, Edge, Edge, bool] | None:
     tried = [edge for edge in node.edges if edge.visits]
     if len(tried) < 2:
         return None
@@ -134,23 +136,9 @@ def _most_doubtful(tree: Tree, node: Node, returns: tuple[float, float]) -> tupl
         settled = first.exhausted and second.exhausted and known[id(first)] == known[id(second)]
         if first.action.text != second.action.text and not settled:
             other = second if first is taken else first
-            missed = taken in (first, second) and _succeeds(other) and not _succeeds(taken)
+            missed = taken in (first, second) and won.get(id(other.child), False) and not won.get(id(taken.child))
             pairs.append((order_in_doubt(first, second, returns), first, second, missed))
     return max(pairs, key=lambda pair: (pair[3], pair[0]), default=None)
-
-
-def _succeeds(edge: Edge) -> bool:
-    """Whether a success was found below, in undiscounted rewards."""
-    total, child = edge.reward or 0.0, edge.child
-    if child is None:
-        return False
-    stack = [(total, child)]
-    while stack:
-        total, node = stack.pop()
-        if node.terminated and reaches(total, 1.0):
-            return True
-        stack.extend((total + (each.reward or 0.0), each.child) for each in node.edges if each.child is not None)
-    return False
 
 
 def _episode_items(run: Run) -> Iterator[Item]:

@@ -11,7 +11,7 @@ from treeagent.run.folder import Run
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_records
-from treeagent.store import read_as, regular, shards, write_atomic, write_shard
+from treeagent.store import read_as, regular, shard_place, shards, write_atomic, write_shard
 from treeagent.types import UserError
 from treeagent.views.figures import tree_figures
 
@@ -35,7 +35,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
     with progress.track("rescore", len(jobs)) as advance:
         for name in source.collections():
             for path in shards(source.trees, name):
-                index = int(path.name.removesuffix(".jsonl.zst").rsplit("-", 1)[1])
+                _, index = shard_place(path)
                 if not shards(view.trees, name, index):
                     trees = list(read_as(from_record, source.trees, name, index))
                     told = rescored(trees, config.rewards, rules, source.config.search.process_weight)

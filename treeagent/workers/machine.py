@@ -18,7 +18,7 @@ from treeagent.generators.config import DType
 _LARGE = 30_000_000
 """Parameters from which a model may run with several threads, and in bfloat16 where the processor has it."""
 _MOST_WORKERS = 8
-"""Most workers of a small model. The default ``collect.batch`` splits a stage into about as many jobs."""
+"""Most workers. The default ``collect.batch`` splits a stage into about as many jobs."""
 _MOST_THREADS = 16
 """Most threads of a worker. A forward pass of a billion parameters hardly gets faster beyond that."""
 _WORKER_BYTES = 3 << 29
@@ -53,7 +53,7 @@ def fitted(config: RunConfig, checkpoint: str | Path | None = None, held: DType 
         dtype = held or ("bfloat16" if has_bfloat16() else "auto")
     size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize
     workers = config.workers or _most_workers(size, policy.cache_bytes, config.threads or 1)
-    threads = config.threads or max(min(cores() // workers, _MOST_THREADS), 1)
+    threads = config.threads or max(min(cores() // workers, torch.get_num_threads(), _MOST_THREADS), 1)
     chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype))
     form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
     return chosen, (
@@ -70,7 +70,7 @@ def _most_workers(weight_bytes: int, cache_bytes: int, threads: int) -> int:
 
 def cores() -> int:
     """Cores that this process may use."""
-    return min(len(os.sched_getaffinity(0)), torch.get_num_threads())  # the latter follows OMP_NUM_THREADS
+    return len(os.sched_getaffinity(0))
 
 
 def has_bfloat16() -> bool:

@@ -14,7 +14,7 @@ from treeagent.report.viewer.tokens import vocabulary
 from treeagent.run.folder import Run
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as, shards
+from treeagent.store import read_as, shard_place, shards
 from treeagent.visible import visible
 
 _PIECE = 1 << 20
@@ -65,7 +65,7 @@ class Collector:
             used: set[int] = set()
             for kind, folder in (("trees", run.trees), ("episodes", run.episodes)):
                 for file in shards(folder):
-                    name, place = file.name.split(".")[0].rsplit("-", 1)
+                    name, place = shard_place(file)
                     if names and name not in names:
                         continue
                     beside = run.episodes / file.name if kind == "trees" and name.startswith(_PLANS) else file
@@ -73,7 +73,7 @@ class Collector:
                     shard = known[key] = self._known.get(key) or _pack(run, file, kind, beside)
                     used |= shard.tokens
                     for line, summary in enumerate(shard.summaries):
-                        where = {"run": number, "kind": kind, "name": visible(name), "shard": int(place), "line": line}
+                        where = {"run": number, "kind": kind, "name": visible(name), "shard": place, "line": line}
                         trees.append(where | summary | {"piece": summary["piece"] + len(pieces)})
                     pieces += shard.pieces
             runs.append(_run(run, used))
@@ -104,9 +104,9 @@ def _run(run: Run, used: set[int]) -> dict[str, Any]:
 
 
 def _pack(run: Run, file: Path, kind: str, beside: Path) -> _Shard:
-    name, place = file.name.split(".")[0].rsplit("-", 1)
+    name, place = shard_place(file)
     shard, piece, size = _Shard(), list[bytes](), 0
-    for packed, tokens in _packed(run, name, int(place), kind, beside):
+    for packed, tokens in _packed(run, name, place, kind, beside):
         written = orjson.dumps(packed.rows)
         if size + len(written) > _PIECE and piece:
             shard.pieces.append(squeeze(_array(piece)))
