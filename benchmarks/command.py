@@ -36,7 +36,7 @@ def repeating(doc: str | None, name: str, rounds: int) -> argparse.ArgumentParse
 def starting(doc: str | None, name: str, out: str = "") -> argparse.ArgumentParser:
     """A parser for a benchmark that starts from the policies of ``benchmarks.quickstart``."""
     made = parser(doc, name)
-    made.add_argument("--runs", type=Path, default=Path("runs/store"), help="where benchmarks.quickstart wrote")
+    made.add_argument("--runs", type=Path, default=Path("runs/quickstart"), help="where benchmarks.quickstart wrote")
     if out:
         made.add_argument("--out", type=Path, default=Path(out), help="folder of this benchmark's own runs")
         made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")

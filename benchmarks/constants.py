@@ -1,7 +1,7 @@
 """The constants of tree search and of its decision, chosen on validation tasks: no test task has a part in them.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
-    .venv/bin/python -m benchmarks.constants --runs runs/quickstart --seeds 0 1 2
+    .venv/bin/python -m benchmarks.constants --seeds 0 1 2
 
 Each arm changes one constant of the recipe. c is ``search.c_init``, the weight of exploration; λ is
 ``evaluate.likelihood_weight``, the weight of the policy's own probability in the choice of the plan.

@@ -1,6 +1,6 @@
 """What a policy learns from trees that grew in a world model, beside real ones.
 
-    .venv/bin/python -m benchmarks.quickstart --config store --seeds 0 1 2  # trains the policies to start from
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.imagination --seeds 0 1 2
 
 Every arm has the tasks, limits and updates of one recipe, by default configs/sim_to_real.toml, starts from the same

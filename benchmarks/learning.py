@@ -1,6 +1,6 @@
 """Search-and-adapt recipes from the same start, under the same budget a task.
 
-    .venv/bin/python -m benchmarks.quickstart --config store --seeds 0 1 2  # trains the policies to start from
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python -m benchmarks.learning --seeds 0 1 2
 
 In another environment, whose config is used for what the environment and the policy are:

@@ -1,6 +1,6 @@
 """Ways of searching compared at equal generated tokens, on held-out tasks and without any reward.
 
-    .venv/bin/python -m benchmarks.quickstart --config store --seeds 0 1 2  # trains the policies
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
     .venv/bin/python -m benchmarks.methods --seeds 0 1 2
 
 Every method plans under one limit of generated tokens a task, judged as the recipe says; its plan is then executed and

@@ -1,7 +1,7 @@
 """A recipe of the quickstart over several seeds: what search adds to a policy, and what learning from its trees adds.
 
-    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2
-    .venv/bin/python -m benchmarks.quickstart --config store  # trains the policies from which others start
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies from which other benchmarks start
+    .venv/bin/python -m benchmarks.quickstart --config envs/frozenlake
 
 The recipe names the result file and the folder of the runs. A run that is finished is only read; one that is missing or
 unfinished is made or resumed first.

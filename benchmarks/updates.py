@@ -1,6 +1,6 @@
 """What each way of learning makes of the same trees, and what it would do without care.
 
-    .venv/bin/python -m benchmarks.quickstart --config store --seeds 0 1 2  # trains the policies to start from
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python -m benchmarks.updates --seeds 0 1 2
 
 A seed's trees are collected once, as configs/adapt.toml says. Rows that are there already are kept, unfinished runs
