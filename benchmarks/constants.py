@@ -10,13 +10,11 @@ Each arm changes one constant of the recipe. c is ``search.c_init``, the weight 
 from dataclasses import replace
 
 from benchmarks.command import record_of, settings_of, start_of, starting
-from benchmarks.methods import batches
-from benchmarks.record import digest, played
+from benchmarks.methods import evaluated
+from benchmarks.record import digest
 from treeagent.config import RunConfig
 from treeagent.run.folder import Run
 from treeagent.search.limits import Limits
-from treeagent.stages.evaluate import evaluate_batch
-from treeagent.workers.processes import run_jobs
 
 QUESTION = "Which constants of tree search solve most validation tasks?"
 EXPLORATION = (0.25, 0.5, 1.0, 2.0)
@@ -46,13 +44,8 @@ def main() -> None:
                 named = digest(settings_of(settings) | {"policy": asked.policy, "tasks": asked.tasks})
                 if record.has(name, seed, named):
                     continue
-                first = seed * asked.tasks
-                places = range(first, first + asked.tasks)
-                jobs = batches(settings, checkpoint, name, "mcts", places, split="validation")
-                done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, settings)}
-                outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
-                row = played(name, seed, named, first, outcomes)
-                record.add(replace(row, seconds=sum(seconds for _, seconds in done.values())))
+                row = evaluated(settings, checkpoint, "mcts", name, seed, named, asked.tasks, split="validation")
+                record.add(row)
                 print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 
 

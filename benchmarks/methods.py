@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.command import record_of, settings_of, start_of, starting
-from benchmarks.record import digest, played
+from benchmarks.record import Row, digest, played
 from treeagent.config import Mode, RunConfig
 from treeagent.run.folder import Run
 from treeagent.search.config import SearchConfig, Selection
@@ -64,23 +64,35 @@ def main() -> None:
                 named = digest(settings_of(settings) | {"mode": mode, "policy": asked.policy, "tasks": asked.tasks})
                 if (asked.only and name not in asked.only) or record.has(name, seed, named):
                     continue
-                first = seed * asked.tasks
-                jobs = batches(settings, checkpoint, name, mode, range(first, first + asked.tasks))
-                done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, settings)}
-                outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
-                row = played(name, seed, named, first, outcomes)
-                record.add(replace(row, seconds=sum(seconds for _, seconds in done.values())))
+                row = evaluated(settings, checkpoint, mode, name, seed, named, asked.tasks)
+                record.add(row)
                 print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 
 
-def batches(
-    config: RunConfig, checkpoint: Path, name: str, mode: Mode, tasks: range, split: Split = "test"
-) -> list[BatchJob]:
-    """Evaluations of fifty tasks each, in the order of the tasks; ``tasks`` are indices in the split."""
-    return [
-        BatchJob(config, checkpoint, name, index, tasks[start : start + 50], None, split=split, mode=mode)
-        for index, start in enumerate(range(0, len(tasks), 50))
+def evaluated(
+    config: RunConfig,
+    checkpoint: Path,
+    mode: Mode,
+    arm: str,
+    seed: int,
+    settings: str,
+    tasks: int,
+    split: Split = "test",
+) -> Row:
+    """The row of an arm that plays a seed's own ``tasks`` tasks of a split, in batches of fifty.
+
+    Args:
+        settings: their digest.
+    """
+    places = range(seed * tasks, (seed + 1) * tasks)
+    jobs = [
+        BatchJob(config, checkpoint, arm, index, places[start : start + 50], None, split=split, mode=mode)
+        for index, start in enumerate(range(0, tasks, 50))
     ]
+    done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, config)}
+    outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
+    seconds = sum(seconds for _, seconds in done.values())
+    return replace(played(arm, seed, settings, places.start, outcomes), seconds=seconds)
 
 
 if __name__ == "__main__":

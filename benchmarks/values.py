@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.command import options_digest, record_of, settings_of, start_of, starting
-from benchmarks.methods import batches
-from benchmarks.record import Record, Row, digest, played
+from benchmarks.methods import evaluated
+from benchmarks.record import Record, Row, digest
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
@@ -37,12 +37,10 @@ from treeagent.run.folder import COLLECTED, Run
 from treeagent.search.limits import Limits
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record
-from treeagent.stages.evaluate import evaluate_batch
 from treeagent.store import read_as
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.views.values import ValueTargetConfig, found_success, state_return
-from treeagent.workers.processes import run_jobs
 
 QUESTION = "Which way to fit V tells states from which a success was found from the others?"
 _FIT = ValueConfig()
@@ -375,12 +373,9 @@ def judge(record: Record, asked: argparse.Namespace, seed: int) -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, heads[name]), Path(folder) / "policy")
-            places = range(seed * asked.tasks, (seed + 1) * asked.tasks)
-            jobs = batches(limited, Path(folder) / "policy", arm, "mcts", places, split="validation")
-            done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, limited)}
-        outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
-        row = played(arm, seed, played_as, places.start, outcomes)
-        record.add(replace(row, seconds=sum(seconds for _, seconds in done.values())))
+            policy = Path(folder) / "policy"
+            row = evaluated(limited, policy, "mcts", arm, seed, played_as, asked.tasks, split="validation")
+        record.add(row)
         print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
     if not record.has("an own copy of the policy", seed, named):
         add("an own copy of the policy", own_copy(checkpoint, states, asked.trees, seed))

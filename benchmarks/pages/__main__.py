@@ -57,9 +57,10 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
         files[f"results/{path}"] = dots(axis, tables.figure_estimates(found, of, arms), mark, log)
         return f"![{found.question} {axis}]({path})"
 
-    def horizon_figure(found: Result) -> str:
+    def curve_figure(found: Result, across: str, grid: tables.Grid) -> str:
+        """Draw success over what the panels' numbers are, and return the link to the figure."""
         path = re.sub(r"\W+", "-", f"{page} {found.name}") + ".svg"
-        files[f"results/{path}"] = curves("success, %", "decisions of an episode", tables.horizons(found))
+        files[f"results/{path}"] = curves("success, %", across, grid)
         return f"![{found.question}]({path})"
 
     environment = Environment(
@@ -67,7 +68,7 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
     )
     environment.globals |= {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
     environment.globals |= {
-        "result": result, "figure": figure, "horizon_figure": horizon_figure, "of": estimates.figure,
+        "result": result, "figure": figure, "curve_figure": curve_figure, "of": estimates.figure,
     }  # fmt: skip
     text = environment.get_template(template).render(more)
     text = re.sub("\n(#+ )", r"\n\n\1", text)  # a heading stands alone, whatever tag is before it

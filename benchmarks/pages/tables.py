@@ -87,11 +87,11 @@ def success_table(
 
 
 Grid = Mapping[str, Mapping[str, Mapping[float, Estimate]]]
-"""Success in % by noise, way of searching and number of decisions."""
+"""Success in % by panel of a figure, way of searching and what the panel is drawn over."""
 
 
 def horizons(result: Result) -> Grid:
-    """The rows of ``benchmarks.horizon`` as a grid."""
+    """The rows of ``benchmarks.horizon``: success in % by noise, way of searching and number of decisions."""
     grid: dict[str, dict[str, dict[float, Estimate]]] = {}
     for arm in result.arms:
         rows = list(result.of(arm).values())
@@ -109,6 +109,17 @@ def horizon_table(result: Result, panel: Mapping[str, Mapping[float, Estimate]])
     lines = [[way, *(spread(points[height], digits=0) for height in heights)] for way, points in panel.items()]
     lines.append(["independent samples, computed", *(decimal(sampled(result, height), 0) for height in heights)])
     return markdown(["success, %", *(f"{height:g} decisions" for height in heights)], lines)
+
+
+def budgets(result: Result) -> Grid:
+    """The rows of ``benchmarks.budgets``: success in % by policy, way of searching and tokens."""
+    grid: dict[str, dict[str, dict[float, Estimate]]] = {}
+    for arm in result.arms:
+        policy, way, _ = arm.split(", ")
+        rows = list(result.of(arm).values())
+        found = estimate([percent(row) for row in rows])
+        grid.setdefault(policy, {}).setdefault(way, {})[rows[0].figures["tokens"]] = found
+    return grid
 
 
 def sampled(result: Result, height: float) -> float:

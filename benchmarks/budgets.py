@@ -1,0 +1,47 @@
+"""Success at several budgets of generated tokens, for a policy before and after it learnt from its trees.
+
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
+    .venv/bin/python -m benchmarks.budgets --seeds 0 1 2
+
+Both ways of planning see no reward and have the same limit of tokens a task.
+"""
+
+from dataclasses import replace
+
+from benchmarks.command import record_of, settings_of, start_of, starting
+from benchmarks.methods import evaluated
+from benchmarks.record import digest
+from treeagent.config import Mode
+from treeagent.run.folder import Run
+from treeagent.search.limits import Limits
+
+QUESTION = "How does success grow with the tokens that a task may take, before and after learning from trees?"
+WAYS: tuple[Mode, ...] = ("best_of_n", "mcts")
+
+
+def main() -> None:
+    options = starting(__doc__, "budgets")
+    options.add_argument("--policies", nargs="+", default=["base", "rft"], help="checkpoints of the runs")
+    options.add_argument("--tokens", type=int, nargs="+", default=[200, 400, 800, 1100], help="limits of a task")
+    options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record:
+        for seed, policy, tokens, way in (
+            (seed, policy, tokens, way)
+            for seed in asked.seeds
+            for policy in asked.policies
+            for tokens in asked.tokens
+            for way in WAYS
+        ):
+            checkpoint, config = start_of(asked.runs, seed, policy), Run.open(asked.runs / f"seed{seed}").config
+            search = replace(config.search, limits=Limits(generated_tokens=tokens))
+            settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=100_000))
+            arm, named = f"{policy}, {way}, {tokens} tokens", digest(settings_of(settings) | {"tasks": asked.tasks})
+            if not record.has(arm, seed, named):
+                row = evaluated(settings, checkpoint, way, arm, seed, named, asked.tasks)
+                record.add(replace(row, figures={"tokens": tokens}))
+                print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()
