@@ -1,9 +1,10 @@
 """How well the most similar step that a replay buffer finds answers for a step of a task that it never saw.
 
-    .venv/bin/python -m benchmarks.encoders --seeds 0 1 2
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # grows the trees
+    .venv/bin/python -m benchmarks.encoders --seeds 0 1 2 --sentences FOLDER
 
-The real steps of trees of ``benchmarks.imagination`` are split by task as for a world model; those learnt fill a buffer
-for every encoder, those held out ask for the one step most like them.
+The steps of the trees are split by task as for a world model; those learnt fill a buffer for every encoder, those held
+out ask for the one step most like them.
 """
 
 import statistics
@@ -58,18 +59,17 @@ def encoders(config: RunConfig, policy: Path, sentences: str | None) -> dict[str
     }
     if sentences:
         settings = EncoderConfig("sentence-transformers", sentences)
-        found[sentences] = load_encoder(settings, sentences, place)
+        found[Path(sentences).name] = load_encoder(settings, sentences, place)
     return found
 
 
 def main() -> None:
     options = starting(__doc__, "encoders")
-    options.add_argument("--trees", type=Path, default=Path("runs/imagination/real"), help="folder of runs with trees")
     options.add_argument("--sentences", help="folder or hub name of a model of sentence-transformers")
     asked = options.parse_args()
     with record_of(asked, QUESTION) as record:
         for seed in asked.seeds:
-            run = Run.open(asked.trees / f"seed{seed}")
+            run = Run.open(asked.runs / f"seed{seed}")
             learnt, held_out = split(experiences(run))
             asking = [one for one in held_out if not one.opens]
             settings = digest(settings_of(run.config))
