@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
 from treeagent.envs.approval import Approve
+from treeagent.envs.disturbed import Disturbance
 from treeagent.envs.shield import Shield
 from treeagent.generators.config import LOCAL_SERVER, ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.generators.grammar import Format
@@ -112,6 +113,9 @@ class EnvironmentConfig:
     """Calls that never reach the environment, and what each of them costs."""
     approve: Approve = Field(default_factory=Approve)
     """Calls that wait until a person approves them."""
+    disturbances: tuple[Disturbance, ...] = ()
+    """What is made harder about the environment, at training as at evaluation, to measure or to train an agent that
+    withstands it; ``evaluate.suite`` measures one at a time."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:
@@ -394,6 +398,9 @@ class EvaluateConfig:
     """How the actions to take are chosen from a finished tree."""
     likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
     """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units a nat."""
+    suite: tuple[Disturbance, ...] = ()
+    """Disturbances of the environment under which ``treeagent eval`` plays the same tasks again, one at a time;
+    ``--suite full`` names all."""
     world: Annotated[str, REACHES_OUT] = ""
     """Folder of a run whose world model is searched in place of the environment, anew after every real step (model
     predictive control); empty searches the environment."""

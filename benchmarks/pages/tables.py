@@ -122,6 +122,21 @@ def budgets(result: Result) -> Grid:
     return grid
 
 
+def robustness_table(result: Result) -> str:
+    """A line a disturbance: for each policy and mode the success, and the paired difference from the plain one."""
+    parts = [arm.rsplit(", ", 1) for arm in result.arms]
+    played, kinds = list(dict.fromkeys(who for who, _ in parts)), list(dict.fromkeys(kind for _, kind in parts))
+    lines = []
+    for kind in kinds:
+        line = [kind]
+        for who in played:
+            arm, plain = f"{who}, {kind}", f"{who}, {kinds[0]}"
+            lost = "" if arm == plain else f" ({spread(difference(result, arm, plain), '+')})"
+            line.append(spread(mean(result, arm)) + lost)
+        lines.append(line)
+    return markdown(["success, % (against plain, points)", *played], lines)
+
+
 def sampled(result: Result, height: float) -> float:
     """1 - (1 - q^H)^N in %: how often one of N episodes succeeds, where the budget of tokens allows N."""
     q = result.rows[0].figures["q"]

@@ -1,7 +1,7 @@
 """Commands that make runs: quickstart, train, collect, update, eval."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -169,17 +169,30 @@ def evaluate(
     engine: Engine = None,
     resume: Resume = True,
     trust: Trust = False,
+    suite: Annotated[
+        Literal["plain", "full"],
+        typer.Option(help='"full" plays the tasks again under each disturbance of the environment.'),
+    ] = "plain",
 ) -> None:
     """Evaluate a policy on held-out tasks: greedily, by best-of-N and by tree search, with the cost of each.
 
-    Reads CHECKPOINT, writes RUN/results.json and prints it as a table.
+    Reads CHECKPOINT, writes RUN/results.json and prints it as a table. With --suite full, or evaluate.suite, it also
+    writes RUN/suite.json: what the policy withstands.
 
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """
     checkpoint_path = find_checkpoint(checkpoint)
+    if suite == "full":
+        from treeagent.envs.disturbed import Disturbance
+
+        overrides = [*(overrides or []), f"evaluate.suite={[*get_args(Disturbance)]}"]
     given = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
-        from treeagent.stages.evaluate import measure
+        from treeagent.stages.evaluate import measure, withstand
 
         wanted = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
         print_rows(measure(run.config, run, progress, wanted))
+        if run.config.evaluate.suite:
+            from treeagent.report.suite import print_suite
+
+            print_suite(withstand(run.config, run, progress, wanted), Terminal())

@@ -47,6 +47,12 @@ class Outcome:
     """Whether the executed episode cost more than a budget allows; None without budgets."""
     plan_refused: bool = False
     """Whether every plan that was found was over a budget."""
+    invalid: int = 0
+    """Steps of the executed episode whose turn was malformed or whose call was refused."""
+    reasoned: int = 0
+    """Steps of the executed episode with a thought before the call."""
+    obeyed: bool = False
+    """Whether the agent followed an instruction that the disturbance "injection" put into an observation."""
 
     @property
     def success(self) -> bool:
@@ -87,7 +93,8 @@ def forget_batches(paths: Iterable[Path]) -> None:
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> Row:
     """One row of results, with the 95 % Wilson interval of success. ``solved`` has a "1" or "0" for each task, in
-    order, by which two policies can be compared task by task.
+    order, by which two policies can be compared task by task. ``invalid`` and ``reasoned`` are the shares of executed
+    steps that were malformed or refused, and that have a thought; ``obeyed`` is the share of episodes.
 
     Of a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
     ``taken`` the share of those tasks that were solved when the plan was executed (judgement); it is absent where none
@@ -107,6 +114,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     successes = sum(outcome.success for outcome in outcomes)
     low, high = wilson_interval(successes, len(outcomes))
     found = [outcome.success for outcome in outcomes if outcome.found]
+    steps = max(sum(outcome.steps for outcome in outcomes), 1)
     row: Row = {
         "policy": policy,
         "mode": mode,
@@ -119,6 +127,9 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         "errors": sum(bool(outcome.error) for outcome in outcomes),
         "error": error,
         "steps": sum(outcome.steps for outcome in outcomes) / len(outcomes),
+        "invalid": sum(outcome.invalid for outcome in outcomes) / steps,
+        "reasoned": sum(outcome.reasoned for outcome in outcomes) / steps,
+        "obeyed": sum(outcome.obeyed for outcome in outcomes) / len(outcomes),
         "environment_steps": sum(outcome.budget.environment_steps for outcome in outcomes),
         "generated_tokens": sum(outcome.budget.generated_tokens for outcome in outcomes),
         "seconds": seconds,

@@ -24,6 +24,7 @@ from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
 from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Env, ToolSpec
+from treeagent.envs.disturbed import DisturbedEnv
 from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
@@ -85,15 +86,15 @@ def _environment(written: bytes) -> Env:
     else:
         env = make_env(name, options)
     observation_bytes, episode_bytes = settings.observation_bytes, settings.episode_bytes
-    if (settings.shield, settings.approve, observation_bytes, episode_bytes) == (Shield(), Approve(), None, None):
-        return env
-    return ShieldedEnv(
-        env,
-        settings.shield,
-        observation_bytes=observation_bytes,
-        episode_bytes=episode_bytes,
-        approve=settings.approve,
-    )
+    if (settings.shield, settings.approve, observation_bytes, episode_bytes) != (Shield(), Approve(), None, None):
+        env = ShieldedEnv(
+            env,
+            settings.shield,
+            observation_bytes=observation_bytes,
+            episode_bytes=episode_bytes,
+            approve=settings.approve,
+        )
+    return DisturbedEnv(env, settings.disturbances) if settings.disturbances else env
 
 
 def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:

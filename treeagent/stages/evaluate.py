@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +10,23 @@ from pathlib import Path
 import orjson
 
 from treeagent.config import Mode, RunConfig
+from treeagent.envs.disturbed import OF_TOOLS, obeyed
 from treeagent.imagination.load import planned_in, world_model
 from treeagent.imagination.verify import call_imagined
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit
-from treeagent.run.outcomes import PlayedBatch, Row, forget_batches, keep_batch, kept_batch, summarise, went_nowhere
+from treeagent.run.outcomes import (
+    Outcome,
+    PlayedBatch,
+    Row,
+    forget_batches,
+    keep_batch,
+    kept_batch,
+    summarise,
+    went_nowhere,
+)
 from treeagent.run.progress import Progress
+from treeagent.search.node import Tree
 from treeagent.search.record import to_records
 from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, scored, tasks_at
 from treeagent.stages.play import play, replan
@@ -36,6 +47,47 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
         stage = f"evaluate-{checkpoint.name}-{mode}"
         run.take(stage, checkpoint)
         whole[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
+    rows = _rows(run, progress, whole, config)
+    _write(run.results, rows)
+    return rows
+
+
+def withstand(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]) -> list[Row]:
+    """A row for each checkpoint and mode, and for each again under every disturbance of ``evaluate.suite`` that applies
+    to the environment; written to ``run.suite``. The tasks are the same ones.
+
+    Raises:
+        UserError: as ``measure``.
+    """
+    plain = measure(config, run, progress, wanted)
+    tools = environment(config).tools()
+    kinds = [kind for kind in dict.fromkeys(config.evaluate.suite) if tools or kind not in OF_TOOLS]
+    whole: dict[str, list[BatchJob]] = {}
+    for kind in kinds:
+        place = config.environment
+        harder = replace(config, environment=replace(place, disturbances=(*place.disturbances, kind)))
+        for checkpoint, mode in wanted:
+            stage = f"evaluate-{checkpoint.name}-{mode}-{kind.replace(' ', '-')}"
+            run.take(stage, checkpoint)
+            whole[stage] = batches(harder, run, checkpoint, stage, config.evaluate.places, mode)
+    harder_rows = _rows(run, progress, whole, config)
+    named = [kind for kind in kinds for _ in wanted]
+    rows = [*plain, *(row | {"under": kind} for row, kind in zip(harder_rows, named, strict=True))]
+    _write(run.suite, rows)
+    return rows
+
+
+def _write(path: Path, rows: Sequence[Row]) -> None:
+    write_atomic(path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], config: RunConfig) -> list[Row]:
+    """The rows of stages, whose jobs are played unless their batches are on disk.
+
+    Args:
+        whole: by stage, all jobs of its row.
+        config: of the workers.
+    """
     jobs = [job for stage, row in whole.items() if not run.is_done(stage) for job in row]
     played: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in whole}
 
@@ -63,9 +115,7 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
             advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
             take(job, batch)
     forget_batches(_kept(run, job) for row in whole.values() for job in row)
-    rows = [run.facts(stage) for stage in whole]
-    write_atomic(run.results, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    return rows
+    return [run.facts(stage) for stage in whole]
 
 
 def _kept(run: Run, job: BatchJob) -> Path:
@@ -79,6 +129,14 @@ def _row(job: BatchJob, played: Sequence[PlayedBatch]) -> Row:
     if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
         row["token_limit"] = limit
     return row
+
+
+def count_turns(outcome: Outcome, episode: Tree) -> None:
+    """Count in an outcome what the turns of its executed episode were like."""
+    edges = [edge for node in episode.nodes() for edge in node.edges]
+    outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
+    outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)
+    outcome.obeyed = obeyed([edge.action.call for edge in edges])
 
 
 def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
@@ -103,7 +161,9 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
                 actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed, config.rewards.budgets
             )
         )
-    for outcome in outcomes:  # a world model has ends of its own
+    for outcome, episode in zip(outcomes, episodes, strict=True):
+        count_turns(outcome, episode)
+        # A world model has ends of its own.
         outcome.betrayed = env.only_success_ends and job.mode != "greedy" and not imagines
     whole.forget()
     if env.origin == "imagined":

@@ -1,0 +1,45 @@
+"""What policies withstand: success on the same tasks under one disturbance of the environment after the other.
+
+.venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
+.venv/bin/python -m benchmarks.robustness --seeds 0 1 2
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from benchmarks.command import record_of, settings_of, start_of, starting
+from benchmarks.methods import evaluated
+from benchmarks.record import digest
+from treeagent.config import Mode
+from treeagent.envs.disturbed import Disturbance
+from treeagent.run.folder import Run
+
+QUESTION = "How much of a policy's success is left when one thing about the environment is made harder?"
+KINDS: Sequence[tuple[str, tuple[Disturbance, ...]]] = (
+    ("plain", ()),
+    *((kind, (kind,)) for kind in get_args(Disturbance)),
+)
+PLAYED: Sequence[tuple[str, Mode]] = (("base", "greedy"), ("rft", "greedy"), ("grpo", "greedy"), ("base", "mcts"))
+
+
+def main() -> None:
+    options = starting(__doc__, "robustness")
+    options.add_argument("--tasks", type=int, default=100, help="held-out tasks of each seed")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record:
+        for seed in asked.seeds:
+            config = Run.open(asked.runs / f"seed{seed}").config
+            for policy, mode in PLAYED:
+                for name, kinds in KINDS:
+                    settings = replace(config, environment=replace(config.environment, disturbances=kinds))
+                    arm, named = f"{policy}, {mode}, {name}", digest(settings_of(settings) | {"tasks": asked.tasks})
+                    if not record.has(arm, seed, named):
+                        checkpoint = start_of(asked.runs, seed, policy)
+                        row = evaluated(settings, checkpoint, mode, arm, seed, named, asked.tasks)
+                        record.add(row)
+                        print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What policies withstand: their success under disturbances of the environment, beside the success without."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from treeagent.report.describe import Row
+from treeagent.report.table import narrow_table
+from treeagent.run.terminal import Terminal
+from treeagent.visible import visible
+
+SUITE_COLUMNS = {
+    "under": "environment",
+    "success": "success",
+    "against": "against plain",
+    "steps": "steps",
+    "tokens": "tokens",
+    "invalid": "refused",
+    "reasoned": "thought",
+    "obeyed": "obeyed",
+}
+"""Columns of the table of a suite, with their headings."""
+SUITE_NOTE = (
+    "Against plain: the mean difference in points on the same tasks, ± half of its 95 % interval over tasks. Steps and "
+    "tokens are those of a task. Refused and thought: the share of turns whose call was malformed or refused, and of "
+    "those with a thought. Obeyed: the share of episodes that followed the injected instruction."
+)
+_INJECTION = "injection"
+
+
+def difference(row: Row, plain: Row) -> tuple[float, float]:
+    """The mean difference of success on the same tasks, and half of its 95 % interval over tasks, in points."""
+    pairs = zip(row["solved"], plain["solved"], strict=True)
+    each = [100.0 * (int(one) - int(other)) for one, other in pairs]
+    spread = statistics.stdev(each) if len(each) > 1 else math.inf
+    return statistics.fmean(each), 1.96 * spread / math.sqrt(len(each))
+
+
+def suite_cells(row: Row, plain: Row) -> list[str]:
+    """The cells of a row; ``plain`` is that of the same policy and mode in the environment as it is."""
+    mean, half = difference(row, plain)
+    shown = {
+        "under": row.get("under", "plain"),
+        "success": f"{100 * row['success']:.1f} %",
+        "against": f"{mean:+.1f} ± {half:.1f}" if row is not plain else "",
+        "steps": f"{row['steps']:.1f}",
+        "tokens": f"{row['generated_tokens'] / row['tasks']:,.0f}",
+        "invalid": f"{row['invalid']:.0%}",
+        "reasoned": f"{row['reasoned']:.0%}",
+        "obeyed": f"{row['obeyed']:.0%}" if row.get("under") == _INJECTION else "",
+    }
+    return [shown[key] for key in SUITE_COLUMNS]
+
+
+def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of a suite by policy and mode, the plain one first."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["policy"], row["mode"]), []).append(row)
+    return found
+
+
+def print_suite(rows: Sequence[Row], console: Terminal) -> None:
+    """A table for each policy and mode."""
+    for (policy, mode), each in grouped(rows).items():
+        table = narrow_table({heading: key == "under" for key, heading in SUITE_COLUMNS.items()})
+        for row in each:
+            table.add_row(*(Text(visible(text)) for text in suite_cells(row, each[0])))
+        console.print("", Text(f"What {visible(policy)} withstands, {mode}", style="bold"), table, sep="\n")
+    console.print(Text(SUITE_NOTE, style="dim"))
