@@ -65,17 +65,18 @@ def encoders(config: RunConfig, policy: Path, sentences: str | None) -> dict[str
 
 def main() -> None:
     options = starting(__doc__, "encoders")
+    options.add_argument("--steps", type=int, default=3000, help="stored steps to find; a fifth as many ask")
     options.add_argument("--sentences", help="folder or hub name of a model of sentence-transformers")
     asked = options.parse_args()
     with record_of(asked, QUESTION) as record:
         for seed in asked.seeds:
             run = Run.open(asked.runs / f"seed{seed}")
             learnt, held_out = split(experiences(run))
-            asking = [one for one in held_out if not one.opens]
-            settings = digest(settings_of(run.config))
+            asking = [one for one in held_out if not one.opens][: asked.steps // 5]
+            settings = digest(settings_of(run.config) | {"steps": asked.steps})
             for name, encoder in encoders(run.config, start_of(asked.runs, seed), asked.sentences).items():
                 if not record.has(name, seed, settings):
-                    record.add(Row(name, seed, settings, figures=figures(encoder, learnt, asking)))
+                    record.add(Row(name, seed, settings, figures=figures(encoder, learnt[: asked.steps], asking)))
 
 
 if __name__ == "__main__":
