@@ -33,23 +33,23 @@ SMALL = (
     "policy.scratch.width=64",
     "warm_start.episodes=2000",
     "warm_start.tasks=1000",
-    "warm_start.training.max_steps=200",
+    "warm_start.training.max_steps=400",
     "search.limits.simulations=48",
     "collect.tasks=48",
     "adapt.rounds=3",
     'adapt.methods=["rft", "grpo"]',
     "update.validation_tasks=60",
     "update.imitation.what=states",
-    "update.rft.learning_rate=3e-4",
+    "update.rft.learning_rate=1e-4",
     "update.rft.max_steps=30",
     "update.rft.validate_every=15",
-    "update.grpo.learning_rate=1e-4",
+    "update.grpo.learning_rate=3e-5",
     "update.grpo.max_steps=30",
     "update.grpo.validate_every=15",
     "evaluate.tasks=8",
     'evaluate.modes=["greedy"]',
 )
-"""A run of about a minute on one core."""
+"""A run of about two minutes on one core."""
 FAULTS: Mapping[str, Sequence[str]] = {
     "reward hack": [
         "search.process_weight=0.9",
