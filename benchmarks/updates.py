@@ -3,8 +3,9 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python -m benchmarks.updates --seeds 0 1 2
 
-A seed's trees are collected once, as configs/adapt.toml says. Rows that are there already are kept, unfinished runs
-resumed. Validation tasks choose the weights of each update.
+A seed's trees are collected once, as configs/adapt.toml says. The control "chains-rft" learns from independent episodes
+of the same tasks under the same limits, all of their distinct successes (RFT, Yuan et al. 2023). Rows that are there
+already are kept, unfinished runs resumed. Validation tasks choose the weights of each update.
 """
 
 import os
@@ -42,9 +43,14 @@ class Variant:
     overrides: tuple[str, ...] = ()
 
 
+CHAINS = "chains"
+"""Begins the names of variants that learn from independent episodes in place of trees."""
+CHAIN_SEARCH = ("search.method=best_of_n", "search.limits.simulations=1000")
+"""As many episodes of a task as its other limits allow, as in configs/baselines."""
 PATHS = ("update.imitation.what=paths",)
 VARIANTS: Mapping[str, Variant] = {
     "rft": Variant(("rft",), PATHS),
+    "chains-rft": Variant(("rft",), (*PATHS, "update.imitation.paths_per_tree=1000", *CHAIN_SEARCH)),
     "states": Variant(("rft",)),
     "distil": Variant(("distil",)),
     "distil-visits": Variant(("distil",), ("update.targets.kind=visits",)),
@@ -81,10 +87,15 @@ def settings_digest(start: Path, overrides: Sequence[str], methods: Sequence[Met
 
 def run(seed: int, names: Sequence[str], start: Path, out: Path, overrides: Sequence[str]) -> list[Row]:
     """The rows of a start, and of every variant learnt from it and the same trees."""
-    progress, config = QuietProgress(), config_of(seed, overrides)
-    with Run.create(out / f"seed{seed}", config, resume=True) as kept:
-        collect(config, kept, progress, start)
-        return list(_rows(seed, names, start, kept, overrides))
+    rows: list[Row] = []
+    for chains in (False, True):
+        wanted = [name for name in names if name.startswith(CHAINS) == chains]
+        if wanted:
+            config = config_of(seed, [*overrides, *(CHAIN_SEARCH if chains else ())])
+            with Run.create(out / f"{CHAINS if chains else ''}seed{seed}", config, resume=True) as kept:
+                collect(config, kept, QuietProgress(), start)
+                rows += _rows(seed, wanted, start, kept, overrides)
+    return rows
 
 
 def _rows(seed: int, names: Sequence[str], start: Path, kept: Run, overrides: Sequence[str]) -> Iterator[Row]:
@@ -101,7 +112,8 @@ def _rows(seed: int, names: Sequence[str], start: Path, kept: Run, overrides: Se
         before, after = measure(kept.config, kept, progress, [(start, "greedy"), (checkpoint, "greedy")])
         validations = [row["validation"] for row in kept.metrics() if row["stage"] == name and "validation" in row]
         figures = {"best validation": max(validations), "last validation": validations[-1]} if validations else {}
-        yield _row("before", seed, settings_digest(start, overrides), kept, before, {})
+        if not name.startswith(CHAINS):
+            yield _row("before", seed, settings_digest(start, overrides), kept, before, {})
         yield _row(name, seed, settings_digest(start, wanted, variant.methods), kept, after, figures)
         print(f"seed {seed} {name}: {100 * after['success']:.1f} %", flush=True)
 
