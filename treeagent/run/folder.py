@@ -48,8 +48,9 @@ class Run:
         """Shards of the episodes that evaluations played, of the same names as their stages; a tree of a single path
         each."""
         self.results = path / "results.json"
-        self.suite = path / "suite.json"
         """The rows of the last evaluation, as a JSON array."""
+        self.suite = path / "suite.json"
+        """The rows of the last evaluation under disturbances (``eval --suite full``), as a JSON array."""
         self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
         """Called with the stage, step and figures of every logged row, for trackers."""
 
