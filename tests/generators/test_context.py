@@ -250,6 +250,7 @@ def test_without_a_budget_nothing_is_left_out_and_under_an_ample_one_nothing_cha
     ]
     for tree in (*plain, *ample):
         tree["budget"]["seconds"] = 0.0
+        del tree["spent"]["seconds"]
     assert plain == ample
     assert not any("left_out" in node for tree in plain for node in tree["nodes"])
 

@@ -41,11 +41,13 @@ def reread(tree: Tree) -> Tree:
 
 def assert_same(one: Tree, two: Tree) -> None:
     """Field by field, but for what a record leaves out: snapshots, and simulations in flight."""
-    assert_equal_fields(one, two, but={"root", "order"})
+    assert_equal_fields(one, two, but={"root", "order", "spent"})
     walks = list(one.walk()), list(two.walk())
     places, others = ({id(node): place for place, (_, node) in enumerate(walk)} for walk in walks)
     assert [places.get(id(node)) for node in one.order] == [others.get(id(node)) for node in two.order]
     assert len(walks[0]) == len(walks[1])
+    assert [each[:2] for each in one.spent] == [each[:2] for each in two.spent]
+    assert [each.seconds for each in one.spent] == pytest.approx([each.seconds for each in two.spent], abs=6e-5)
     for (path, node), (other_path, other) in zip(*walks, strict=True):
         assert [edge.action for edge in path] == [edge.action for edge in other_path]
         assert_equal_fields(node, other, but={"edges"})
@@ -65,8 +67,8 @@ def assert_equal_fields(one: Tree | Node | Edge, two: Tree | Node | Edge, but: s
 def test_every_field_has_its_place_in_a_record() -> None:
     """A field added to one of these classes and not to the record would be lost at the first write."""
     for kind, kept, apart in (
-        (Tree, TREE_FIELDS, {"task", "root", "budget", "order"}),
-        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges", "marks"}),
+        (Tree, TREE_FIELDS, {"task", "root", "budget", "order", "spent"}),
+        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges", "marks", "paid"}),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group", "vetoed", "components"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
@@ -171,6 +173,28 @@ def test_the_tree_given_stays_as_it_is() -> None:
     assert json.dumps(to_record(tree)) == before
 
 
+@pytest.mark.parametrize("leaves", [1, 4])
+def test_what_each_simulation_had_spent_rises_to_what_the_search_spent(leaves: int) -> None:
+    config = SearchConfig(limits=Limits(simulations=30), leaves=leaves)
+    trees = grow(TablePolicy(WORDS), Maze(), config, HashValue(), tasks=[task("a"), task("b")])
+    for tree in trees:
+        assert len(tree.spent) == len(tree.order) == tree.budget.simulations
+        for column in zip(*tree.spent, strict=True):
+            assert list(column) == sorted(column)
+        assert tree.spent[0].seconds > 0
+        budget, last = tree.budget, tree.spent[-1]
+        assert last == (budget.generated_tokens, budget.environment_steps, budget.seconds)
+        assert reread(tree).spent[3].tokens == tree.spent[3].tokens
+
+
+def test_trees_of_older_versions_lack_what_simulations_had_spent() -> None:
+    whole = record()
+    del whole["spent"]
+    assert from_record(whole).spent == []
+    with pytest.raises(UserError, match="tree record is incomplete"):
+        from_record({**record(), "spent": {"tokens": [1], "steps": [], "seconds": [0.1]}})
+
+
 def record() -> Any:
     [tree] = grow(TablePolicy(WORDS), Maze(), SearchConfig(limits=Limits(simulations=4)), HashValue())
     return json.loads(json.dumps(to_record(tree)))
@@ -203,8 +227,8 @@ def test_a_missing_key_is_refused(where: str) -> None:
         "message": lambda whole: whole["nodes"][1]["messages"][0],
     }
     copies = removed(picks[where])
-    if where == "tree":  # trees of older versions lack the order of the simulations
-        copies = [copy for copy in copies if "order" in copy]
+    if where == "tree":  # trees of older versions lack the order of the simulations, and what they cost
+        copies = [copy for copy in copies if "order" in copy and "spent" in copy]
     assert len(copies) >= 4
     for spoilt in copies:
         with pytest.raises(UserError, match=r"tree record is incomplete|tree format None"):

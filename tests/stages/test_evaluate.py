@@ -196,8 +196,13 @@ def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode
     )  # a random V leads them to few ends
     assert not any(outcome.found for outcome in false)
     for tree, other in zip(trees, other_trees, strict=True):
-        for each in (tree, other):  # what a file keeps of them
+        ends = [node for path, node in tree.walk() if path and node.ended]
+        assert [node.paid for node in ends] == pytest.approx(replayed(tree))
+        for each in (tree, other):  # what a file keeps of them beside what was found
             each.task, each.budget.seconds = tasks[0], 0.0
+            each.spent = [spent._replace(seconds=0.0) for spent in each.spent]
+            for node in each.nodes():
+                node.paid = None
         assert list(to_records([tree])) == list(to_records([other]))
 
 

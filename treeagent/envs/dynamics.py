@@ -31,7 +31,7 @@ def paid(state: State) -> float | None:
     one of an ``EnvDynamics``.
 
     For telling what a search has found once all its actions are taken and executed. Nothing that chooses an action may
-    read it. Trees on disk do not hold it.
+    read it. Trees on disk hold it of their ends alone (``Node.paid``).
     """
     return state.snapshot.paid if isinstance(state.snapshot, _Place) else None
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Spent, Tree
 from treeagent.search.puct import ValueRange, edges_from, given_edges, merge_key, sampled_edges
 from treeagent.types import Action, Dynamics, Estimate, Proposal, State, Task, Transition, Value, derive_seed, storable
 
@@ -49,6 +49,8 @@ class Growth:
     """Whether a finished path has reached ``stop_at_return``."""
     bootstrap: bool = False
     """As ``SearchConfig.bootstrap``."""
+    timed: int = 0
+    """Simulations whose seconds are known: those of the batches that ``share_time`` has seen the end of."""
 
     def next_seed(self) -> int:
         """The seed of the next sample: it depends on the tree's seed and on how many were given before."""
@@ -256,6 +258,9 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
     assert leaf is not None
     growth.tree.budget.simulations += 1
     growth.tree.order.append(leaf)
+    budget = growth.tree.budget
+    steps = budget.environment_steps + budget.imagined_steps
+    growth.tree.spent.append(Spent(budget.generated_tokens, steps, budget.seconds))
     if leaf.unknown:
         return
     value = leaf.leaf_value(path[-1].reward)
@@ -328,7 +333,12 @@ def note_known(growth: Growth, path: Sequence[Edge], process_weight: float) -> N
 
 
 def share_time(growths: Sequence[Growth], started: float) -> None:
-    """Add the seconds since ``started``, in equal shares, to the budgets of the trees that used them together."""
+    """Add the seconds since ``started``, in equal shares, to the budgets of the trees that used them together, and note
+    when their latest simulations ended."""
     share = (time.perf_counter() - started) / max(len(growths), 1)
     for growth in growths:
-        growth.tree.budget.seconds += share
+        tree = growth.tree
+        tree.budget.seconds += share
+        for place in range(growth.timed, len(tree.spent)):
+            tree.spent[place] = tree.spent[place]._replace(seconds=tree.budget.seconds)
+        growth.timed = len(tree.spent)

@@ -6,6 +6,7 @@ Statistics stand on edges, not on nodes: Q(s,a) = W/N belongs to an action at a 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from treeagent.marks import Mark
 from treeagent.types import Action, Origin, State, Task
@@ -41,6 +42,17 @@ class Budget:
         """Add what another search has spent."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Spent(NamedTuple):
+    """What a search had spent by the end of a simulation."""
+
+    tokens: int
+    """Sampled tokens."""
+    steps: int
+    """Steps of the environment, replayed ones included, and of a world model."""
+    seconds: float
+    """Wall time as in ``Budget.seconds``, at the end of the batch that the simulation was part of."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +139,9 @@ class Node:
     """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below."""
     marks: list[Mark] = field(default_factory=list[Mark])
     """What reviewers said of this state and its actions. Not stored: ``views.marked`` lays marks on a tree."""
+    paid: float | None = None
+    """At an end of a plan: the sum of the rewards on its path, which were withheld from the search. It is written once
+    the plan has been executed, for reports alone; None elsewhere."""
 
     @property
     def visits(self) -> int:
@@ -170,6 +185,9 @@ class Tree:
     order: list[Node | None] = field(default_factory=list["Node | None"], repr=False)
     """The node at which each simulation ended, in the order of the simulations; in a stored tree None where a replay
     has removed the node since."""
+    spent: list[Spent] = field(default_factory=list[Spent], repr=False)
+    """What the search had spent when each simulation ended, aligned with ``order``; empty in trees of older
+    versions."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
         """Every node with the edges that lead to it, parents first, siblings in order."""

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import orjson
 
-from treeagent.search.node import Budget, Edge, Node, Tree
+from treeagent.search.node import Budget, Edge, Node, Spent, Tree
 from treeagent.types import Action, Message, Split, State, Task, ToolCall, UserError, storable
 
 FORMAT = 3
@@ -43,6 +43,7 @@ def to_record(tree: Tree) -> Record:
                 "context_ids": node.context_ids,
                 **({"left_out": node.left_out} if node.left_out else {}),
                 **({"bootstrap": True} if node.bootstrap else {}),
+                **({"paid": node.paid} if node.paid is not None else {}),
                 **_plain(node, NODE_FIELDS),
                 "edges": [_edge_record(edge) for edge in node.edges],
             }
@@ -54,6 +55,7 @@ def to_record(tree: Tree) -> Record:
         "budget": asdict(tree.budget),
         # A node that a replay has removed since is in none of the places.
         **({"order": [places.get(id(node), -1) for node in tree.order]} if tree.order else {}),
+        **({"spent": _spent_record(tree)} if tree.spent else {}),
         "nodes": nodes,
     }
 
@@ -97,7 +99,8 @@ def from_record(record: Mapping[str, Any]) -> Tree:
             nodes.append(_node(row, task, nodes))
         order = [nodes[place] if place >= 0 else None for place in record.get("order", ())]
         budget = Budget(**record["budget"])
-        return Tree(task, root=nodes[0], budget=budget, order=order, **_picked(record, TREE_FIELDS))
+        spent = _spent(record.get("spent", {}))
+        return Tree(task, root=nodes[0], budget=budget, order=order, spent=spent, **_picked(record, TREE_FIELDS))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
 
@@ -122,6 +125,20 @@ def _plain(value: object, names: tuple[str, ...]) -> Record:
 
 def _picked(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
     return {name: row[name] for name in names}
+
+
+def _spent_record(tree: Tree) -> Record:
+    """A list a kind of cost, which compresses well; a tenth of a millisecond is all that a report tells apart."""
+    return {
+        "tokens": [each.tokens for each in tree.spent],
+        "steps": [each.steps for each in tree.spent],
+        "seconds": [round(each.seconds, 4) for each in tree.spent],
+    }
+
+
+def _spent(record: Mapping[str, Any]) -> list[Spent]:
+    columns = (record.get(name, ()) for name in Spent._fields)
+    return [Spent(int(tokens), int(steps), float(seconds)) for tokens, steps, seconds in zip(*columns, strict=True)]
 
 
 def _told(parent: Node, edge: Edge) -> tuple[Message, ...]:
@@ -182,6 +199,7 @@ def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
         context_ids=tuple(row["context_ids"]),
         left_out=tuple(row.get("left_out", ())),
         bootstrap=row.get("bootstrap", False),
+        paid=row.get("paid"),
         edges=[_edge(edge) for edge in row["edges"]],
         **_picked(row, NODE_FIELDS),
     )

@@ -92,12 +92,14 @@ def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree
 
 
 def _found(tree: Tree) -> bool | None:
-    """Whether a path of a planned tree to an end succeeds, by the rewards that were withheld from planning. In a
-    stochastic environment it says so of the luck in planning, not of that in execution."""
+    """Whether a path of a planned tree to an end succeeds, by the rewards that were withheld from planning, which are
+    written to its ends. In a stochastic environment it says so of the luck in planning, not of that in execution."""
     if paid(tree.root.state) is None:
         return None
-    ends = (paid(node.state) for path, node in tree.walk() if path and node.final)
-    return any(total is not None and reaches(total, 1.0) for total in ends)
+    ends = [node for path, node in tree.walk() if path and node.final]
+    for node in ends:
+        node.paid = paid(node.state)
+    return any(node.paid is not None and reaches(node.paid, 1.0) for node in ends)
 
 
 def _broken(tree: Tree) -> str:
