@@ -73,6 +73,7 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         UserError: harder variations are wanted of an environment that offers none, or imagined trees of one that is
             imagined itself.
     """
+    progress.plan(_rounds(config, run, checkpoint))
     start = current = begin(config, run, progress, checkpoint)
     course = Course()
     for number in range(1, config.adapt.rounds + 1):
@@ -90,3 +91,19 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     run.finish("adapt", {"rounds": len(course.figures), "best": course.best.name})
     report(config, run, rows)
     return rows
+
+
+def _rounds(config: RunConfig, run: Run, checkpoint: Path | None) -> list[Stage]:
+    """The stages of search-and-adapt, with the shares that the quickstart's have."""
+    adapt, stages = config.adapt, list[Stage]()
+    if checkpoint is None and run.taken("start") is None:
+        stages += [Stage("demonstrations", 40), Stage("warm start", 160, ("warm_start",))]
+    if adapt.imagined_in(1):
+        stages.append(Stage("first search", 55, ("search-0",)))
+    for number in range(1, adapt.rounds + 1):
+        if adapt.imagined_in(number):
+            stages.append(Stage(f"round {number}: world model", 60, (f"world-{number}",)))
+        stages.append(Stage(f"round {number}: search", 55, (f"search-{number}",)))
+        updates = tuple(f"round-{number}-{method}" for method in adapt.methods)
+        stages.append(Stage(f"round {number}: updates", 30 * len(updates), updates))
+    return [*stages, Stage("evaluation", 60, ("evaluate",))]

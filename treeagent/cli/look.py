@@ -1,4 +1,4 @@
-"""Commands to look into runs and settings, and to say something of them: show, view, review, approve and others."""
+"""Commands to look into runs and settings, and to say something of them: show, view, watch, review and others."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -108,6 +108,26 @@ def view(
             typer.launch(page.resolve().as_uri())
 
     write_and_follow(run_folders, out or run_folders[0] / "view.html", written, names=only or (), follow=follow)
+
+
+@app.command()
+def watch(
+    run_folder: RunFolder,
+    once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
+) -> None:
+    """Watch a run from another terminal: its stages, rates, the time left, the latest episodes and alarms.
+
+    Reads RUN's files alone, so that it disturbs nothing. Ends with the run, or with Ctrl-C.
+
+    Example: treeagent watch runs/shop
+    """
+    from contextlib import suppress
+
+    from treeagent.report.watch import watch as watch_run
+    from treeagent.run.folder import Run
+
+    with suppress(KeyboardInterrupt):
+        watch_run(Run.open(run_folder), Terminal(), once=once)
 
 
 @app.command()

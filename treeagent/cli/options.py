@@ -122,7 +122,9 @@ def open_run(
     if told:
         Terminal(stderr=True).print(told, soft_wrap=True)
     with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
-        yield run, RichProgress()
+        progress = RichProgress(run=run.path)
+        yield run, progress
+        progress.finish()
         if methods:
             show_alarms(run, Terminal(stderr=True))
 

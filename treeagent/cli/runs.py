@@ -75,8 +75,10 @@ def collect(
     checkpoint_path = find_checkpoint(checkpoint)
     given = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(given, ["collect"], checkpoint=checkpoint_path) as (run, progress):
+        from treeagent.run.progress import Stage
         from treeagent.stages.search import collect as search_tasks
 
+        progress.plan([Stage("search", 1)])
         search_tasks(run.config, run, progress, checkpoint_path)
 
 
@@ -152,8 +154,10 @@ def update(
     given = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(given, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
         from treeagent.run.folder import Run
+        from treeagent.run.progress import Stage
         from treeagent.stages.update import update as update_policy
 
+        progress.plan([Stage("update", 1, (method,))])
         source = Run.open(trees) if trees else None
         [written] = update_policy(run.config, run, progress, checkpoint_path, [method], source)
         Terminal().print(f"checkpoint in {written}")
@@ -188,8 +192,12 @@ def evaluate(
         overrides = [*(overrides or []), f"evaluate.suite={[*get_args(Disturbance)]}"]
     given = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
+        from treeagent.run.progress import Stage
         from treeagent.stages.evaluate import measure, withstand
 
+        disturbed = len(run.config.evaluate.suite)
+        harder = [Stage("disturbances", disturbed, ("evaluate disturbed",))] if disturbed else []
+        progress.plan([Stage("evaluation", 1, ("evaluate",)), *harder])
         wanted = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
         print_rows(measure(run.config, run, progress, wanted))
         if run.config.evaluate.suite:

@@ -37,7 +37,9 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     require_trust(own, overrides or (), trust)
     settings = load_config(own, overrides or (), world=None if config is None else find_recipe(config))
     with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
-        written = fit_world(settings, run, RichProgress())
+        progress = RichProgress(run=run.path)
+        written = fit_world(settings, run, progress)
+        progress.finish()
     Terminal().print(f"world model in {written}")
 
 

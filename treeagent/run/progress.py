@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from treeagent.run.standing import FILE, StageStanding, Standing, WorkStanding, write_standing
 from treeagent.run.terminal import Terminal, lines_above_bars
 from treeagent.visible import visible
 
@@ -17,6 +19,8 @@ _PLAIN_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
 _RESUMED_SECONDS = 0.5
 """What a piece of work reports as done this soon after its start was done by an earlier, interrupted run."""
+_FILE_SECONDS = 1.0
+"""Seconds between two writings of RUN/progress.json."""
 _LEAST_SHARE = 0.03
 """Part of the whole run that must have been seen before its remaining time is estimated."""
 
@@ -46,6 +50,7 @@ class Course:
     def __init__(self, stages: Sequence[Stage], clock: Callable[[], float] = time.monotonic) -> None:
         self._stages, self._clock, self._began = stages, clock, clock()
         self._current = -1
+        self._stage_starts = dict[int, float]()
         self._starts = dict[str, float]()
         self._done = dict[str, float]()
         """For each piece of work the fraction that is done."""
@@ -60,13 +65,15 @@ class Course:
         if place <= self._current:
             return ""
         before, self._current = self._position(), place
+        self._stage_starts[place] = self._clock()
         self._skipped += self._position() - before
         left = self.left()
         return f"stage {place + 1} of {len(self._stages)}: {self._stages[place].name}" + (left and f"; {left}")
 
     def advance(self, work: str, fraction: float) -> None:
         """Note which fraction of a piece of work is done."""
-        before, self._done[work] = self._position(), fraction
+        # A piece of work may come again within its stage, such as another pass over more tasks.
+        before, self._done[work] = self._position(), max(self._done.get(work, 0.0), fraction)
         if self._clock() - self._starts[work] < _RESUMED_SECONDS:
             self._skipped += self._position() - before
 
@@ -75,17 +82,44 @@ class Course:
         if self._current < 0:
             return 0.0
         stage = self._stages[self._current]
-        done = sum(self._done.get(work, 0.0) for work in stage.works) / len(stage.works)
-        return sum(each.share for each in self._stages[: self._current]) + stage.share * done
+        return sum(each.share for each in self._stages[: self._current]) + stage.share * self._fraction(stage)
 
-    def left(self) -> str:
-        """The time that the rest of the run will take, in words; empty while too little has been seen to tell."""
+    def _fraction(self, stage: Stage) -> float:
+        return sum(self._done.get(work, 0.0) for work in stage.works) / len(stage.works)
+
+    def seconds(self) -> float:
+        """Wall time since the beginning."""
+        return self._clock() - self._began
+
+    def seconds_left(self) -> float | None:
+        """The time that the rest of the run will take; None while too little has been seen to tell."""
         position, whole = self._position(), sum(stage.share for stage in self._stages)
         seen = position - self._skipped
         if not seen or seen < _LEAST_SHARE * whole:
+            return None
+        return self.seconds() * (whole - position) / seen
+
+    def left(self) -> str:
+        """``seconds_left`` in words; empty while too little has been seen to tell."""
+        seconds = self.seconds_left()
+        if seconds is None:
             return ""
-        minutes = (self._clock() - self._began) * (whole - position) / seen / 60
-        return f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
+        return f"about {seconds / 60:.0f} min left" if seconds >= 60 else "less than a minute left"
+
+    def standings(self, finished: bool = False) -> tuple[StageStanding, ...]:
+        """How far each stage has come, in their order; ``finished`` says that none is left."""
+        now, found, ends = self._clock(), list[StageStanding](), self._clock()
+        for place in reversed(range(len(self._stages))):
+            stage, begun = self._stages[place], self._stage_starts.get(place)
+            took = 0.0 if begun is None else (now if place == self._current else ends) - begun
+            ends = ends if begun is None else begun
+            if finished or place < self._current:
+                found.append(StageStanding(stage.name, "done", 1.0, took))
+            elif place == self._current:
+                found.append(StageStanding(stage.name, "running", self._fraction(stage), took))
+            else:
+                found.append(StageStanding(stage.name, "left", 0.0, 0.0))
+        return tuple(reversed(found))
 
 
 class Advance(Protocol):
@@ -111,8 +145,15 @@ class Progress(Protocol):
 class RichProgress:
     """Bars with count, time left and live figures; plain lines where the console is no terminal."""
 
-    def __init__(self, console: Terminal | None = None) -> None:
-        """``console`` defaults to standard error, which leaves standard output to results."""
+    def __init__(self, console: Terminal | None = None, run: Path | None = None) -> None:
+        """``console`` defaults to standard error, which leaves standard output to results. ``run`` is the folder of a
+        run that this program writes; RUN/progress.json then says how far it has come."""
+        self._file = None if run is None else run / FILE
+        self._works = dict[int, WorkStanding]()
+        """Pieces of work that are being done, by a number of each."""
+        self._starts = dict[int, float]()
+        self._warnings = list[str]()
+        self._told = -_FILE_SECONDS
         self._console = console or Terminal(stderr=True)
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
@@ -130,8 +171,27 @@ class RichProgress:
 
     def plan(self, stages: Sequence[Stage]) -> None:
         self._course = Course(stages)
+        self._write()
+
+    def finish(self) -> None:
+        """Say in RUN/progress.json that the program has done all that it was asked for."""
+        self._write(finished=True)
+
+    def _write(self, *, finished: bool = False) -> None:
+        """RUN/progress.json, if a run is being written."""
+        if self._file is None:
+            return
+        self._told, now, course = time.monotonic(), time.monotonic(), self._course
+        works = tuple(replace(work, seconds=now - self._starts[task]) for task, work in self._works.items())
+        left = 0.0 if finished else course.seconds_left()
+        stages, warnings = course.standings(finished), tuple(self._warnings)
+        write_standing(
+            self._file, Standing(time.time(), course.seconds(), left, stages, works, warnings, finished=finished)
+        )
 
     def warn(self, sentence: str) -> None:
+        self._warnings.append(sentence)
+        self._write()
         self._console.print(Text(sentence, style="yellow"), soft_wrap=True)
 
     @contextmanager
@@ -142,6 +202,8 @@ class RichProgress:
         task = self._bars.add_task(visible(name), total=total, live="")
         started = told = time.monotonic()
         done, live = 0, ""
+        self._works[task], self._starts[task] = WorkStanding(name, 0, total, 0, 0.0, ""), started
+        self._write()
 
         def tell() -> None:
             seconds = time.monotonic() - started
@@ -152,8 +214,12 @@ class RichProgress:
             nonlocal done, live, told
             done += count
             live = live if fields is None else visible("  ".join(f"{each} {value}" for each, value in fields.items()))
+            resumed = done if time.monotonic() - started < _RESUMED_SECONDS else self._works[task].resumed
+            self._works[task] = replace(self._works[task], done=done, resumed=resumed, live=live.strip())
             self._course.advance(name, done / max(total, 1))
             self._bars.update(task, advance=count, live=self._with_time_left(live))
+            if time.monotonic() - self._told >= _FILE_SECONDS:
+                self._write()
             if not on_terminal and time.monotonic() - told >= _PLAIN_SECONDS:
                 told = time.monotonic()
                 tell()
@@ -165,6 +231,8 @@ class RichProgress:
             if not on_terminal:
                 tell()
             self._bars.remove_task(task)
+            del self._works[task], self._starts[task]
+            self._write()
 
     @contextmanager
     def _drawn(self) -> Iterator[None]:

@@ -47,7 +47,7 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
         stage = f"evaluate-{checkpoint.name}-{mode}"
         run.take(stage, checkpoint)
         whole[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
-    rows = _rows(run, progress, whole, config)
+    rows = _rows(run, progress, whole, config, "evaluate")
     _write(run.results, rows)
     return rows
 
@@ -70,7 +70,7 @@ def withstand(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[
             stage = f"evaluate-{checkpoint.name}-{mode}-{kind.replace(' ', '-')}"
             run.take(stage, checkpoint)
             whole[stage] = batches(harder, run, checkpoint, stage, config.evaluate.places, mode)
-    harder_rows = _rows(run, progress, whole, config)
+    harder_rows = _rows(run, progress, whole, config, "evaluate disturbed")
     named = [kind for kind in kinds for _ in wanted]
     rows = [*plain, *(row | {"under": kind} for row, kind in zip(harder_rows, named, strict=True))]
     _write(run.suite, rows)
@@ -81,12 +81,13 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
     write_atomic(path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
-def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], config: RunConfig) -> list[Row]:
+def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], config: RunConfig, work: str) -> list[Row]:
     """The rows of stages, whose jobs are played unless their batches are on disk.
 
     Args:
         whole: by stage, all jobs of its row.
         config: of the workers.
+        work: what progress calls it.
     """
     jobs = [job for stage, row in whole.items() if not run.is_done(stage) for job in row]
     played: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in whole}
@@ -107,7 +108,7 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
         else:
             waiting.append(job)
     waiting.sort(key=lambda job: job.mode == "greedy")  # the longest first, so that no worker ends alone
-    with progress.track("evaluate", sum(len(job.tasks) for job in jobs)) as advance:
+    with progress.track(work, sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
         for job, batch in run_jobs(evaluate_batch, waiting, config):
             if not went_nowhere(batch[0]):  # else what they all failed by may be mended before they are played again

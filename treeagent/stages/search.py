@@ -106,7 +106,8 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
     finished = {job.index: sum(map(_cost, _stored(run, job)), Cost()) for job in jobs if job.shard in stored}
     running: dict[int, Cost] = {}
     started = time.perf_counter()
-    with progress.track("search", sum(len(job.tasks) for job in jobs)) as advance:
+    # Rounds search several times, and each has its own name there.
+    with progress.track(name.replace(COLLECTED, "search", 1), sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
 
         def spent() -> Cost:

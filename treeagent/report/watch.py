@@ -1,0 +1,175 @@
+"""``treeagent watch``: a run that goes on, told on the terminal from its files alone."""
+
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from treeagent.report.describe import call_text
+from treeagent.report.episodes import ending, is_solved, steps
+from treeagent.report.table import narrow_table
+from treeagent.run.folder import Run, is_being_written
+from treeagent.run.standing import Standing, in_words, read_standing
+from treeagent.run.terminal import Terminal
+from treeagent.search.node import Tree, finished_paths, path_return, solved
+from treeagent.search.record import from_record
+from treeagent.store import read_as, shard_place, shards
+from treeagent.visible import visible
+
+_EVERY = 2.0
+"""Seconds between two looks at the files."""
+_EPISODES = 5
+"""Episodes that are shown, the latest ones."""
+_FIGURES = 6
+"""Logged figures of a piece of work that are shown, the first ones."""
+_SILENT = 60.0
+"""Seconds without a sign from which on it is told how long ago the last one was."""
+_MARKS = {"done": ("✓", "green"), "running": ("▸", "bold cyan"), "left": ("·", "dim")}
+
+
+def watch(run: Run, console: Terminal, *, once: bool = False) -> None:
+    """Show how far a run has come, until no process writes it any more; ``once`` shows it and ends. So does a console
+    that is no terminal.
+
+    Raises:
+        CorruptShard, RunError, StoreError: a file of the run is damaged.
+    """
+    board = Board(run)
+    if once or not console.is_terminal or not is_being_written(run.path):
+        console.print(board.drawn())
+        return
+    live = Live(board.drawn(), console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    try:
+        with live:
+            going = True
+            while going:
+                time.sleep(_EVERY)
+                going = is_being_written(run.path)  # looked up first, so that the last state is shown too
+                live.update(board.drawn(), refresh=True)
+    finally:
+        console.show_cursor()  # an interrupt during the first drawing leaves it hidden
+
+
+class Board:
+    """What is shown of a run. Shards are read again only when newer ones exist."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._read: list[tuple[Path, int]] = []
+        self._episodes: list[tuple[str, Tree]] = []
+
+    def drawn(self) -> RenderableType:
+        """The run as its files tell it now."""
+        run, alive = self._run, is_being_written(self._run.path)  # first: what is read below is no older
+        standing = read_standing(run.path)
+        parts: list[RenderableType] = [_headline(run, alive, standing)]
+        if standing is None:
+            names = visible(", ".join(run.stages())) or "none"
+            parts.append(Text.assemble(("stages done ", "dim"), names))
+        else:
+            if standing.stages:
+                parts.append(_stages(standing))
+            if standing.works and alive:
+                parts.append(_works(run, standing))
+        if episodes := self._latest():
+            parts.append(_episode_table(episodes))
+        sentences = dict.fromkeys([*run.alarms(), *(standing.warnings if standing else ())])
+        parts += [Text(visible(sentence), style="yellow") for sentence in sentences]
+        return Group(*parts)
+
+    def _latest(self) -> list[tuple[str, Tree]]:
+        """The latest episodes, oldest first, each with the name of its shard: those of evaluations, and training trees.
+        The trees that an evaluation searched are told by the episodes that were played after them."""
+        run = self._run
+        grown = chain.from_iterable(shards(run.trees, name) for name in run.collections())
+        found = sorted(
+            ((path, path.stat().st_mtime_ns) for path in (*grown, *shards(run.episodes))),
+            key=lambda each: (each[1], each[0]),
+        )
+        if found[-_EPISODES:] != self._read:
+            self._read = found[-_EPISODES:]
+            self._episodes = [one for path, _ in self._read for one in _stored(path)][-_EPISODES:]
+        return self._episodes
+
+
+def _stored(path: Path) -> Iterator[tuple[str, Tree]]:
+    name, index = shard_place(path)
+    return ((name, tree) for tree in read_as(from_record, path.parent, name, index))
+
+
+def _headline(run: Run, alive: bool, standing: Standing | None) -> Text:
+    line = Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}  ")
+    if standing is None:
+        told = "is being prepared: it has told nothing yet" if alive else "no process writes it, and it told nothing"
+        return line.append(told, style="cyan" if alive else "yellow")
+    if alive:
+        silent = max(time.time() - standing.written, 0.0)
+        line.append(f"running for {in_words(standing.seconds + silent)}", style="bold cyan")
+        if standing.seconds_left is not None and not standing.finished:
+            line.append(f", about {in_words(max(standing.seconds_left - silent, 1.0))} left", style="bold cyan")
+        if silent > _SILENT:
+            line.append(f", last sign {in_words(silent)} ago", style="yellow")
+        return line
+    if standing.finished:
+        return line.append(f"finished after {in_words(standing.seconds)}", style="bold green")
+    return line.append(
+        f"stopped after {in_words(standing.seconds)}, before it was done: give its command again with --resume",
+        style="bold red",
+    )
+
+
+def _stages(standing: Standing) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for stage in standing.stages:
+        mark, style = _MARKS[stage.state]
+        took = in_words(stage.seconds) if stage.seconds else "earlier" if stage.state == "done" else ""
+        bar = ProgressBar(total=1.0, completed=stage.done, width=20) if stage.state == "running" else Text()
+        share = f"{stage.done:.0%}" if stage.state == "running" else ""
+        table.add_row(Text(mark, style=style), Text(visible(stage.name), style=style), Text(took), bar, Text(share))
+    return table
+
+
+def _works(run: Run, standing: Standing) -> Table:
+    """What is being done, with rates and the figures that it logged last."""
+    table = narrow_table({"at work": True, "done": False, "rate": False, "left": False, "figures": True})
+    for column in table.columns:
+        column.vertical = "top"
+    logged = {row["stage"]: row for row in run.metrics()}
+    for work in standing.works:
+        rate = "" if not work.rate else f"{work.rate:.1f}/s" if work.rate >= 1 else f"{60 * work.rate:.1f}/min"
+        left = "" if work.seconds_left is None else in_words(work.seconds_left)
+        row = logged.get(work.name, {})
+        figures = [f"{name} {value:.3g}" for name, value in row.items() if isinstance(value, float)]
+        told = visible(work.live or "  ".join(figures[:_FIGURES]))
+        table.add_row(Text(visible(work.name)), f"{work.done}/{work.total}", rate, left, Text(told))
+    return table
+
+
+def _episode_table(episodes: list[tuple[str, Tree]]) -> Table:
+    table = narrow_table({"latest": True, "task": True, "return": False, "how it ended": True})
+    for name, tree in episodes:
+        table.add_row(Text(visible(name)), Text(visible(tree.task.id)), *_told(tree))
+    return table
+
+
+def _told(tree: Tree) -> tuple[Text, Text]:
+    """The return and how it ended: of an episode, or of the best path that a search found."""
+    if not tree.budget.simulations:
+        path = steps(tree)
+        last = f" by {call_text(path[-1].action)}" if path else ""
+        style = "green" if is_solved(tree) else "red"
+        total = sum(edge.reward or 0.0 for edge in path)
+        return Text(f"{total:.2f}"), Text(visible(f"{ending(tree)}{last}"), style=style)
+    returns = [path_return(path, tree.discount) for path in finished_paths(tree)]
+    best = Text(f"{max(returns):.2f}" if returns else "")
+    if tree.error:
+        return best, Text(visible(f"broke off: {tree.error}"), style="red")
+    if solved(tree):
+        return best, Text("search found a success", style="green")
+    return best, Text(f"search found no success on {len(returns)} finished paths", style="red")
