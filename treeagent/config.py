@@ -21,7 +21,15 @@ from pydantic.fields import FieldInfo
 from treeagent.envs.approval import Approve
 from treeagent.envs.disturbed import Disturbance
 from treeagent.envs.shield import Shield
-from treeagent.generators.config import LOCAL_SERVER, ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
+from treeagent.generators.config import (
+    LOCAL_SERVER,
+    ActionSource,
+    Addresses,
+    ModelConfig,
+    RemoteConfig,
+    RequestConfig,
+    VllmConfig,
+)
 from treeagent.generators.grammar import Format
 from treeagent.learners.config import (
     Count,
@@ -457,8 +465,9 @@ class TeacherConfig:
 
     model: str
     """Name that the server gives the teacher."""
-    url: Annotated[str, REACHES_OUT] = LOCAL_SERVER
-    """Root of the OpenAI-compatible API of the teacher's server; its key is read from ``OPENAI_API_KEY``."""
+    url: Annotated[Addresses, REACHES_OUT] = LOCAL_SERVER
+    """Root of the OpenAI-compatible API of the teacher's server, or a list of several; its key is read from
+    ``OPENAI_API_KEY``."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -610,8 +619,8 @@ class RunConfig:
         decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
         return kind(**given, weight_decay=decay, seed=self.seed)
 
-    def server(self, url: str) -> RemoteConfig:
-        """How the server at ``url`` is asked."""
+    def server(self, url: str | tuple[str, ...]) -> RemoteConfig:
+        """How the server at ``url``, or the pool of several, is asked."""
         return RemoteConfig(**asdict(self.remote), url=url)
 
 

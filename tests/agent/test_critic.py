@@ -38,7 +38,9 @@ class FirstLetter(LocalGenerator):
         super().__init__(model())
         self.asked: list[tuple[int, ...]] = []
 
-    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> Tensor:
+    def next_logprobs(
+        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
+    ) -> Tensor:
         if token_ids:
             self.asked += prompts
         return -torch.arange(len(token_ids)).float().expand(len(prompts), -1)

@@ -2,10 +2,11 @@
 fail."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -48,6 +49,8 @@ class OpenAIServer:
     in_flight: int = 0
     most_in_flight: int = 0
     url: str = ""
+    kill: Callable[[], None] = lambda: None
+    """Ends it at once, answers under way included."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def completions(self, body: Body) -> Body:
@@ -125,9 +128,16 @@ def _usage(prompt: tuple[int, ...], drawn: list[Sample]) -> Body:
 
 
 @contextmanager
-def serving(server: OpenAIServer) -> Iterator[OpenAIServer]:
+def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
+    """Serve at a free port, or at ``port``."""
+    open_sockets = set[socket.socket]()
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            open_sockets.add(self.connection)
 
         def do_GET(self) -> None:
             listed = {"id": server.model, "object": "model", "max_model_len": server.context}
@@ -172,14 +182,23 @@ def serving(server: OpenAIServer) -> Iterator[OpenAIServer]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as http:
         # A client that has given up waiting is no news.
         http.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
         server.url = f"http://127.0.0.1:{http.server_port}/v1"
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
+
+        def kill() -> None:
+            http.shutdown()
+            http.server_close()
+            for each in open_sockets:
+                with suppress(OSError):  # it is closed already
+                    each.shutdown(socket.SHUT_RDWR)
+
+        server.kill = kill
         try:
             yield server
         finally:
-            http.shutdown()
+            kill()
             thread.join()

@@ -279,7 +279,9 @@ class Asked(LocalGenerator):
     def refusal(self, prompt: tuple[int, ...]) -> str:
         return ""
 
-    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> torch.Tensor:
+    def next_logprobs(
+        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
+    ) -> torch.Tensor:
         self.prompts += prompts
         return torch.zeros(len(prompts), len(token_ids))
 

@@ -225,7 +225,8 @@ def test_a_prompt_that_fails_costs_itself_alone(server: OpenAIServer, fault: int
     """It becomes the error of a proposal, which is data."""
     generator = RemoteGenerator(config(server), "toy", 1.0)
     if isinstance(fault, float):
-        generator._client = generator._client.with_options(timeout=fault / 2, max_retries=0)
+        [only] = generator.servers
+        only.client = only.client.with_options(timeout=fault / 2, max_retries=0)
     states = [State(Task(name, name), (Message("user", name),)) for name in ("fine", "broken", "good")]
     broken = list(CHAT.prompt_ids(states[1].messages))
     server.fault = lambda body: fault if body["prompt"] == broken else None
@@ -273,7 +274,8 @@ def test_the_key_comes_from_the_environment(server: OpenAIServer, monkeypatch: p
 def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
     """Else a run would go on with the weights of the round before."""
     server.model = "runs/shop/checkpoints/base"
-    assert RemoteGenerator(config(server), "other/place/base", 1.0).model == "runs/shop/checkpoints/base"
+    [served] = RemoteGenerator(config(server), "other/place/base", 1.0).servers
+    assert served.model == "runs/shop/checkpoints/base"
     with pytest.raises(UserError, match=r"serves 'runs/shop/checkpoints/base', not 'round-1-dpo': start it on this"):
         RemoteGenerator(config(server), "round-1-dpo", 1.0)
 

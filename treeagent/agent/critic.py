@@ -70,14 +70,14 @@ class LMCritic:
         said = (message.content for message in state.messages)
         random.Random(derive_seed("critic", state.task.id, state.task.seed, *said, *order)).shuffle(order)
         told = self.chat.read(state.messages).messages
-        return _Ballot.of(told, order), _Ballot.of(told, order[::-1])
+        return _Ballot.of(state.task.id, told, order), _Ballot.of(state.task.id, told, order[::-1])
 
     def _read_shared(self, ballots: Sequence[tuple["_Ballot", "_Ballot"]]) -> None:
         """Let the generator read the common beginning of both orders, so that its cache holds it for each."""
         asked = [both for both in ballots if all(map(self._goes_on, both))]
         if asked:
             shared = [_shared(self._prompt(one), self._prompt(other)) for one, other in asked]
-            self.generator.next_logprobs(shared, ())
+            self.generator.next_logprobs(shared, (), [one.tree for one, _ in asked])
 
     def _goes_on(self, ballot: "_Ballot") -> bool:
         return len(ballot.left) > 1 and not self.generator.refusal(self._prompt(ballot))
@@ -87,7 +87,8 @@ class LMCritic:
 
     def _ask(self, ballots: Sequence["_Ballot"]) -> None:
         letter_ids = [self.chat.encode(letter)[0] for letter in LETTERS]
-        logprobs = self.generator.next_logprobs([self._prompt(ballot) for ballot in ballots], letter_ids)
+        prompts, trees = [self._prompt(ballot) for ballot in ballots], [ballot.tree for ballot in ballots]
+        logprobs = self.generator.next_logprobs(prompts, letter_ids, trees)
         for ballot, row in zip(ballots, logprobs, strict=True):
             best = ballot.left[int(row[ballot.left].argmax())]
             ballot.choose(best, self.chat.encode_action(LETTERS[best]))
@@ -97,6 +98,8 @@ class LMCritic:
 class _Ballot:
     """One order of a state's candidates, as far as the model has been asked."""
 
+    tree: str
+    """As of ``SampleRequest.trees``."""
     texts: Sequence[str]
     """In the order of their letters."""
     messages: tuple[Message, ...]
@@ -106,12 +109,12 @@ class _Ballot:
     """Places of the candidates that are yet to be ranked."""
 
     @classmethod
-    def of(cls, told: Sequence[Message], texts: Sequence[str]) -> "_Ballot":
+    def of(cls, tree: str, told: Sequence[Message], texts: Sequence[str]) -> "_Ballot":
         """The first question, which stands at the end of what the agent has read last."""
         *before, last = [message for message in told if not message.partial]
         listing = "".join(CANDIDATE.format(letter=each, text=text) for each, text in zip(LETTERS, texts, strict=False))
         question = Message(last.role, last.content + QUESTION.format(candidates=listing))
-        return cls(texts, (*before, question), dict.fromkeys(texts, 0.5), list(range(len(texts))))
+        return cls(tree, texts, (*before, question), dict.fromkeys(texts, 0.5), list(range(len(texts))))
 
     def choose(self, place: int, answer_ids: tuple[int, ...]) -> None:
         """Record the best of the remaining candidates and leave it out of the next question."""

@@ -87,7 +87,13 @@ class LLMPolicy:
         readable = [place for place, error in enumerate(errors) if not error]
         sampling = [place for place in readable if self.actions != "score" or place not in written]
         turns = [
-            _Begun(prompts[place], begun[place], seeds[place], None if begun[place].partial else pause)
+            _Begun(
+                prompts[place],
+                begun[place],
+                seeds[place],
+                None if begun[place].partial else pause,
+                states[place].task.id,
+            )
             for place in sampling
         ]
         told = [Proposal()] * len(states)
@@ -99,7 +105,8 @@ class LLMPolicy:
         scoring = [place for place in written if not errors[place]]
         candidates = [[action.token_ids for action in written[place]] for place in scoring]
         behind = [prompts[place] for place in scoring]
-        scores = self.generator.score(behind, candidates, self.temperature) if scoring else ()
+        trees = [states[place].task.id for place in scoring]
+        scores = self.generator.score(behind, candidates, self.temperature, trees) if scoring else ()
         for place, scored in zip(scoring, scores, strict=True):
             if isinstance(scored, Failure):
                 errors[place], told[place] = scored.reason, Proposal()
@@ -162,6 +169,7 @@ class LLMPolicy:
             min_p=self.min_p,
             pauses=[turn.pause for turn in turns],
             form=self.form,
+            trees=[turn.tree for turn in turns],
             begun=[turn.said.token_ids for turn in turns],
         )
 
@@ -239,11 +247,13 @@ class _Begun:
     """The part that has come; an empty one that is not partial if the turn has not begun."""
     seed: int
     pause: Pause | None
+    tree: str
+    """As of ``SampleRequest.trees``."""
 
     def after(self, token_ids: tuple[int, ...], text: str, seed: int) -> "_Begun":
         """The turn with tokens behind its prompt that belong to it."""
         said = Message("assistant", self.said.content + text, (*self.said.token_ids, *token_ids), partial=True)
-        return _Begun((*self.prompt, *token_ids), said, seed, None)
+        return _Begun((*self.prompt, *token_ids), said, seed, None, self.tree)
 
 
 def _read_all(
@@ -285,6 +295,7 @@ class ChatPolicy:
             seeds,
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
+            trees=[state.task.id for state in states],
         )
         return [
             Proposal((), (), drawn.reason)

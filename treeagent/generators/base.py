@@ -86,6 +86,9 @@ class SampleRequest:
     """A grammar for the whole turn: only tokens are drawn from which the turn can still satisfy it. ``local`` reports
     log-probabilities among all tokens, as the learners compute them, unless ``top_p`` or ``min_p`` leaves some out;
     engines and servers among the allowed ones."""
+    trees: Sequence[str] = ()
+    """The tree that each prompt belongs to, by a name of its own, or none at all. Prompts of a tree share a beginning,
+    so that one server of a pool answers them all; nothing else depends on it."""
     begun: Sequence[tuple[int, ...]] = ()
     """The tokens of an unfinished turn with which each prompt ends, which count towards ``form``; none by default."""
 
@@ -136,9 +139,11 @@ class Generator(ABC):
         model's context ends."""
 
     @abstractmethod
-    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
+    def next_logprobs(
+        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
+    ) -> "Tensor":
         """Log-probability of each of ``token_ids`` as the next token of each prompt, in nats and at temperature 1:
-        [prompts, tokens], on the CPU."""
+        [prompts, tokens], on the CPU. ``trees`` are as of ``SampleRequest``."""
 
     @abstractmethod
     def score(
@@ -146,9 +151,10 @@ class Generator(ABC):
         prompts: Sequence[tuple[int, ...]],
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
+        trees: Sequence[str] = (),
     ) -> Sequence[Sequence[Sample] | Failure]:
         """The given continuations of each prompt, as if they had been sampled there at ``temperature``; 0 stands for
-        1, as in ``SampleRequest``. What candidates of a prompt have in common is computed once."""
+        1, as in ``SampleRequest``, and so do ``trees``. What candidates of a prompt have in common is computed once."""
 
     @abstractmethod
     def forget(self) -> None:

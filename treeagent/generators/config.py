@@ -1,8 +1,9 @@
 """Which model it is and what runs it. Imports no torch, so that a command line can read it at once."""
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from treeagent.types import REACHES_OUT
@@ -14,6 +15,26 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 LOCAL_SERVER = "http://localhost:8000/v1"
 """Where vLLM serves by default."""
+
+
+def _distinct_servers(url: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    urls = (url,) if isinstance(url, str) else url
+    if not urls:
+        raise ValueError("the list of servers is empty: name one, or leave it out")
+    for each in urls:
+        try:
+            known = urlsplit(each).scheme in ("http", "https") and bool(urlsplit(each).hostname)
+        except ValueError:  # such as an IPv6 address without its end
+            known = False
+        if not known:
+            raise ValueError(f"{each!r} is no server's address: write one such as {LOCAL_SERVER}")
+        if [other.rstrip("/") for other in urls].count(each.rstrip("/")) > 1:
+            raise ValueError(f"{each!r} stands twice in the list of servers: leave one out")
+    return url
+
+
+Addresses = Annotated[str | tuple[str, ...], AfterValidator(_distinct_servers)]
+"""The root of an OpenAI-compatible API, or the roots of several that serve the same model."""
 
 LORA_SCALE = 2.0
 """alpha / rank, by which an adapter's output is multiplied: the usual choice, under which ``rank`` may change without a
@@ -69,9 +90,10 @@ class ModelConfig:
     generator: Literal["local", "vllm", "remote"] = "local"
     """What samples: "local" is transformers in this process, "vllm" an engine in this process, "remote" a server.
     Training always uses transformers."""
-    url: Annotated[str, REACHES_OUT] = LOCAL_SERVER
+    url: Annotated[Addresses, REACHES_OUT] = LOCAL_SERVER
     """Root of the server's OpenAI-compatible API, for ``generator`` "remote"; its key is read from
-    ``OPENAI_API_KEY``."""
+    ``OPENAI_API_KEY``. A list names several servers of the same model, which share the trees and stand in for each
+    other."""
     dtype: DType = "auto"
     """Number format of the weights that sample in this process. "auto" takes the checkpoint's own; but a policy of 30
     million weights or more samples in bfloat16 on a processor that has AMX."""
@@ -101,10 +123,14 @@ class RequestConfig:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class RemoteConfig(RequestConfig):
-    """One model server, and how requests to it are made."""
+    """The servers of one model, and how requests to them are made."""
 
-    url: Annotated[str, REACHES_OUT] = LOCAL_SERVER
-    """Root of the server's OpenAI-compatible API."""
+    url: Annotated[Addresses, REACHES_OUT] = LOCAL_SERVER
+    """As of ``ModelConfig``."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return (self.url,) if isinstance(self.url, str) else self.url
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

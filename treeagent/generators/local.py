@@ -212,7 +212,9 @@ class LocalGenerator(Generator):
         return torch.stack([cast(Tensor, segment.hidden) for segment in segments])
 
     @torch.no_grad()
-    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> Tensor:
+    def next_logprobs(
+        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
+    ) -> Tensor:
         segments = self._read(prompts)
         self.cache.trim()
         logits = torch.stack([cast(Tensor, segment.logits) for segment in segments])
@@ -326,6 +328,7 @@ class LocalGenerator(Generator):
         prompts: Sequence[tuple[int, ...]],
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
+        trees: Sequence[str] = (),
     ) -> list[list[Sample]]:
         def work(rows: slice) -> list[list[Sample]]:
             scored = self._score(self._read(prompts[rows]), candidates[rows], temperature or 1.0)

@@ -1,51 +1,27 @@
-"""A server that speaks the OpenAI protocol: by token ids (vLLM, SGLang), or by text alone (hosted models).
+"""Servers that speak the OpenAI protocol: by token ids (vLLM, SGLang), or by text alone (hosted models).
 
-The ``openai`` package repeats a request after a timeout, a 429 or a 5xx, in growing intervals or when the server's
-Retry-After says. A request that still fails costs only its own prompt. An error that every other request would meet,
-such as a wrong key, stops the run with one sentence, and ``--resume`` continues it.
+``servers`` says which server of a pool a request goes to, and what becomes of a request that fails.
 """
 
 import math
-import os
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, beginnings, put_together
 from treeagent.generators.config import RemoteConfig
-from treeagent.generators.usage import Usage
+from treeagent.generators.servers import REFUSED, Server, Servers
 from treeagent.types import Message, UserError, storable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the import of ``servers`` tells what is missing
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion
     from torch import Tensor
 
-try:
-    import openai
-    from openai.types import Completion, CompletionUsage
-    from openai.types.chat import ChatCompletion
-except ImportError as error:
-    raise UserError(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
-
-Answer = TypeVar("Answer")
-_RETRIES = 6
-"""How often the client repeats a failed request. It waits 0.5 to 8 seconds before each, about 24 in all, unless the
-server says how long: enough for a server that is full for a while."""
 _PROBE = tuple(range(8))
 """A prompt of token ids that every vocabulary has."""
 _FORCED = (7, 5, 6, 7)
 """Tokens that a server must draw if the grammar allows nothing else."""
-_FIXES = {
-    401: "set OPENAI_API_KEY",
-    402: "see to the account",
-    403: "set OPENAI_API_KEY",
-    404: "correct the url, or set policy.text_only=true if the server completes chats alone",
-    429: "lower remote.concurrency, or see to the account's quota",
-}
-"""Statuses that every request would meet, and what the user can do."""
 
 
 class Replies(NamedTuple):
@@ -56,92 +32,7 @@ class Replies(NamedTuple):
     """Tokens of all replies together, as the server counts them; 0 if it does not."""
 
 
-class _Server:
-    """A connection that bounds the requests in flight and counts tokens and price."""
-
-    def __init__(self, config: RemoteConfig, checkpoint: str, section: str = "policy") -> None:
-        """
-        Args:
-            checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
-            section: the table of the model's settings, which error sentences name.
-
-        Raises:
-            UserError: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
-        """
-        self.config = config
-        self._section = section
-        self.usage = Usage()
-        key = os.environ.get("OPENAI_API_KEY") or "none"  # your own server needs none, but the client does
-        self._client = openai.OpenAI(base_url=config.url, api_key=key, timeout=config.timeout, max_retries=_RETRIES)
-        self._counting = threading.Lock()
-        self.model, self.context = self._find(checkpoint)
-
-    def forget(self) -> None:
-        """Do nothing: a server's weights do not change while it runs, so its cached prefixes stay valid."""
-
-    def _find(self, checkpoint: str) -> tuple[str, int]:
-        """The checkpoint's name on the server, and the length of its context in tokens if the server reports it."""
-        client = self._client.with_options(max_retries=1)  # a wrong address shows at once
-        served = self._attempt(lambda: list(client.models.list()))
-        if isinstance(served, Failure):
-            raise UserError(served.reason)
-        for model in served:
-            told = model.model_extra or {}
-            if PurePath(checkpoint).name in {PurePath(str(name)).name for name in (model.id, told.get("root"))}:
-                return model.id, int(told.get("max_model_len") or sys.maxsize)
-        names = ", ".join(repr(model.id) for model in served[:8]) or "nothing"
-        raise UserError(
-            f"the server at {self.config.url} serves {names}, not {checkpoint!r}: start it on this checkpoint (vllm "
-            f"serve {checkpoint} --logprobs-mode processed_logprobs); a run that stopped here goes on with --resume"
-        )
-
-    def _gather(self, requests: Sequence[Callable[[], Answer]]) -> list[Answer | Failure]:
-        """The answers, in order.
-
-        Raises:
-            UserError: as ``_attempt``.
-        """
-        with ThreadPoolExecutor(self.config.concurrency) as pool:
-            return list(pool.map(self._attempt, requests))
-
-    def _attempt(self, request: Callable[[], Answer]) -> Answer | Failure:
-        """The answer, or why this request has none.
-
-        Raises:
-            UserError: every other request would fail for the same reason.
-        """
-        server = f"the server at {self.config.url}"
-        try:
-            return request()
-        except openai.APITimeoutError:
-            return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise remote.timeout")
-        except openai.APIConnectionError as error:
-            raise UserError(
-                f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct {self._section}.url"
-            ) from None
-        except openai.APIStatusError as error:
-            body = error.body.get("message") if isinstance(error.body, dict) else error.message
-            said = f"{server} answered {error.status_code}: {' '.join(storable(str(body)).split())[:200]}"
-            if error.status_code in _FIXES:
-                raise UserError(f"{said}: {_FIXES[error.status_code]}") from None
-            return Failure(said)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # not the protocol's form
-            return Failure(f"the answer of {server} cannot be read ({type(error).__name__}: {error})")
-
-    def _count(self, usage: CompletionUsage | None) -> None:
-        if usage is None:
-            return
-        details = usage.prompt_tokens_details
-        cached = (details.cached_tokens if details is not None else None) or 0
-        price = usage.prompt_tokens * self.config.prompt_price + usage.completion_tokens * self.config.generated_price
-        with self._counting:
-            self.usage.encoded_tokens += usage.prompt_tokens - cached
-            self.usage.cached_tokens += cached
-            self.usage.generated_tokens += usage.completion_tokens
-            self.usage.price += price / 1e6
-
-
-class RemoteGenerator(_Server, Generator):
+class RemoteGenerator(Servers, Generator):
     """Prompts and samples as token ids, by the protocol's completions with the extensions of vLLM and SGLang."""
 
     def __init__(
@@ -163,41 +54,53 @@ class RemoteGenerator(_Server, Generator):
             UserError: as for every server; or it gives no token ids, its log-probabilities leave out the temperature,
                 it ignores a form, or it knows no ``logprob_token_ids``, which scoring needs.
         """
+        self._temperature, self._structured, self._scores = temperature, structured, scores
         super().__init__(config, checkpoint)
+
+    def _check(self, server: Server) -> None:
+        temperature = self._temperature
         fix = "use vLLM or SGLang, or set policy.text_only=true to play and measure by text alone"
-        _, gap = self._probe(temperature, fix)
+        _, gap = self._probe(server, temperature, fix)
         if temperature != 1 and not math.isclose(
-            gap * temperature, self._probe(1.0, fix)[1], rel_tol=0.02, abs_tol=1e-3
+            gap * temperature, self._probe(server, 1.0, fix)[1], rel_tol=0.02, abs_tol=1e-3
         ):
             raise UserError(
-                f"the log-probabilities of the server at {config.url} leave out the temperature {temperature:g} that "
+                f"the log-probabilities of {server} leave out the temperature {temperature:g} that "
                 "it draws with: start it with --logprobs-mode processed_logprobs (vLLM) or without "
                 "SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), or set policy.temperature to 1"
             )
-        if structured:  # a server without grammars ignores them silently
+        if self._structured:  # a server without grammars ignores them silently
             fix = "use vLLM with --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
             rules = f"%llguidance {{}}\nstart: {' '.join(f'<[{token}]>' for token in _FORCED)}"
-            drawn, _ = self._probe(temperature, fix, structured_outputs={"grammar": rules})
+            drawn, _ = self._probe(server, temperature, fix, structured_outputs={"grammar": rules})
             if drawn != _FORCED:
-                raise UserError(f"the server at {config.url} does not hold turns to a form: {fix}")
-        if scores and isinstance(
-            failed := self._attempt(partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure
+                raise UserError(f"{server} does not hold turns to a form: {fix}")
+        if self._scores and isinstance(
+            failed := self._attempt(server, partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure
         ):
             raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set policy.actions=sample")
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
         """A server has no pauses: it draws the whole turn, which is cut afterwards."""
         each = zip(request.prompts, request.seeds, request.limits(self.context), strict=True)
-        return request.paused(self._gather([partial(self._draw, request, *one) for one in each]))
+        draws = [partial(self._draw, request, *one) for one in each]
+        return request.paused(self._gather(list(zip(_keys(request.prompts, request.trees), draws, strict=True))))
 
-    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
+    def next_logprobs(
+        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
+    ) -> "Tensor":
         """
         Raises:
             UserError: a request fails, or the server knows no ``logprob_token_ids``.
         """
         import torch
 
-        rows = self._gather([partial(self._score, prompt, token_ids) for prompt in prompts if token_ids])
+        asked = [
+            (key, partial(self._score, prompt, token_ids, 1.0))
+            for key, prompt in zip(_keys(prompts, trees), prompts, strict=True)
+            if token_ids
+        ]
+        rows = self._gather(asked)
         for row in rows:
             if isinstance(row, Failure):
                 raise UserError(
@@ -211,14 +114,15 @@ class RemoteGenerator(_Server, Generator):
         prompts: Sequence[tuple[int, ...]],
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
+        trees: Sequence[str] = (),
     ) -> list[list[Sample] | Failure]:
         """Each beginning is a request of its own, so that the server's prefix cache serves it."""
         tries = [{begun: tokens for begun, tokens in beginnings(each).items() if tokens} for each in candidates]
         rows = iter(
             self._gather(
                 [
-                    partial(self._score, prompt + begun, tokens, temperature or 1.0)
-                    for prompt, trie in zip(prompts, tries, strict=True)
+                    (key, partial(self._score, prompt + begun, tokens, temperature or 1.0))
+                    for key, prompt, trie in zip(_keys(prompts, trees), prompts, tries, strict=True)
                     for begun, tokens in trie.items()
                 ]
             )
@@ -234,7 +138,9 @@ class RemoteGenerator(_Server, Generator):
             scored.append(failed[0] if failed else put_together(each, told))
         return scored
 
-    def _draw(self, request: SampleRequest, prompt: tuple[int, ...], seed: int, limit: int) -> list[Sample]:
+    def _draw(
+        self, request: SampleRequest, prompt: tuple[int, ...], seed: int, limit: int, server: Server
+    ) -> list[Sample]:
         if not request.count:
             return []
         # The tokenizer's end of sequence need not be the stop token.
@@ -246,6 +152,7 @@ class RemoteGenerator(_Server, Generator):
         if request.form is not None:
             extensions["structured_outputs"] = {"grammar": request.form.lark}
         answer = self._complete(
+            server,
             prompt,
             extensions,
             n=request.count,
@@ -260,13 +167,19 @@ class RemoteGenerator(_Server, Generator):
             raise ValueError(f"{len(samples)} samples, not {request.count}")
         return samples
 
-    def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
+    def _score(
+        self, prompt: tuple[int, ...], token_ids: Sequence[int], temperature: float, server: Server
+    ) -> list[float]:
         extensions: dict[str, object] = {"logprob_token_ids": list(token_ids), "return_tokens_as_token_ids": True}
-        answer = self._complete(prompt, extensions, max_tokens=1, temperature=temperature, logprobs=len(token_ids))
+        answer = self._complete(
+            server, prompt, extensions, max_tokens=1, temperature=temperature, logprobs=len(token_ids)
+        )
         told = _first_logprobs(answer)
         return [told[f"token_id:{token}"] for token in token_ids]
 
-    def _probe(self, temperature: float, fix: str, **extensions: object) -> tuple[tuple[int, ...], float]:
+    def _probe(
+        self, server: Server, temperature: float, fix: str, **extensions: object
+    ) -> tuple[tuple[int, ...], float]:
         """The tokens of a short sample, and the gap between the log-probabilities of the likeliest and the fifth
         likeliest first token, in nats.
 
@@ -274,8 +187,9 @@ class RemoteGenerator(_Server, Generator):
             UserError: the server cannot answer this with token ids and log-probabilities; ``fix`` says what to do.
         """
 
-        def ask() -> tuple[tuple[int, ...], float]:
+        def ask(server: Server) -> tuple[tuple[int, ...], float]:
             answer = self._complete(
+                server,
                 _PROBE,
                 {"ignore_eos": True} | extensions,
                 max_tokens=len(_FORCED),
@@ -285,19 +199,26 @@ class RemoteGenerator(_Server, Generator):
             best, *_, fifth = sorted(_first_logprobs(answer).values(), reverse=True)[:5]
             return _sample(answer.choices[0]).token_ids, best - fifth
 
-        probed = self._attempt(ask)
+        probed = self._attempt(server, ask)
         if isinstance(probed, Failure):
             raise UserError(f"{probed.reason}: {fix}")
         return probed
 
     def _complete(
-        self, prompt: tuple[int, ...], extensions: dict[str, object], *, n: int = 1, seed: int = 0, **asked: Any
-    ) -> Completion:
+        self,
+        server: Server,
+        prompt: tuple[int, ...],
+        extensions: dict[str, object],
+        *,
+        n: int = 1,
+        seed: int = 0,
+        **asked: Any,
+    ) -> "Completion":
         # Without these, the checkpoint's generation_config.json may choose others, and the server would draw
         # from another distribution than the learners compute.
         whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
-        answer: Completion = self._client.completions.create(
-            model=self.model,
+        answer: Completion = server.client.completions.create(
+            model=server.model,
             prompt=list(prompt),
             n=n,
             seed=seed,
@@ -308,11 +229,11 @@ class RemoteGenerator(_Server, Generator):
         return answer
 
 
-class RemoteChat(_Server):
+class RemoteChat(Servers):
     """Conversations and replies as text, by the protocol's chat completions: no token ids and no log-probabilities."""
 
     _spelling = 0
-    """Place of the first spelling in ``reply`` that the server takes, as far as is known."""
+    """Place of the first spelling in ``reply`` that the servers take, as far as is known."""
 
     def reply(
         self,
@@ -322,8 +243,9 @@ class RemoteChat(_Server):
         *,
         max_new_tokens: int,
         temperature: float,
+        trees: Sequence[str] = (),
     ) -> list[Replies | Failure]:
-        """``count`` replies to each conversation.
+        """``count`` replies to each conversation. ``trees`` are as of ``SampleRequest``.
 
         OpenAI's reasoning models refuse ``max_tokens`` and every temperature but 1. If a server refuses one spelling of
         a request, the next is tried. A temperature of 0 or 1 may be left out: 1 is the protocol's default, and a
@@ -333,16 +255,23 @@ class RemoteChat(_Server):
         drawn = {"temperature": temperature}
         spellings: list[dict[str, Any]] = [old | drawn, new | drawn, *([new] if temperature in (0.0, 1.0) else [])]
         each = zip(conversations, seeds, strict=True)
-        return self._gather([partial(self._reply, spellings, count, *one) for one in each])
+        replies = [partial(self._reply, spellings, count, *one) for one in each]
+        return self._gather(list(zip(_keys(conversations, trees), replies, strict=True)))
 
     def _reply(
-        self, spellings: Sequence[dict[str, Any]], count: int, conversation: Sequence[Message], seed: int
+        self,
+        spellings: Sequence[dict[str, Any]],
+        count: int,
+        conversation: Sequence[Message],
+        seed: int,
+        server: Server,
     ) -> Replies:
         rows = [{"role": message.role, "content": message.content} for message in conversation]
         replies: list[str] = []
         generated_tokens = 0
         while len(replies) < count:  # a server may return fewer replies than were asked for
-            answer = self._answer(spellings, messages=rows, n=count - len(replies), seed=seed + len(replies))
+            asked = {"messages": rows, "n": count - len(replies), "seed": seed + len(replies)}
+            answer = self._answer(server, spellings, asked)
             if not answer.choices:
                 raise ValueError("no choices")
             self._count(answer.usage)
@@ -350,21 +279,26 @@ class RemoteChat(_Server):
             replies += [storable(choice.message.content or "") for choice in answer.choices]
         return Replies(replies[:count], generated_tokens)
 
-    def _answer(self, spellings: Sequence[dict[str, Any]], **asked: Any) -> ChatCompletion:
+    def _answer(self, server: Server, spellings: Sequence[dict[str, Any]], asked: dict[str, Any]) -> "ChatCompletion":
         last = len(spellings) - 1
         place = min(self._spelling, last)
         while True:
             try:
-                answer: ChatCompletion = self._client.chat.completions.create(
-                    model=self.model, **asked, **spellings[place]
+                answer: ChatCompletion = server.client.chat.completions.create(
+                    model=server.model, **asked, **spellings[place]
                 )
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+            except REFUSED as error:
                 if place == last or not any(name in str(error) for name in spellings[place]):
                     raise
                 place += 1
             else:
                 self._spelling = place
                 return answer
+
+
+def _keys(prompts: Sequence[object], trees: Sequence[str]) -> Sequence[str]:
+    """What decides which server a prompt goes to: its tree, or else all of it."""
+    return trees or [repr(prompt) for prompt in prompts]
 
 
 def _sample(choice: Any) -> Sample:

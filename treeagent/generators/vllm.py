@@ -101,7 +101,9 @@ class VllmGenerator(Generator):
         self.usage.generated_tokens += sum(len(sample.token_ids) for samples in drawn for sample in samples)
         return request.paused(drawn)
 
-    def next_logprobs(self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> "Tensor":
+    def next_logprobs(
+        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
+    ) -> "Tensor":
         import torch
 
         asked = list(token_ids) or None
@@ -115,6 +117,7 @@ class VllmGenerator(Generator):
         prompts: Sequence[tuple[int, ...]],
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
+        trees: Sequence[str] = (),
     ) -> list[list[Sample] | Failure]:
         """Each beginning is a prompt of its own, so that the engine's prefix cache serves it. The engine computes the
         log-probabilities of whole prompts without its cache, and at temperature 1."""

@@ -216,7 +216,9 @@ def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
     return _served(config, "world.teacher", settings.model, settings.url, _TEACHER_TOKENS)
 
 
-def _served(config: RunConfig, section: str, model: str, url: str, max_new_tokens: int) -> "RemoteWriter":
+def _served(
+    config: RunConfig, section: str, model: str, url: str | tuple[str, ...], max_new_tokens: int
+) -> "RemoteWriter":
     from treeagent.generators.remote import RemoteChat
     from treeagent.world_model.remote import RemoteWriter
 

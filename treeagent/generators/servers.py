@@ -1,0 +1,282 @@
+"""A pool of servers that speak the OpenAI protocol: which of them a request goes to, and what becomes of it there.
+
+Requests of one tree go to one server, whose prefix cache then holds what they share (rendezvous hashing, Thaler and
+Ravishankar 1998). Where a server refuses, times out or is full, the request goes to the next in the tree's own order.
+
+Alone, a server is asked again after a timeout, a 429 or a 5xx, in growing intervals or when its Retry-After says; in a
+pool all servers are. A request that still fails costs only its own prompt. An error that every other request would
+meet, such as a wrong key, stops the run with one sentence, and ``--resume`` continues it.
+"""
+
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import PurePath
+from typing import TypeVar
+
+from treeagent.generators.base import Failure
+from treeagent.generators.config import RemoteConfig
+from treeagent.generators.usage import Usage
+from treeagent.types import UserError, storable
+
+try:
+    import openai
+    from openai.types import CompletionUsage
+except ImportError as error:
+    raise UserError(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
+
+Answer = TypeVar("Answer")
+_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
+"""Seconds before each repeat of a request that no server of a pool has answered: enough for servers that are full for a
+while. The client of a single server waits about as long, unless the server says how long."""
+_LEFT_OUT_SECONDS = 30.0
+"""How long a server that did not answer is left out before it is asked again."""
+_CHECK_SECONDS = 10.0
+"""Most seconds in which a server of a pool must say what it serves."""
+_FIXES = {
+    401: "set OPENAI_API_KEY",
+    402: "see to the account",
+    403: "set OPENAI_API_KEY",
+    404: "correct the url, or set policy.text_only=true if the server completes chats alone",
+    429: "lower remote.concurrency, or see to the account's quota",
+}
+"""Statuses that every request would meet, and what the user can do."""
+_GONE = (404, 502, 503, 504)
+"""Statuses of a server that another one may stand in for: of a proxy before a dead one, or of one that was started
+again on another model."""
+_BUSY = (408, 409, 429)
+REFUSED = (openai.BadRequestError, openai.UnprocessableEntityError)
+"""Of a request that has a parameter which the server does not take."""
+_FAILURES = (
+    *(openai.APIConnectionError, openai.APIStatusError),
+    *(AttributeError, IndexError, KeyError, TypeError, ValueError),  # of an answer that has not the protocol's form
+)
+
+
+@dataclass(slots=True)
+class Server:
+    """A server of the pool, as far as it is known."""
+
+    url: str
+    client: openai.OpenAI
+    model: str = ""
+    """The checkpoint's name there; empty where it is not known to serve it."""
+    left_out_until: float = 0.0
+    """On the monotonic clock; 0 while the server answers."""
+
+    def __str__(self) -> str:
+        return f"the server at {self.url}"
+
+
+class Unreachable(UserError):
+    """Nothing answers at a server's address."""
+
+
+def in_order(key: str, urls: Sequence[str]) -> list[int]:
+    """The places of the servers in the order in which they are asked about ``key``. Each is first for an equal share of
+    keys, and one that is left out changes the first of its own keys alone."""
+    return sorted(range(len(urls)), key=lambda place: blake2b(f"{urls[place]}\n{key}".encode(), digest_size=8).digest())
+
+
+class Servers:
+    """Connections that bound the requests in flight and count tokens and price."""
+
+    def __init__(self, config: RemoteConfig, checkpoint: str, section: str = "policy") -> None:
+        """
+        Args:
+            checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
+            section: the table of the model's settings, which error sentences name.
+
+        Raises:
+            UserError: no server can be reached, or one refuses the key or does not serve ``checkpoint``.
+        """
+        self.config, self.checkpoint = config, checkpoint
+        self.usage = Usage()
+        self.context = sys.maxsize
+        """Length of the shortest context of the servers, in tokens, as far as they report it."""
+        self._section = section
+        self._state = threading.Lock()
+        key = os.environ.get("OPENAI_API_KEY") or "none"  # your own server needs none, but the client does
+        retries = len(_WAITS) if len(config.urls) == 1 else 0  # in a pool the next server is asked instead
+        self.servers = [
+            Server(url, openai.OpenAI(base_url=url, api_key=key, timeout=config.timeout, max_retries=retries))
+            for url in config.urls
+        ]
+        with ThreadPoolExecutor(len(self.servers)) as pool:
+            lost = [error for error in pool.map(self._first_admitted, self.servers) if error is not None]
+        if len(lost) == len(self.servers):
+            raise lost[0]
+        for error in lost:
+            warnings.warn(f"{error}; until then the others answer for it", stacklevel=3)
+
+    def forget(self) -> None:
+        """Do nothing: a server's weights do not change while it runs, so its cached prefixes stay valid."""
+
+    def _check(self, server: Server) -> None:
+        """Check that the server can do what will be asked of it. Raises ``UserError`` if not."""
+
+    def _first_admitted(self, server: Server) -> Unreachable | None:
+        try:
+            self._admit(server)
+        except Unreachable as error:
+            server.left_out_until = time.monotonic() + _LEFT_OUT_SECONDS
+            return error
+        return None
+
+    def _admit(self, server: Server) -> None:
+        """Ask a server what it serves, and check it."""
+        try:
+            server.model, context = self._find(server)
+            self._check(server)
+        except Unreachable:
+            raise
+        except UserError:
+            server.model = ""
+            raise
+        with self._state:
+            self.context = min(self.context, context)
+
+    def _find(self, server: Server) -> tuple[str, int]:
+        """The checkpoint's name on the server, and the length of its context in tokens if the server reports it."""
+        most = self.config.timeout if len(self.servers) == 1 else min(self.config.timeout, _CHECK_SECONDS)
+        client = server.client.with_options(max_retries=1, timeout=most)  # a wrong address shows at once
+        served = self._attempt(server, lambda _: list(client.models.list()))
+        if isinstance(served, Failure):
+            raise Unreachable(served.reason)
+        for model in served:
+            told = model.model_extra or {}
+            if PurePath(self.checkpoint).name in {PurePath(str(name)).name for name in (model.id, told.get("root"))}:
+                return model.id, int(told.get("max_model_len") or sys.maxsize)
+        names = ", ".join(repr(model.id) for model in served[:8]) or "nothing"
+        raise UserError(
+            f"{server} serves {names}, not {self.checkpoint!r}: start it on this checkpoint (vllm serve "
+            f"{self.checkpoint} --logprobs-mode processed_logprobs); a run that stopped here goes on with --resume"
+        )
+
+    def _gather(self, requests: Sequence[tuple[str, Callable[[Server], Answer]]]) -> list[Answer | Failure]:
+        """The answers, in order. Each request has a key; those of one key go to one server as long as it answers.
+
+        Raises:
+            UserError: as ``_attempt``.
+        """
+        with ThreadPoolExecutor(self.config.concurrency) as pool:
+            return list(pool.map(self._ask, requests))
+
+    def _ask(self, keyed: tuple[str, Callable[[Server], Answer]]) -> Answer | Failure:
+        key, request = keyed
+        if len(self.servers) == 1:
+            return self._attempt(self.servers[0], request)
+        order = [self.servers[place] for place in in_order(key, self.config.urls)]
+        last = order[0]
+        failed: Exception = UserError(
+            f"none of {self._section}.url serves {self.checkpoint!r} any more: start one on it"
+        )
+        for wait in (*_WAITS, None):
+            for server in self._in_turn(order):
+                try:
+                    answer = request(server)
+                except _FAILURES as error:
+                    if not _another_may_answer(error):
+                        return self._failure(server, error)
+                    self._leave_out(server, error)
+                    last, failed = server, error
+                else:
+                    server.left_out_until = 0.0
+                    return answer
+            if wait is None or isinstance(failed, openai.APITimeoutError):  # no server is fast enough for it
+                break
+            time.sleep(wait)
+        return self._failure(last, failed)
+
+    def _in_turn(self, order: Sequence[Server]) -> Iterator[Server]:
+        """The servers that are not left out; where all are, those that have answered once."""
+        found = False
+        for server in order:
+            if self._answers(server):
+                found = True
+                yield server
+        if not found:
+            yield from (server for server in order if server.model)
+
+    def _answers(self, server: Server) -> bool:
+        """Whether a server is not left out. After its time one thread checks it as at the start."""
+        with self._state:
+            if not server.left_out_until:
+                return True
+            if time.monotonic() < server.left_out_until:
+                return False
+            server.left_out_until = time.monotonic() + _LEFT_OUT_SECONDS
+        try:
+            self._admit(server)
+        except UserError:
+            return False
+        server.left_out_until = 0.0
+        return True
+
+    def _leave_out(self, server: Server, error: Exception) -> None:
+        """Leave a server out that may be gone. One that is merely full, or fails this request, stays."""
+        if isinstance(error, openai.APIStatusError) and error.status_code not in _GONE:
+            return
+        with self._state:
+            first = not server.left_out_until
+            server.left_out_until = time.monotonic() + _LEFT_OUT_SECONDS
+        if first:
+            why = " ".join(storable(str(error.__cause__ or error)).split())[:200]
+            warnings.warn(
+                f"{server} does not answer ({why}): the others answer for it until it does again", stacklevel=2
+            )
+
+    def _attempt(self, server: Server, request: Callable[[Server], Answer]) -> Answer | Failure:
+        """The answer, or why this request has none. Raises as ``_failure``."""
+        try:
+            return request(server)
+        except _FAILURES as error:
+            return self._failure(server, error)
+
+    def _failure(self, server: Server, error: Exception) -> Failure:
+        """What an error means to this request.
+
+        Raises:
+            UserError: every other request would fail for the same reason.
+        """
+        match error:
+            case UserError():
+                raise error
+            case openai.APITimeoutError():
+                return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise remote.timeout")
+            case openai.APIConnectionError():
+                raise Unreachable(
+                    f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct {self._section}.url"
+                ) from None
+            case openai.APIStatusError():
+                body = error.body.get("message") if isinstance(error.body, dict) else error.message
+                said = f"{server} answered {error.status_code}: {' '.join(storable(str(body)).split())[:200]}"
+                if error.status_code in _FIXES:
+                    raise UserError(f"{said}: {_FIXES[error.status_code]}") from None
+                return Failure(said)
+            case _:  # not the protocol's form
+                return Failure(f"the answer of {server} cannot be read ({type(error).__name__}: {error})")
+
+    def _count(self, usage: CompletionUsage | None) -> None:
+        if usage is None:
+            return
+        details = usage.prompt_tokens_details
+        cached = (details.cached_tokens if details is not None else None) or 0
+        price = usage.prompt_tokens * self.config.prompt_price + usage.completion_tokens * self.config.generated_price
+        with self._state:
+            self.usage.encoded_tokens += usage.prompt_tokens - cached
+            self.usage.cached_tokens += cached
+            self.usage.generated_tokens += usage.completion_tokens
+            self.usage.price += price / 1e6
+
+
+def _another_may_answer(error: Exception) -> bool:
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code >= 500 or error.status_code in (*_GONE, *_BUSY)
+    return isinstance(error, openai.APIConnectionError)
