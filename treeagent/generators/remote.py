@@ -54,25 +54,36 @@ class Replies(NamedTuple):
     texts: list[str]
     generated_tokens: int
     """Tokens of all replies together, as the server counts them; 0 if it does not."""
+    prompt_tokens: int = 0
+    """Tokens of all prompts together, cached ones included."""
 
 
 class _Server:
     """A connection that bounds the requests in flight and counts tokens and price."""
 
-    def __init__(self, config: RemoteConfig, checkpoint: str, section: str = "policy") -> None:
+    def __init__(
+        self,
+        config: RemoteConfig,
+        checkpoint: str,
+        section: str = "policy",
+        requests: str = "remote",
+        retries: int = _RETRIES,
+    ) -> None:
         """
         Args:
             checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
             section: the table of the model's settings, which error sentences name.
+            requests: the table of the settings of requests, which error sentences name.
+            retries: how often a failed request is repeated.
 
         Raises:
             UserError: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
         """
         self.config = config
-        self._section = section
+        self._section, self._requests = section, requests
         self.usage = Usage()
         key = os.environ.get("OPENAI_API_KEY") or "none"  # your own server needs none, but the client does
-        self._client = openai.OpenAI(base_url=config.url, api_key=key, timeout=config.timeout, max_retries=_RETRIES)
+        self._client = openai.OpenAI(base_url=config.url, api_key=key, timeout=config.timeout, max_retries=retries)
         self._counting = threading.Lock()
         self.model, self.context = self._find(checkpoint)
 
@@ -114,7 +125,7 @@ class _Server:
         try:
             return request()
         except openai.APITimeoutError:
-            return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise remote.timeout")
+            return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise {self._requests}.timeout")
         except openai.APIConnectionError as error:
             raise UserError(
                 f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct {self._section}.url"
@@ -340,15 +351,17 @@ class RemoteChat(_Server):
     ) -> Replies:
         rows = [{"role": message.role, "content": message.content} for message in conversation]
         replies: list[str] = []
-        generated_tokens = 0
+        generated_tokens = prompt_tokens = 0
         while len(replies) < count:  # a server may return fewer replies than were asked for
             answer = self._answer(spellings, messages=rows, n=count - len(replies), seed=seed + len(replies))
             if not answer.choices:
                 raise ValueError("no choices")
             self._count(answer.usage)
-            generated_tokens += answer.usage.completion_tokens if answer.usage is not None else 0
+            if answer.usage is not None:
+                generated_tokens += answer.usage.completion_tokens
+                prompt_tokens += answer.usage.prompt_tokens
             replies += [storable(choice.message.content or "") for choice in answer.choices]
-        return Replies(replies[:count], generated_tokens)
+        return Replies(replies[:count], generated_tokens, prompt_tokens)
 
     def _answer(self, spellings: Sequence[dict[str, Any]], **asked: Any) -> ChatCompletion:
         last = len(spellings) - 1
