@@ -82,7 +82,7 @@ def open_run(
     checkpoint: Path | None = None,
     lender: Path | None = None,
 ) -> "Iterator[tuple[Run, RichProgress]]":
-    """The run to write and its progress; where it ``learns``, its alarms are printed at the end.
+    """The run to write and its progress; where it ``learns`` or asks a judge, its alarms are printed at the end.
 
     Its settings come from ``--config``, else from the run that is resumed, else from ``lender``, whose trees are
     learned from, else from the run that CHECKPOINT belongs to, in whose environment and format the policy was trained.
@@ -125,7 +125,7 @@ def open_run(
         progress = RichProgress(run=run.path)
         yield run, progress
         progress.finish()
-        if methods:
+        if methods or config.rewards.judge:
             show_alarms(run, Terminal(stderr=True))
 
 

@@ -30,6 +30,8 @@ class Replies(NamedTuple):
     texts: list[str]
     generated_tokens: int
     """Tokens of all replies together, as the server counts them; 0 if it does not."""
+    prompt_tokens: int = 0
+    """Tokens of all prompts together, cached ones included."""
 
 
 class RemoteGenerator(Servers, Generator):
@@ -268,16 +270,18 @@ class RemoteChat(Servers):
     ) -> Replies:
         rows = [{"role": message.role, "content": message.content} for message in conversation]
         replies: list[str] = []
-        generated_tokens = 0
+        generated_tokens = prompt_tokens = 0
         while len(replies) < count:  # a server may return fewer replies than were asked for
             asked = {"messages": rows, "n": count - len(replies), "seed": seed + len(replies)}
             answer = self._answer(server, spellings, asked)
             if not answer.choices:
                 raise ValueError("no choices")
             self._count(answer.usage)
-            generated_tokens += answer.usage.completion_tokens if answer.usage is not None else 0
+            if answer.usage is not None:
+                generated_tokens += answer.usage.completion_tokens
+                prompt_tokens += answer.usage.prompt_tokens
             replies += [storable(choice.message.content or "") for choice in answer.choices]
-        return Replies(replies[:count], generated_tokens)
+        return Replies(replies[:count], generated_tokens, prompt_tokens)
 
     def _answer(self, server: Server, spellings: Sequence[dict[str, Any]], asked: dict[str, Any]) -> "ChatCompletion":
         last = len(spellings) - 1

@@ -87,11 +87,20 @@ def in_order(key: str, urls: Sequence[str]) -> list[int]:
 class Servers:
     """Connections that bound the requests in flight and count tokens and price."""
 
-    def __init__(self, config: RemoteConfig, checkpoint: str, section: str = "policy") -> None:
+    def __init__(
+        self,
+        config: RemoteConfig,
+        checkpoint: str,
+        section: str = "policy",
+        requests: str = "remote",
+        retries: int = len(_WAITS),
+    ) -> None:
         """
         Args:
             checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
             section: the table of the model's settings, which error sentences name.
+            requests: the table of the settings of requests, which error sentences name.
+            retries: how often a server that is alone is asked again.
 
         Raises:
             UserError: no server can be reached, or one refuses the key or does not serve ``checkpoint``.
@@ -100,12 +109,12 @@ class Servers:
         self.usage = Usage()
         self.context = sys.maxsize
         """Length of the shortest context of the servers, in tokens, as far as they report it."""
-        self._section = section
+        self._section, self._requests = section, requests
         self._state = threading.Lock()
         key = os.environ.get("OPENAI_API_KEY") or "none"  # your own server needs none, but the client does
-        retries = len(_WAITS) if len(config.urls) == 1 else 0  # in a pool the next server is asked instead
+        repeats = retries if len(config.urls) == 1 else 0  # in a pool the next server is asked instead
         self.servers = [
-            Server(url, openai.OpenAI(base_url=url, api_key=key, timeout=config.timeout, max_retries=retries))
+            Server(url, openai.OpenAI(base_url=url, api_key=key, timeout=config.timeout, max_retries=repeats))
             for url in config.urls
         ]
         with ThreadPoolExecutor(len(self.servers)) as pool:
@@ -249,7 +258,9 @@ class Servers:
             case UserError():
                 raise error
             case openai.APITimeoutError():
-                return Failure(f"{server} did not answer within {self.config.timeout:g} s: raise remote.timeout")
+                return Failure(
+                    f"{server} did not answer within {self.config.timeout:g} s: raise {self._requests}.timeout"
+                )
             case openai.APIConnectionError():
                 raise Unreachable(
                     f"{server} cannot be reached ({error.__cause__ or error}): start it, or correct {self._section}.url"

@@ -9,7 +9,7 @@ from typing import cast
 
 from treeagent.envs import imported
 from treeagent.envs.shield import FORBIDDEN
-from treeagent.rewards.config import AXES, DERIVED, TOOL_SCORES, RewardsConfig
+from treeagent.rewards.config import AXES, DERIVED, JUDGED, TOOL_SCORES, RewardsConfig
 from treeagent.search.node import Edge, Node, Tree, finished_paths
 from treeagent.types import Action, Message, Task, Transition, UserError
 
@@ -108,7 +108,8 @@ def stored_step(node: Node, edge: Edge) -> Step | None:
 def known_names(config: RewardsConfig, given: Sequence[str]) -> set[str]:
     """Names that may have a weight or a budget, where an environment declares the components ``given``."""
     tools = TOOL_SCORES if config.tools else ()
-    return {*DERIVED, *tools, *config.rules, *given}
+    judged = JUDGED if config.judge else ()
+    return {*DERIVED, *tools, *judged, *config.rules, *given}
 
 
 def require_names(config: RewardsConfig, given: Sequence[str]) -> None:
@@ -128,6 +129,12 @@ def require_names(config: RewardsConfig, given: Sequence[str]) -> None:
 def total(weights: Mapping[str, float], components: Components) -> float:
     """r = Σ_i w_i c_i over the components that the step has."""
     return sum(weight * components[name] for name, weight in weights.items() if name in components)
+
+
+def unjudged(weights: Mapping[str, float], components: Components, ended: bool) -> bool:
+    """Whether the reward of a step is unknown: it ends an episode, and the judge, which has a weight, gave no
+    verdict."""
+    return ended and any(name in weights and name not in components for name in JUDGED[:1])
 
 
 def path_sums(path: Sequence[Edge]) -> dict[str, float]:

@@ -11,6 +11,54 @@ from treeagent.types import REACHES_OUT
 
 _STRICT = ConfigDict(extra="forbid")
 Amount = Annotated[float, Field(ge=0)]
+Tier = Literal["rule", "learned", "judge"]
+_TIERS: tuple[Tier, ...] = ("rule", "learned", "judge")
+
+
+@dataclass(frozen=True, config=_STRICT)
+class JudgeConfig:
+    """A model that judges the ends of episodes by yes/no questions."""
+
+    model: str
+    """The judge: a name on the server, or a folder, a GGUF file or a name on the Hugging Face hub without ``url``."""
+    items: tuple[str, ...]
+    """Yes/no questions about an episode, one thing each, of which yes is good. The component ``judge`` is the share of
+    answers that are yes."""
+    url: Annotated[str | None, REACHES_OUT] = None
+    """Root of the OpenAI-compatible API of the judge's server; its key is read from ``OPENAI_API_KEY``. Unset runs the
+    model in this process."""
+    reference: str = ""
+    """Name of the entry of a task's data that the judge reads as the reference answer; empty shows none."""
+    hacked: bool = True
+    """Also asks whether the reward was got around the task. If most votes say so, the episode is paid nothing."""
+    votes: Annotated[int, Field(gt=0, le=99)] = 3
+    """Times that the judge is asked (k); every second time it reads the questions in reverse. A verdict needs more than
+    half of them."""
+    temperature: Amount = 1.0
+    """Temperature at which the judge samples."""
+    max_new_tokens: Annotated[int, Field(gt=0)] = 512
+    """Most tokens of a reply, reasoning included."""
+    timeout: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds after which a request is given up; it is tried twice."""
+    most_calls: Annotated[int, Field(ge=0)] | None = None
+    """Most calls of the judge in a run; unset sets no limit."""
+    most_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Tokens of the judge in a run, prompts included, after which it is called no more; unset sets no limit."""
+    prompt_price: Amount = 0.0
+    """Price of a million prompt tokens of the judge."""
+    generated_price: Amount = 0.0
+    """Price of a million sampled tokens of the judge."""
+
+    @model_validator(mode="after")
+    def _asks(self) -> Self:
+        if not self.items:
+            raise ValueError("items is empty: ask the judge at least one question")
+        for item in self.items:
+            if not item.strip() or len(item.splitlines()) > 1:
+                raise ValueError(f"items has {item!r}: give each question as one line")
+        if len(set(self.items)) < len(self.items):
+            raise ValueError("items names a question twice: give each once")
+        return self
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -32,6 +80,8 @@ class RewardsConfig:
     tools: bool = False
     """Scores each call of a tool against the tool's schema and the reference: whether to call, which tool, which
     arguments."""
+    judge: JudgeConfig | None = None
+    """A model that judges the ends of episodes: components ``judge`` and ``hacked``."""
     budgets: dict[str, Amount] = Field(default_factory=dict)
     """Greatest mean sum over an episode of a component that is a cost; a plan over it is not taken at evaluation."""
     multiplier_rate: Amount = 0.1
@@ -51,6 +101,11 @@ class RewardsConfig:
                 raise ValueError(f"{name!r} has a weight and a budget: give it one of them")
             if name in HIDDEN:
                 raise ValueError(f"budgets names {name!r}, which a plan at evaluation must not know: name a cost")
+        for name in self.weights:
+            if name in JUDGED and self.judge is None:
+                raise ValueError(f"weights names {name!r}, but there is no judge: set judge.model and judge.items")
+        if "hacked" in self.weights:
+            raise ValueError("weights names 'hacked', which takes all rewards of an episode back: leave it out")
         for name in self.rules:
             if name in RESERVED:
                 raise ValueError(f"rules names {name!r}, which is a component already: choose another name")
@@ -59,7 +114,7 @@ class RewardsConfig:
     @property
     def active(self) -> bool:
         """Whether steps get components beyond those that the environment gives."""
-        return bool(self.weights or self.budgets or self.rules or self.tools)
+        return bool(self.weights or self.budgets or self.rules or self.tools or self.judge)
 
     def at(self, progress: float) -> "RewardsConfig":
         """These settings with the weights of a point between the first round (0) and the last one (1)."""
@@ -75,6 +130,9 @@ AXES = ("when", "which", "how")
 ERRORS = ("needless", "missed", "wrong_tool", "wrong_arguments", "malformed")
 TOOL_SCORES = (*AXES, *ERRORS, "right", "format")
 """Components of ``rewards.tools``."""
-HIDDEN = ("outcome", "process", "judge", *AXES, "needless", "missed", "wrong_tool", "wrong_arguments", "right")
+JUDGED = ("judge", "hacked")
+"""Components of ``rewards.judge``: the share of its answers that are yes, and 1 where it says that the reward was got
+around the task."""
+HIDDEN = ("outcome", "process", *JUDGED, *AXES, "needless", "missed", "wrong_tool", "wrong_arguments", "right")
 """Components that read the answer."""
-RESERVED = (*DERIVED, *TOOL_SCORES, "judge")
+RESERVED = (*DERIVED, *TOOL_SCORES, *JUDGED)

@@ -1,12 +1,14 @@
 """A dynamics whose steps have all components of the settings, and their weighted sum as reward."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.rewards.components import Rule, Step, derived, ruled, total
+from treeagent.rewards.components import Rule, Step, derived, ruled, total, unjudged
 from treeagent.rewards.config import RewardsConfig
+from treeagent.rewards.judge import Judge, judged
 from treeagent.rewards.rubric import Reference, call_scores
 from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition
 
@@ -15,7 +17,8 @@ from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition
 class ScoredDynamics:
     """Adds components to the steps of a dynamics.
 
-    With weights the reward of a step is Σ_i w_i c_i, and its component ``outcome`` is the environment's own reward.
+    With weights the reward of a step is Σ_i w_i c_i, and its component ``outcome`` is the environment's own reward. An
+    end on which a weighed judge gave no verdict has the reward None, so that V(s) stands for it.
     Where rewards are withheld, a step has only the components that have a budget, none of which reads the answer.
     """
 
@@ -30,13 +33,18 @@ class ScoredDynamics:
     """False leaves the reward as it is, as at evaluation, which measures the environment's own."""
     reveal: bool = True
     """False where rewards are withheld."""
+    judge: Judge | None = None
+    """Judges the ends of episodes."""
+    step_seconds: float | None = None
+    """Most seconds of a step of the dynamics, the judge left out."""
 
     async def reset(self, task: Task) -> State:
         return await self.dynamics.reset(task)
 
     async def step(self, state: State, action: Action) -> Transition:
         reference, replayed = self._reference(state)
-        came = await self.dynamics.step(state, action)
+        async with asyncio.timeout(self.step_seconds):
+            came = await self.dynamics.step(state, action)
         if came.error:
             return came
         said = came.state.messages[-1].content
@@ -49,7 +57,13 @@ class ScoredDynamics:
             known = components | ruled(rules, step)
             return replace(came, components={name: known[name] for name in self.config.budgets if name in known})
         components |= ruled(self.rules, step)
-        reward = total(self.config.weights, components) if self.config.weights and self.weigh else came.reward
+        ended = came.terminated or came.truncated
+        if ended and self.judge is not None:
+            components |= judged(await self.judge.ask(state.task, came.state.messages))
+        reward = came.reward
+        if self.config.weights and self.weigh:
+            weights = self.config.weights
+            reward = None if unjudged(weights, components, ended) else total(weights, components)
         return replace(came, reward=reward, components=components, cost=came.cost + replayed)
 
     def _reference(self, state: State) -> tuple[list[ToolCall] | None, int]:

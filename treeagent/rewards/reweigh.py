@@ -12,9 +12,10 @@ from treeagent.rewards.components import (
     steps,
     stored_step,
     total,
+    unjudged,
 )
-from treeagent.rewards.config import RewardsConfig
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.rewards.config import DERIVED, RewardsConfig
+from treeagent.search.node import Edge, Node, Tree, taken_back
 
 _NOTHING: Mapping[int, Components] = {}
 
@@ -42,14 +43,27 @@ def reweighed(
         spread = spreads([retold(tree, _reward, told) for tree in trees], list(weights))
         weights = {name: weight / spread[name] for name, weight in weights.items()}
 
-    def reward(edge: Edge) -> float | None:
-        if edge.reward is None or edge.thought or edge.child is None or edge.child.unknown:
+    def own(edge: Edge) -> float | None:
+        withheld = edge.reward is None and DERIVED[0] not in edge.components
+        if withheld or edge.thought or edge.child is None or edge.child.unknown:
             return edge.reward
-        return total(weights, told[id(edge)]) if config.weights else edge.outcome
+        if not config.weights:
+            return edge.outcome
+        return None if unjudged(weights, told[id(edge)], edge.child.ended) else total(weights, told[id(edge)])
 
     grown = process_weight if config.weights else 0.0
     stored = told if config.active else {}
-    return [retold(tree, reward, stored, process_weight=grown) for tree in trees]
+    return [retold(tree, _paying(tree, own), stored, process_weight=grown) for tree in trees]
+
+
+def _paying(tree: Tree, own: Callable[[Edge], float | None]) -> Callable[[Edge], float | None]:
+    """The reward of each edge, of which ``own`` pays all but the last one of a hacked episode."""
+    back = {
+        id(path[-1]): taken_back(path, lambda edge: own(edge) or 0.0, tree.discount)
+        for path, _ in tree.walk()
+        if path and path[-1].hacked
+    }
+    return lambda edge: back[id(edge)] if id(edge) in back else own(edge)
 
 
 def rescored(
@@ -154,7 +168,7 @@ def _change(edge: Edge, reward: float | None, below: Sequence[float], told: _Ret
     ended = max(edge.visits - sum(visits), 0)
     counted = ended + sum(visits)
     if counted:
-        leaf = 0.0 if told.blank else weight * child.leaf_value(edge.reward)
+        leaf = 0.0 if told.blank else child.leaf_value(reward) - (1 - weight) * child.leaf_value(edge.reward)
         beyond = ended * leaf + sum(number * each for number, each in zip(visits, below, strict=True))
         change += (1.0 if edge.thought else told.discount) * beyond / counted
     return change

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.node import Edge, Node, Spent, Tree
+from treeagent.search.node import Edge, Node, Spent, Tree, taken_back
 from treeagent.search.puct import ValueRange, edges_from, given_edges, merge_key, sampled_edges
 from treeagent.types import Action, Dynamics, Estimate, Proposal, State, Task, Transition, Value, derive_seed, storable
 
@@ -182,6 +182,8 @@ async def attempt(dynamics: Dynamics, state: State, action: Action, seconds: flo
 def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:
     """Hang the node that a step led to below the last edge of ``path``.
 
+    Where a judge calls the episode hacked, its last step takes back what the others paid: the path returns 0.
+
     Where the step failed or paid a reward that is no number, the tree keeps the reason as its error, and the edge stays
     without a child.
     """
@@ -197,6 +199,9 @@ def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Except
         growth.tree.error = f"the environment gave the reward {transition.reward} and process {transition.process}"
         return
     edge.reward, edge.process, edge.components = transition.reward, transition.process, transition.components
+    if edge.hacked:
+        edge.reward = taken_back(path, lambda each: each.reward or 0.0, growth.tree.discount)
+        edge.process = taken_back(path, lambda each: each.process, growth.tree.discount)
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
     edge.child = Node(

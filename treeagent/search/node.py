@@ -4,7 +4,7 @@ Statistics stand on edges, not on nodes: Q(s,a) = W/N belongs to an action at a 
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -90,8 +90,13 @@ class Edge:
     @property
     def outcome(self) -> float | None:
         """The environment's own reward of this step; None where it is withheld. It differs from ``reward`` where that
-        is a weighted sum of components."""
-        return self.reward if self.reward is None else self.components.get("outcome", self.reward)
+        is a weighted sum of components, or None because a judge gave no verdict."""
+        return self.components.get("outcome", self.reward)
+
+    @property
+    def hacked(self) -> bool:
+        """Whether a judge says that the episode, which this step ends, got its reward by a way around the task."""
+        return self.components.get("hacked", 0.0) > 0
 
     def with_critic(self, value: float, weight: float, critic: float | None = None) -> float:
         """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), where ``value`` is Q_search and ``weight`` is 1 - α.
@@ -261,11 +266,22 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
 
 def outcome(path: Sequence[Edge]) -> float:
     """The undiscounted return of a path by the environment's own rewards, whatever weights its rewards have; closed
-    with V(s) as ``path_return`` is."""
+    with V(s) as ``path_return`` is. An episode that a judge calls hacked has returned 0."""
+    if path[-1].hacked:
+        return 0.0
     if not any("outcome" in edge.components for edge in path):
         return path_return(path)
     last = path[-1].child
-    return sum(edge.outcome or 0.0 for edge in path) + (last.leaf_value(path[-1].reward) if last is not None else 0.0)
+    return sum(edge.outcome or 0.0 for edge in path) + (last.leaf_value(path[-1].outcome) if last is not None else 0.0)
+
+
+def taken_back(path: Sequence[Edge], amount: Callable[[Edge], float], discount: float = 1.0) -> float:
+    """What the last step of ``path`` must pay so that the whole path returns 0, whose earlier steps pay ``amount``."""
+    owed, scale = 0.0, 1.0
+    for edge in path[:-1]:
+        owed += scale * amount(edge)
+        scale *= 1.0 if edge.thought else discount
+    return -owed / scale if owed else 0.0
 
 
 def path_origin(path: Sequence[Edge]) -> Origin:

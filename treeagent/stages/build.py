@@ -35,6 +35,7 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.dynamics import ScoredDynamics
+from treeagent.rewards.judge import Judge
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.stages.play import Actors
 from treeagent.stages.shots import MOST_TRIES, Shot, played_shots, read_shots
@@ -110,7 +111,13 @@ def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = Tru
 
 
 def scored(
-    dynamics: Dynamics, played: EnvDynamics, config: RunConfig, *, weigh: bool = True, reveal: bool = True
+    dynamics: Dynamics,
+    played: EnvDynamics,
+    config: RunConfig,
+    *,
+    weigh: bool = True,
+    reveal: bool = True,
+    judge: Judge | None = None,
 ) -> Dynamics:
     """With settings in ``[rewards]``, the dynamics with components in its steps; else the same.
 
@@ -119,13 +126,18 @@ def scored(
         played: the environment.
         weigh: whether rewards become weighted sums. An evaluation measures the environment's own.
         reveal: False where rewards are withheld.
+        judge: judges the ends. Whoever gives one leaves ``search.step_seconds`` to this dynamics, which does not count
+            the judge's time.
     """
     rewards = config.rewards
     if not rewards.active:
         return dynamics
     place, most_steps = (played if dynamics is played else None), config.environment.max_steps
     tools = played.env.tools()
-    return ScoredDynamics(dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal)
+    seconds = config.search.step_seconds if judge is not None and place is not None else None
+    return ScoredDynamics(
+        dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal, judge, seconds
+    )
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:

@@ -19,6 +19,7 @@ from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, return_spread
 from treeagent.search.record import from_record, to_records
 from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, scored, tasks_at, variations
+from treeagent.stages.judging import judge_figures, judge_of
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Split, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
@@ -91,10 +92,12 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         places += [list(job.tasks) for job in jobs]
     sums = ComponentSums()
     signal, components = value_signal(sums.reading(read_as(from_record, run.trees, name))), sums.figures()
-    if figures := signal_figures(signal) | components:
+    judging, alarms = judge_figures(config.rewards, run.path, name)
+    if figures := signal_figures(signal) | components | judging:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": sum(map(len, places)), "batches": places, "value_signal": [asdict(row) for row in signal]}
     facts |= {"components": components} if components else {}
+    facts |= {"judge": judging, "alarms": alarms} if judging else {}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
@@ -184,18 +187,22 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             told = time.monotonic()
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
-    turns = in_turns(scored(dynamics, dynamics, config), config, whole.grammar)
+    judge = judge_of(config.rewards, job.trees.parent, job.name) if job.trees is not None else None
+    turns = in_turns(scored(dynamics, dynamics, config, judge=judge), config, whole.grammar)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         stepped = turns
         if model is not None:
-            stepped = in_turns(scored(Imagination(dynamics, model), dynamics, config), config, whole.grammar)
+            stepped = in_turns(
+                scored(Imagination(dynamics, model), dynamics, config, judge=judge), config, whole.grammar
+            )
         value = leaf_value(actors.value, whole, stepped, config)
-        # The world model answers all trees at once, so no single step of it may time out.
-        patient = config.search if model is None else replace(config.search, step_seconds=None)
+        # The world model answers all trees at once, so no single step of it may time out; nor may a judge's verdict.
+        unhurried = model is not None or judge is not None
+        patient = replace(config.search, step_seconds=None) if unhurried else config.search
         search = make_search(actors.sampling, stepped, patient, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
-        asyncio.run(settle(trees, turns, config.world.verify_steps, config.search.step_seconds))
+        asyncio.run(settle(trees, turns, config.world.verify_steps, None if judge else config.search.step_seconds))
     elif env.origin == "imagined":
         call_imagined(trees)
     whole.forget()

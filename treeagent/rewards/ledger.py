@@ -1,0 +1,158 @@
+"""The ledger of a judge: every reply that was paid for, in one SQLite file that threads and processes share.
+
+A call is entered before it is made, so that a limit of calls holds for all workers together, and its reply is stored
+when it has come. After a kill no reply is paid for twice; a call that was under way then counts as made.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from treeagent.types import Message, UserError
+
+FILE = "judge.sqlite"
+"""Name of the file in a run's folder."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS call (
+    id INTEGER PRIMARY KEY, stage TEXT NOT NULL, key TEXT NOT NULL, reply TEXT,
+    prompt_tokens INTEGER NOT NULL DEFAULT 0,
+    generated_tokens INTEGER NOT NULL DEFAULT 0, price REAL NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS reply_of ON call (key) WHERE reply IS NOT NULL;
+CREATE TABLE IF NOT EXISTS event (
+    stage TEXT NOT NULL, kind TEXT NOT NULL, reason TEXT NOT NULL, number INTEGER NOT NULL,
+    PRIMARY KEY (stage, kind, reason));
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a judge said, and what it cost."""
+
+    text: str
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    price: float = 0.0
+
+
+def key_of(model: str, messages: Sequence[Message], seed: int, *drawn: float) -> str:
+    """The hash under which a reply is stored: of the model, the text with its rubric, the seed and how it is drawn."""
+    told = [model, seed, list(drawn), [[message.role, message.content] for message in messages]]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+class Ledger:
+    """The ledger at ``path``, which is created if it does not exist.
+
+    Args:
+        stage: under which calls and events are counted.
+
+    Raises:
+        UserError: the file is damaged or cannot be written; every method raises it.
+    """
+
+    def __init__(self, path: Path, stage: str) -> None:
+        self.path, self.stage = path, stage
+        with self._opened() as opened:
+            opened.executescript(_SCHEMA)
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one transaction. No connection is kept: threads and workers must not share one."""
+        try:
+            with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as opened:
+                yield opened
+        except sqlite3.Error as error:
+            raise UserError(
+                f"the judge's ledger {self.path} cannot be used ({error}): free some space, or remove the file to ask "
+                "the judge anew"
+            ) from error
+
+    def known(self, keys: Sequence[str]) -> dict[str, str]:
+        """The stored replies among those of ``keys``."""
+        with self._opened() as opened:
+            places = ",".join("?" * len(keys))
+            return dict(
+                opened.execute(f"SELECT key, reply FROM call WHERE reply IS NOT NULL AND key IN ({places})", keys)
+            )
+
+    def begin(self, keys: Sequence[str], most_calls: int | None = None, most_tokens: int | None = None) -> list[int]:
+        """Enter calls that are about to be made, the first ones of ``keys`` as far as the limits of the file's calls
+        and tokens allow. Returns their numbers."""
+        with self._opened() as opened:
+            opened.execute("BEGIN IMMEDIATE")
+            calls, tokens = opened.execute(
+                "SELECT count(*), total(prompt_tokens + generated_tokens) FROM call WHERE stage != ''"
+            ).fetchone()
+            room = len(keys) if most_calls is None else max(most_calls - calls, 0)
+            if most_tokens is not None and tokens >= most_tokens:
+                room = 0
+            told = "INSERT INTO call (stage, key) VALUES (?, ?)"
+            begun = [opened.execute(told, (self.stage, key)).lastrowid for key in keys[:room]]
+            opened.execute("COMMIT")
+        return [number for number in begun if number is not None]
+
+    def finish(self, replies: Mapping[int, Reply], seconds: float) -> None:
+        """Store the replies to calls, by their numbers, which took ``seconds`` each."""
+        rows = [
+            (each.text, each.prompt_tokens, each.generated_tokens, each.price, seconds, number)
+            for number, each in replies.items()
+        ]
+        with self._opened() as opened:
+            opened.execute("BEGIN IMMEDIATE")
+            opened.executemany(
+                "UPDATE call SET reply = ?, prompt_tokens = ?, generated_tokens = ?, price = ?, seconds = ? "
+                "WHERE id = ?",
+                rows,
+            )
+            opened.execute("COMMIT")
+
+    def note(self, events: Mapping[tuple[str, str], int]) -> None:
+        """Count events, by their kind and reason."""
+        with self._opened() as opened:
+            opened.execute("BEGIN IMMEDIATE")
+            opened.executemany(
+                "INSERT INTO event VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET number = number + excluded.number",
+                [(self.stage, kind, reason, number) for (kind, reason), number in events.items()],
+            )
+            opened.execute("COMMIT")
+
+    def figures(self) -> dict[str, float]:
+        """What the stage has cost and what came of it; names begin with ``judge/``."""
+        with self._opened() as opened:
+            calls, prompt, generated, price, seconds = opened.execute(
+                "SELECT count(*), total(prompt_tokens), total(generated_tokens), total(price), total(seconds) "
+                "FROM call WHERE stage = ?",
+                (self.stage,),
+            ).fetchone()
+            events = dict(
+                opened.execute(
+                    "SELECT kind, sum(number) FROM event WHERE stage = ? GROUP BY kind ORDER BY kind", (self.stage,)
+                ).fetchall()
+            )
+        told = {"calls": calls, "prompt_tokens": prompt, "generated_tokens": generated, "price": price}
+        return {f"judge/{name}": float(value) for name, value in (told | {"seconds": seconds} | events).items()}
+
+    def reasons(self) -> list[tuple[str, int]]:
+        """Why ends of the stage have no verdict, and how often, the commonest first."""
+        with self._opened() as opened:
+            rows = opened.execute(
+                "SELECT reason, sum(number) FROM event WHERE stage = ? AND reason != '' AND kind = 'no_verdict' "
+                "GROUP BY reason ORDER BY 2 DESC, 1",
+                (self.stage,),
+            ).fetchall()
+        return [(str(reason), int(number)) for reason, number in rows]
+
+    def lend(self, path: Path) -> None:
+        """Copy the replies to a new file, in which they count as no calls."""
+        part = path.with_name(f"{path.name}.part")
+        part.unlink(missing_ok=True)
+        with self._opened() as opened, closing(sqlite3.connect(part)) as copy:
+            opened.backup(copy)
+            copy.execute("DELETE FROM event")
+            copy.execute("UPDATE call SET stage = ''")
+            copy.commit()
+        part.replace(path)

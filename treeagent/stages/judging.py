@@ -1,0 +1,128 @@
+"""Build the judge that the settings describe: a model on a server or in this process, and its ledger."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from treeagent.agent.checkpoint import load_checkpoint
+from treeagent.generators.base import Failure, SampleRequest
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import RemoteConfig
+from treeagent.generators.local import LocalGenerator
+from treeagent.rewards.config import JudgeConfig, RewardsConfig
+from treeagent.rewards.judge import Fault, Judge, JudgeModel
+from treeagent.rewards.ledger import FILE, Ledger, Reply
+from treeagent.types import Message, UserError
+
+_RETRIES = 1
+"""A judge is asked about many ends: one that does not answer must not hold each of them up for long."""
+
+
+def judge_of(config: RewardsConfig, run: Path, stage: str) -> Judge | None:
+    """The judge of a run's folder, whose calls count under ``stage``; None where the settings name none.
+
+    Raises:
+        UserError: the ledger cannot be used, or the judge's checkpoint cannot be loaded.
+    """
+    if config.judge is None:
+        return None
+    model = local(config.judge) if config.judge.url is None else Remote(config.judge, config.judge.url)
+    return Judge(config.judge, model, Ledger(run / FILE, stage))
+
+
+def judge_figures(config: RewardsConfig, run: Path, stage: str) -> tuple[dict[str, float], list[str]]:
+    """What the judge of a stage has cost and said, and a sentence for each reason why ends have no verdict."""
+    if config.judge is None or not (run / FILE).is_file():
+        return {}, []
+    ledger = Ledger(run / FILE, stage)
+    figures = ledger.figures()
+    asked = figures.get("judge/asked", 0.0)
+    return figures, [
+        f"the judge gave no verdict on {number} of {asked:.0f} ends: {reason}" for reason, number in ledger.reasons()
+    ]
+
+
+@dataclass(slots=True)
+class Remote(JudgeModel):
+    """A model on a server. A server that cannot be reached is not asked again before ``timeout`` seconds are over."""
+
+    config: JudgeConfig
+    url: str
+    _chat: "object | None" = None
+    _fault: str = ""
+    _until: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]:
+        from treeagent.generators.remote import RemoteChat
+
+        config = self.config
+        try:
+            with self._lock:
+                if time.monotonic() < self._until:
+                    return [Fault(self._fault)] * len(conversations)
+                if not isinstance(self._chat, RemoteChat):
+                    server = RemoteConfig(timeout=config.timeout, url=self.url)
+                    self._chat = RemoteChat(server, config.model, "rewards.judge", "rewards.judge", _RETRIES)
+                chat = self._chat
+            replies = chat.reply(
+                conversations, 1, seeds, max_new_tokens=config.max_new_tokens, temperature=config.temperature
+            )
+        except UserError as error:  # every other request would meet it, too
+            with self._lock:
+                self._fault, self._until = str(error), time.monotonic() + config.timeout
+            return [Fault(str(error))] * len(conversations)
+        told: list[Reply | Fault] = []
+        for each in replies:
+            if isinstance(each, Failure):
+                told.append(Fault(each.reason))
+                continue
+            price = each.prompt_tokens * config.prompt_price + each.generated_tokens * config.generated_price
+            told.append(Reply(each.texts[0], each.prompt_tokens, each.generated_tokens, price / 1e6))
+        return told
+
+
+@lru_cache(maxsize=1)
+def local(config: JudgeConfig) -> "Local":
+    """The judge's checkpoint, loaded once in each process."""
+    loaded = load_checkpoint(config.model)
+    return Local(config, LocalGenerator(loaded.model), ChatFormat(loaded.tokenizer))
+
+
+@dataclass(frozen=True, slots=True)
+class Local(JudgeModel):
+    """A model in this process, which answers one batch at a time."""
+
+    config: JudgeConfig
+    generator: LocalGenerator
+    chat: ChatFormat
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]:
+        config, said = self.config, dict[int, Reply | Fault]()
+        prompts = {place: self.chat.prompt_ids(tuple(each)) for place, each in enumerate(conversations)}
+        for place, prompt in list(prompts.items()):
+            if refused := self.generator.refusal(prompt):
+                said[place] = Fault(refused)
+                del prompts[place]
+        with self._lock:
+            drawn = self.generator.sample(
+                SampleRequest(
+                    list(prompts.values()),
+                    1,
+                    [seeds[place] for place in prompts],
+                    stop_id=self.chat.stop_id,
+                    max_new_tokens=config.max_new_tokens,
+                    temperature=config.temperature,
+                )
+            )
+        for (place, prompt), samples in zip(prompts.items(), drawn, strict=True):
+            if isinstance(samples, Failure):
+                said[place] = Fault(samples.reason)
+                continue
+            [sample] = samples
+            said[place] = Reply(self.chat.decode(sample.token_ids), len(prompt), len(sample.token_ids))
+        return [said[place] for place in range(len(conversations))]
