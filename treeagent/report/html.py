@@ -47,6 +47,7 @@ def write_report(
     signal: tuple[str, Sequence[Row]] = ("", ()),
     tree: Tree | None = None,
     view: str = "",
+    reviews: str = "",
 ) -> None:
     """Write the page.
 
@@ -59,6 +60,7 @@ def write_report(
         signal: as ``latest_signal`` gives it.
         tree: one search tree to look into.
         view: the page of all trees and episodes, as an address beside this page; empty where there is none.
+        reviews: the section of ``reviews_html``.
 
     Raises:
         StoreError: the file cannot be written.
@@ -67,6 +69,7 @@ def write_report(
         f"<h2>Warnings</h2>{_warnings(alarms)}" if alarms else "",
         _results(rows),
         _signal(*signal),
+        reviews,
         _tree(tree, view) if tree else "",
         _curves(metrics),
         _provenance(provenance, config),

@@ -8,6 +8,7 @@ from pathlib import Path
 from treeagent.config import RunConfig, dump_config
 from treeagent.report.describe import latest_signal
 from treeagent.report.html import write_report
+from treeagent.report.reviews import reviews, reviews_html
 from treeagent.report.viewer.collect import Collector
 from treeagent.report.viewer.page import write_page
 from treeagent.run.folder import Run
@@ -39,6 +40,7 @@ def report(config: RunConfig, run: Run, rows: Sequence[Row]) -> Path:
         signal=latest_signal(run.stages()),
         tree=_telling_tree(run),
         view=view.name if viewed else "",
+        reviews=reviews_html(reviews(run)),
     )
     return path
 

@@ -27,6 +27,7 @@ const FILTERS: [string, string, (each: Summary) => boolean][] = [
   ["imagined and wrong", "a success of the world model failed when it was replayed", (each) => !!each.wrong],
   ["high regret", "the best path returned at least 0.5 more than the chosen one", (each) => (each.regret ?? 0) >= 0.5],
   ["critical step", "a step of the chosen path is worth at least 0.5 more than its siblings", (each) => (each.drop ?? 0) >= 0.5],
+  ["marked", "a reviewer said something of it", (each) => !!each.marks],
   ["broke off", "an error ended the search or the episode", (each) => !!each.error],
 ];
 
@@ -36,6 +37,7 @@ const ORDERS: [string, (each: Summary) => number][] = [
   ["steps", (each) => each.steps ?? 0],
   ["depth", (each) => each.depth ?? 0],
   ["simulations", (each) => each.simulations ?? 0],
+  ["marks", (each) => each.marks ?? 0],
   ["tokens", (each) => each.tokens ?? 0],
 ];
 
@@ -203,6 +205,7 @@ function facts(each: Summary): string {
   if ((each.drop ?? 0) >= 0.001) parts.push(`drop ${short(each.drop!)}`);
   if (each.imagined) parts.push("imagined");
   if (each.wrong) parts.push(`${each.wrong} wrong`);
+  if (each.marks) parts.push(`⚑ ${each.marks}`);
   return parts.join(" · ");
 }
 

@@ -2,7 +2,7 @@
 
 import { COLUMN, firstAtLeast, lay, type Layout } from "./layout";
 import { shapeOf, tone, TONES, trace } from "./shape";
-import { CHOSEN, IMAGINED, PREFERRED, REJECTED, short, TRIED, type Tree } from "./tree";
+import { CHOSEN, IMAGINED, MARKED, PREFERRED, REJECTED, short, TRIED, type Tree } from "./tree";
 
 const RADIUS = 7;
 const LABELS_FROM = 0.62; // of the zoom
@@ -297,6 +297,15 @@ export class Scene {
         context.moveTo(x - 5, y + far);
         context.lineTo(x + 5, y + far);
         context.lineTo(x, y + far + turn * 7);
+        context.fill();
+      }
+      if (tree.is(at, MARKED)) {
+        context.fillStyle = colours.warn;
+        context.beginPath();
+        context.rect(x + RADIUS, y - RADIUS - 9, 1.5, 12);
+        context.moveTo(x + RADIUS, y - RADIUS - 9);
+        context.lineTo(x + RADIUS + 9, y - RADIUS - 5.5);
+        context.lineTo(x + RADIUS, y - RADIUS - 2);
         context.fill();
       }
       const hidden = tree.children[at].length && !this.open.has(at) ? tree.below[at] : 0;

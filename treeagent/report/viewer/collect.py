@@ -9,7 +9,9 @@ from typing import Any
 
 import orjson
 
+from treeagent.marks import FILE, Mark, read_marks, standing
 from treeagent.report.viewer.pack import FLAGS, Packed, pack
+from treeagent.report.viewer.reviews import by_task
 from treeagent.report.viewer.tokens import vocabulary
 from treeagent.run.folder import Run
 from treeagent.search.node import Tree
@@ -37,10 +39,14 @@ class _Shard:
     summaries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     pieces: list[str] = field(default_factory=list[str])
     tokens: set[int] = field(default_factory=set[int])
+    tasks: set[str] = field(default_factory=set[str])
+    marks: list[Mark] = field(default_factory=list[Mark])
+    """What reviewers said of its tasks."""
 
 
 class Collector:
-    """Packs runs for the viewer. A shard that has not changed since the last call is not packed again."""
+    """Packs runs for the viewer. A shard that has not changed since the last call is not packed again, unless reviewers
+    have said more of its tasks."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], _Shard] = {}
@@ -55,6 +61,7 @@ class Collector:
         Raises:
             RunError: a folder holds no run.
             CorruptShard: a shard cannot be read.
+            StoreError: a file of marks is damaged.
         """
         runs: list[dict[str, Any]] = []
         trees: list[dict[str, Any]] = []
@@ -63,6 +70,7 @@ class Collector:
         for number, path in enumerate(paths):
             run = Run.open(path)
             used: set[int] = set()
+            marks = standing(read_marks(run.path / FILE))
             for kind, folder in (("trees", run.trees), ("episodes", run.episodes)):
                 for file in shards(folder):
                     name, place = shard_place(file)
@@ -70,7 +78,10 @@ class Collector:
                         continue
                     beside = run.episodes / file.name if kind == "trees" and name.startswith(_PLANS) else file
                     key = (file, _stamp(file), _stamp(beside))
-                    shard = known[key] = self._known.get(key) or _pack(run, file, kind, beside)
+                    shard = self._known.get(key)
+                    if shard is None or shard.marks != [mark for mark in marks if mark.task_id in shard.tasks]:
+                        shard = _pack(run, file, kind, beside, marks)
+                    known[key] = shard
                     used |= shard.tokens
                     for line, summary in enumerate(shard.summaries):
                         where = {"run": number, "kind": kind, "name": visible(name), "shard": place, "line": line}
@@ -103,27 +114,31 @@ def _run(run: Run, used: set[int]) -> dict[str, Any]:
     }
 
 
-def _pack(run: Run, file: Path, kind: str, beside: Path) -> _Shard:
+def _pack(run: Run, file: Path, kind: str, beside: Path, marks: Sequence[Mark]) -> _Shard:
     name, place = shard_place(file)
-    shard, piece, size = _Shard(), list[bytes](), 0
-    for packed, tokens in _packed(run, name, place, kind, beside):
+    shard, piece, size, said = _Shard(), list[bytes](), 0, by_task(marks)
+    for tree, packed in _packed(run, name, place, kind, beside, said):
         written = orjson.dumps(packed.rows)
         if size + len(written) > _PIECE and piece:
             shard.pieces.append(squeeze(_array(piece)))
             piece, size = [], 0
         shard.summaries.append(packed.summary | {"piece": len(shard.pieces), "place": len(piece)})
-        shard.tokens |= tokens
+        shard.tokens |= _tokens(tree)
+        shard.tasks.add(tree.task.id)
         piece.append(written)
         size += len(written)
     if piece:
         shard.pieces.append(squeeze(_array(piece)))
+    shard.marks = [mark for mark in marks if mark.task_id in shard.tasks]
     return shard
 
 
-def _packed(run: Run, name: str, place: int, kind: str, beside: Path) -> Iterator[tuple[Packed, set[int]]]:
+def _packed(
+    run: Run, name: str, place: int, kind: str, beside: Path, said: Mapping[str, Sequence[Mark]]
+) -> Iterator[tuple[Tree, Packed]]:
     if kind == "episodes":
         for episode in read_as(from_record, run.episodes, name, place):
-            yield pack(episode, run.config, "episode"), _tokens(episode)
+            yield episode, pack(episode, run.config, "episode", marks=said.get(episode.task.id, ()))
         return
     plans = name.startswith(_PLANS)
     played: Mapping[str, Tree] = (
@@ -132,7 +147,8 @@ def _packed(run: Run, name: str, place: int, kind: str, beside: Path) -> Iterato
         else {}
     )
     for tree in read_as(from_record, run.trees, name, place):
-        yield pack(tree, run.config, "plan" if plans else "training", played.get(tree.task.id)), _tokens(tree)
+        kind_of, marks = "plan" if plans else "training", said.get(tree.task.id, ())
+        yield tree, pack(tree, run.config, kind_of, played.get(tree.task.id), marks)
 
 
 def _tokens(tree: Tree) -> set[int]:

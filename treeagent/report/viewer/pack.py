@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from treeagent.config import RunConfig
+from treeagent.marks import Mark
 from treeagent.report.describe import call_text, observation
 from treeagent.report.episodes import ending, is_solved, steps
+from treeagent.report.viewer.reviews import step_marks
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, reaches, succeeds
 from treeagent.views.advantages import advantages
@@ -19,11 +21,11 @@ from treeagent.visible import visible
 
 FLAGS = (
     *("tried", "imagined", "refused", "terminated", "truncated", "unknown", "exhausted", "chosen", "preferred"),
-    *("rejected", "thought", "success", "restart"),
+    *("rejected", "thought", "success", "restart", "marked"),
 )
 """What a step can be, in the order of the bits of ``flags``. "chosen": on the path that is executed or would be.
 "preferred", "rejected": a side of a preference pair. "success": the rewards up to here sum to 1 at an end of the task.
-"restart": the prompt starts anew here."""
+"restart": the prompt starts anew here. "marked": a reviewer said something of it."""
 _BIT = {name: 1 << place for place, name in enumerate(FLAGS)}
 _PROMPT = 160
 """Characters of a task's prompt in the list."""
@@ -39,18 +41,19 @@ class Packed:
     """What is loaded when it is opened."""
 
 
-def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None) -> Packed:
+def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, marks: Sequence[Mark] = ()) -> Packed:
     """A tree as JSON values.
 
     Args:
         kind: "training" for a searched training task, which has advantages and preference pairs; "plan" for a plan made
             at evaluation; "episode" for a path that was played.
         episode: the episode that was played after this plan.
+        marks: what reviewers said of the tree's task.
     """
     chosen = _chosen(tree, config, kind, episode)
     scored = advantages([tree], config.update.advantages) if kind == "training" else {}
     margins = _sides(tree, config) if kind == "training" else {}
-    drops = criticality(tree)
+    drops, marked = criticality(tree), step_marks(tree, marks)
     places: dict[int, int] = {}
     rows: list[dict[str, Any]] = []
     root = tree.root
@@ -67,6 +70,9 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None) 
         if (margin := margins.get(id(edge))) is not None:
             flags |= _BIT["preferred" if margin > 0 else "rejected"]
             row["margin"] = _short(abs(margin))
+        if said := marked.get(id(edge)):
+            flags |= _BIT["marked"]
+            row["marks"] = said
         row["flags"] = flags
         if (advantage := scored.get(id(edge))) is not None:
             row["advantage"] = _short(advantage)
@@ -87,7 +93,10 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None) 
         "budget": {name: round(getattr(tree.budget, name), 2) for name in tree.budget.__slots__},
         "error": visible(tree.error, lines=True),
     }
-    return Packed(_summary(tree, kind, episode, chosen, drops, len(rows)), packed)
+    summary = _summary(tree, kind, episode, chosen, drops, len(rows))
+    if marked:
+        summary["marks"] = len({each["id"] for said in marked.values() for each in said})
+    return Packed(summary, packed)
 
 
 def _short(value: float) -> float:

@@ -1,0 +1,125 @@
+"""What the reviewers of a run said, in numbers: how much, and how far they agree with each other and with search."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from treeagent.marks import FILE, Mark, agreement, deciding, label, preference, read_marks, standing, state_hash
+from treeagent.run.folder import Run
+from treeagent.search.node import Tree, finished_paths, outcome, reaches
+from treeagent.search.record import from_record
+from treeagent.store import read_as, shard_names
+from treeagent.visible import visible
+from treeagent.world_model.fidelity import wilson_interval
+
+_KINDS = {"better": "pairs of actions", "solved": "episodes"}
+_COLUMNS = ("better", "tie", "skip", "veto", "edit", "unsafe", "solved", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How often two judges said the same."""
+
+    same: int
+    items: int
+
+    def words(self) -> str:
+        low, high = wilson_interval(self.same, self.items)
+        share = f"{self.same / self.items:.0%}, 95 % interval {low:.0%} to {high:.0%}"
+        return f"{self.same} of {self.items} ({share})"
+
+
+@dataclass(frozen=True, slots=True)
+class Reviews:
+    """The standing marks of a run."""
+
+    verdicts: Mapping[str, Counter[str]]
+    """By reviewer, how often each verdict was given; the name of a judge that is a model ends in " (a model)"."""
+    alpha: Mapping[str, tuple[float | None, int]]
+    """As ``marks.agreement`` gives it."""
+    pairs: Agreement
+    """Pairs of tried actions of which reviewers prefer one: in how many Q is greater for that one. Where Q is equal,
+    search prefers none, and the pair does not count."""
+    ends: Agreement
+    """Judged ends of episodes and of training trees: on how many the environment's own rewards say the same."""
+
+
+def reviews(run: Run) -> Reviews | None:
+    """The reviews of a run; None where nobody has marked anything.
+
+    Raises:
+        CorruptShard, StoreError: a shard or the file of marks is damaged.
+    """
+    marks = read_marks(run.path / FILE)
+    count = standing(marks)
+    if not count:
+        return None
+    verdicts: dict[str, Counter[str]] = {}
+    for mark in count:
+        name = mark.who if mark.source == "human" else f"{mark.who} (a model)"
+        verdicts.setdefault(name, Counter())[mark.verdict] += 1
+    states = deciding(marks)
+    tasks = {mark.task_id for mark in count}
+    pairs, ends = dict[object, bool](), dict[object, bool]()
+    for tree in _trees(run):
+        if tree.task.id in tasks:
+            pairs |= _pairs(tree, states)
+            ends |= _ends(tree, states)
+    compared, judged = (Agreement(sum(found.values()), len(found)) for found in (pairs, ends))
+    return Reviews(verdicts, agreement(marks), compared, judged)
+
+
+def _trees(run: Run) -> Iterator[Tree]:
+    for name in run.collections():
+        yield from read_as(from_record, run.trees, name)
+    for name in shard_names(run.episodes):
+        yield from read_as(from_record, run.episodes, name)
+
+
+def _pairs(tree: Tree, states: Mapping[str, Sequence[Mark]]) -> Iterator[tuple[object, bool]]:
+    for node in tree.nodes():
+        state = state_hash(tree.task.id, node.state.messages)
+        tried = [edge for edge in node.edges if edge.visits]
+        for place, first in enumerate(tried if state in states else ()):
+            for second in tried[place + 1 :]:
+                said = preference(states[state], first.action.text, second.action.text)
+                if said is not None and said[0] and first.value != second.value:
+                    item = (state, frozenset((first.action.text, second.action.text)))
+                    yield item, (first.value > second.value) == (said[0] > 0)
+
+
+def _ends(tree: Tree, states: Mapping[str, Sequence[Mark]]) -> Iterator[tuple[object, bool]]:
+    for path in finished_paths(tree):
+        child = path[-1].child
+        assert child is not None  # a finished path ends in a state
+        state = state_hash(tree.task.id, child.state.messages)
+        judged = label(states.get(state, ()))
+        if judged is not None and path[-1].reward is not None:
+            yield state, reaches(outcome(path), 1.0) == judged[0]
+
+
+def reviews_html(found: Reviews | None) -> str:
+    """The section of a report; empty where nobody has marked anything."""
+    if found is None:
+        return ""
+    columns = [verdict for verdict in _COLUMNS if any(said[verdict] for said in found.verdicts.values())]
+    heads = "".join(f"<th>{verdict}</th>" for verdict in columns)
+    lines = []
+    for who, said in found.verdicts.items():
+        cells = "".join(f"<td>{said[verdict] or ''}</td>" for verdict in columns)
+        lines.append(f'<tr><td class="word">{escape(visible(who))}</td><td>{said.total()}</td>{cells}</tr>')
+    sentences = []
+    for kind, (alpha, items) in found.alpha.items():
+        if items:
+            value = "is undefined, as all say the same" if alpha is None else f"is {alpha:.2f}"
+            sentences.append(f"Krippendorff's α of {items} {_KINDS[kind]} that two or more people judged {value}.")
+    if found.pairs.items:
+        sentences.append(f"Search agrees on {found.pairs.words()} of the pairs: Q is greater for the preferred action.")
+    if found.ends.items:
+        sentences.append(f"The environment agrees on {found.ends.words()} of the judged ends.")
+    said_so = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    return (
+        '<h2>What reviewers said</h2><div class="card"><table><thead><tr><th class="word">reviewer</th><th>marks</th>'
+        f"{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>{said_so}"
+    )

@@ -1,0 +1,75 @@
+"""What reviewers said of the steps of a tree, as the viewer shows it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from treeagent.marks import Mark, state_hash
+from treeagent.search.node import Edge, Tree
+from treeagent.visible import visible
+
+_OF_EPISODES = ("solved", "failed")
+_OF_ENDS = (*_OF_EPISODES, "veto", "unsafe", "skip")
+
+
+def step_marks(tree: Tree, marks: Sequence[Mark]) -> dict[int, list[dict[str, Any]]]:
+    """The marks of each step, by the ``id`` of its edge, as JSON values; all text is visible.
+
+    A comparison stands at both actions: ``said`` is "better" at one and "worse" at the other, and ``other`` is the call
+    of the other one. A judgement of an episode stands at its last step.
+
+    Args:
+        marks: those that stand, of the tree's task; of other trees of the task, too.
+    """
+    states: dict[str, list[Mark]] = {}
+    for mark in marks:
+        states.setdefault(mark.state, []).append(mark)
+    found: dict[int, list[dict[str, Any]]] = {}
+    for node in tree.nodes() if states else ():
+        here = states.get(state_hash(tree.task.id, node.state.messages), ())
+        for edge in node.edges:
+            said = [each for mark in here for each in _of_action(mark, edge)]
+            if edge.child is not None:
+                ended = edge.child.ended
+                then = states.get(state_hash(tree.task.id, edge.child.state.messages), ())
+                of_end = _OF_ENDS if ended else _OF_EPISODES
+                said += [_packed(mark, mark.verdict) for mark in then if mark.verdict in of_end]
+            if said:
+                found[id(edge)] = said
+    return found
+
+
+def _of_action(mark: Mark, edge: Edge) -> Iterator[dict[str, Any]]:
+    text = edge.action.text
+    if mark.verdict in _OF_EPISODES or text not in mark.shown:
+        return
+    if mark.verdict in ("veto", "edit", "unsafe"):
+        if mark.refuses(text):
+            yield _packed(mark, mark.verdict)
+        return
+    place = mark.shown.index(text)
+    compared = len(mark.shown) == 2 and mark.verdict in ("better", "tie")
+    words = mark.verdict if mark.choice is None or mark.choice == place else "worse"
+    calls = mark.calls if len(mark.calls) == len(mark.shown) else mark.shown
+    yield _packed(mark, words, (calls[1 - place] or mark.shown[1 - place]) if compared else "")
+
+
+def _packed(mark: Mark, said: str, other: str = "") -> dict[str, Any]:
+    row = {
+        "id": mark.id,
+        "said": said,
+        "who": mark.who,
+        "when": mark.when[:16].replace("T", " "),
+        "note": mark.note,
+        "text": mark.text,
+        "other": other,
+        "judge": "" if mark.source == "human" else "judge",
+    }
+    return {name: visible(value, lines=True) for name, value in row.items() if value}
+
+
+def by_task(marks: Sequence[Mark]) -> Mapping[str, Sequence[Mark]]:
+    """Marks by the id of their task."""
+    found: dict[str, list[Mark]] = {}
+    for mark in marks:
+        found.setdefault(mark.task_id, []).append(mark)
+    return found
