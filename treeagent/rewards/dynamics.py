@@ -25,7 +25,7 @@ class ScoredDynamics:
     tools: Sequence[ToolSpec] = ()
     most_steps: int = 1
     place: EnvDynamics | None = None
-    """Where the reference of a call is asked for; None where there is none, as in a world model."""
+    """``dynamics`` itself where it is an environment, whose reference of a call is asked for; else None."""
     weigh: bool = True
     """False leaves the reward as it is, as at evaluation, which measures the environment's own."""
     reveal: bool = True
@@ -35,8 +35,13 @@ class ScoredDynamics:
         return await self.dynamics.reset(task)
 
     async def step(self, state: State, action: Action) -> Transition:
-        reference, replayed = self._reference(state)
-        came = await self.dynamics.step(state, action)
+        reference: list[ToolCall] | None = None
+        if self.place is not None and self.config.tools and self.reveal and self.tools:
+            reference, came = await self.place.ask_and_step(
+                state, action, lambda env: Reference(env, self.tools).here()
+            )
+        else:
+            came = await self.dynamics.step(state, action)
         if came.error:
             return came
         said = came.state.messages[-1].content
@@ -50,13 +55,4 @@ class ScoredDynamics:
             return replace(came, components={name: known[name] for name in self.config.budgets if name in known})
         components |= ruled(self.rules, step)
         reward = total(self.config.weights, components) if self.config.weights and self.weigh else came.reward
-        return replace(came, reward=reward, components=components, cost=came.cost + replayed)
-
-    def _reference(self, state: State) -> tuple[list[ToolCall] | None, int]:
-        """The right calls at a state, and the steps that were replayed to stand there."""
-        if self.place is None or not (self.config.tools and self.reveal and self.tools):
-            return None, 0
-        before = self.place.forkable.replayed_steps
-        self.place.stand_at(state)
-        found = Reference(self.place.env, self.tools).here()
-        return found, self.place.forkable.replayed_steps - before
+        return replace(came, reward=reward, components=components)

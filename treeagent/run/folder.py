@@ -18,7 +18,7 @@ COLLECTED = "collect"
 
 _FREE = (
     *("workers", "threads", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
-    *("policy.url", "world.url", "world.teacher.url"),
+    *("environment.parallel", "policy.url", "world.url", "world.teacher.url"),
 )
 """Settings on which results do not depend, by the start of their keys. A run may be resumed with other values."""
 

@@ -18,7 +18,17 @@ from treeagent.run.progress import Progress
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, return_spread
 from treeagent.search.record import from_record, to_records
-from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, scored, tasks_at, variations
+from treeagent.stages.build import (
+    environment,
+    in_turns,
+    instances,
+    leaf_value,
+    load_actors,
+    play_on,
+    scored,
+    tasks_at,
+    variations,
+)
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Split, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
@@ -169,7 +179,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     config = job.config
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
-    dynamics = play_on(env, config, job.name)
+    dynamics = play_on(instances(config), config, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
     if job.variants:
         wanted = zip(tasks, job.variants, strict=True)
