@@ -155,9 +155,13 @@ def engine(place: Place) -> dict[str, float]:
         base, folders = _saved(place, Path(name))
         dtype = _precision(place)
         made = VllmGenerator(str(base), folders[0], VllmConfig(gpu_memory_utilization=0.5, max_model_len=4096), dtype)
-        shuffler = random.Random(0)
+        shuffler, prompts = random.Random(0), 4 * place.size.batch
         asked = SampleRequest(
-            [words(shuffler, place, place.size.row) for _ in range(64)], 4, range(64), stop_id=1, max_new_tokens=64
+            [words(shuffler, place, place.size.row) for _ in range(prompts)],
+            4,
+            range(prompts),
+            stop_id=1,
+            max_new_tokens=64,
         )
         made.sample(asked)  # loads what a first call needs
         made.usage.generated_tokens = 0

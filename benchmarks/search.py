@@ -378,7 +378,7 @@ def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measur
         raise RuntimeError(failed[0])
     if generator is not None:
         spent.encoded = generator.usage.encoded_tokens
-    measured.trees, measured.spent, measured.replayed = trees, spent, dynamics.forkable.replayed_steps
+    measured.trees, measured.spent, measured.replayed = trees, spent, dynamics.replayed_steps
 
 
 def _time_model(model: "Qwen3ForCausalLM", spent: Spent) -> list[Any]:

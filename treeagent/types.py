@@ -4,7 +4,10 @@ Everything here is frozen: a state is a value, never a place. Token ids and log-
 they were sampled; nothing downstream tokenises an action again.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Literal, Protocol
@@ -253,3 +256,34 @@ def derive_seed(*parts: int | str) -> int:
     """A 63-bit seed that depends on every part; equal parts give the equal seed on every machine."""
     text = "/".join(map(str, parts)).encode(errors="surrogatepass")  # a task that is refused later has a seed, too
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+_LIMIT: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("limit", default=None)
+
+
+@asynccontextmanager
+async def time_limit(seconds: float) -> AsyncIterator[None]:
+    """A step of a dynamics, which is cancelled after ``seconds``; the time that it spends ``waiting`` does not count.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    async with asyncio.timeout(seconds) as timeout:
+        before = _LIMIT.set((timeout, seconds))
+        try:
+            yield
+        finally:
+            _LIMIT.reset(before)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Wait for one's turn: the time limit of the step stands still, and begins anew after it."""
+    limit = _LIMIT.get()
+    if limit is None:
+        yield
+        return
+    timeout, seconds = limit
+    timeout.reschedule(None)
+    yield
+    timeout.reschedule(asyncio.get_running_loop().time() + seconds)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from treeagent.envs import BUILT_IN, Env, Forkable, Mark, ReplayDivergence, ToolSpec, check_env, make_env
 from treeagent.envs.base import SnapshotKind, SnapshotLost, StepResult
-from treeagent.envs.forks import snapshot_size
+from treeagent.envs.forks import Snapshots, snapshot_size
 from treeagent.envs.shop import ShopEnv
 from treeagent.types import Split, Task, ToolCall
 
@@ -364,7 +364,7 @@ def walked(fork: Forkable) -> tuple[list[Mark], list[str]]:
 def test_a_snapshot_that_was_given_up_is_replayed_from_the_nearest_before_it() -> None:
     # A counter's snapshot pickles to 5 bytes, so that two of them fit.
     assert snapshot_size(3) == 5
-    fork = Forkable(ExactCounter(), snapshot_bytes=14)
+    fork = Forkable(ExactCounter(), snapshots=Snapshots(14))
     assert walked(fork)[1] == [f"at {place + 1}" for place in WALK]
     # Going back leaves a snapshot at the place reached. What is held before each way back, the least recent first:
     #   to 3 {4 5}: reset and 3 steps    to 0 {5 3}: reset               to 4 {3 0}: 1 step from 3
@@ -376,7 +376,7 @@ def test_a_snapshot_that_was_given_up_is_replayed_from_the_nearest_before_it() -
 
 
 def test_without_room_every_way_back_is_a_replay_and_with_room_none() -> None:
-    none, plenty = Forkable(ExactCounter(), snapshot_bytes=0), Forkable(ExactCounter())
+    none, plenty = Forkable(ExactCounter(), snapshots=Snapshots(0)), Forkable(ExactCounter())
     assert walked(none)[1] == walked(plenty)[1]
     assert (none.replayed_steps, none.restored_snapshots) == (sum(WALK), 0)
     assert (plenty.replayed_steps, plenty.restored_snapshots, plenty.evicted_snapshots) == (0, len(WALK), 0)
@@ -388,7 +388,7 @@ def test_without_room_every_way_back_is_a_replay_and_with_room_none() -> None:
 )
 def test_every_budget_leads_to_the_same_places(moves: list[tuple[int, str, bool]], budget: int) -> None:
     """Each move goes to a mark made before, or to the root of a new tree, and steps on from there."""
-    fork = Forkable(ExactCounter(), snapshot_bytes=budget)
+    fork = Forkable(ExactCounter(), snapshots=Snapshots(budget))
     marks, expected = list[Mark](), list[int]()
     for choice, action, anew in [(0, "up", True), *moves]:
         if anew:
@@ -411,7 +411,7 @@ def test_a_diverging_replay_after_an_eviction_names_the_step() -> None:
             self.shown = getattr(self, "shown", 0) + 1
             return f"at {self.value} for the {self.shown}th time" if self.value == 2 else super().show()
 
-    fork = Forkable(Restless(), snapshot_bytes=0)
+    fork = Forkable(Restless(), snapshots=Snapshots(0))
     fork.reset(TASK)
     fork.step("up")
     fork.step("up")
@@ -429,7 +429,7 @@ def test_a_snapshot_larger_than_the_budget_drives_out_no_other() -> None:
         def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
             self.value = len(cast(bytes, snapshot)) // 100
 
-    fork = Forkable(Growing(), snapshot_bytes=301)
+    fork = Forkable(Growing(), snapshots=Snapshots(301))
     fork.reset(Task("far", "go far"))
     marks = [fork.mark()]
     for action in ("up", "up", "up", "up"):
@@ -444,7 +444,7 @@ def test_a_snapshot_larger_than_the_budget_drives_out_no_other() -> None:
 
 
 def test_snapshots_live_as_long_as_their_marks() -> None:
-    fork = Forkable(ExactCounter(), snapshot_bytes=100)
+    fork = Forkable(ExactCounter(), snapshots=Snapshots(100))
     for episode in range(100):
         fork.reset(TASK)
         for _ in range(episode % 7):
@@ -458,13 +458,13 @@ def test_snapshots_live_as_long_as_their_marks() -> None:
 
 def test_a_stochastic_environment_says_when_its_snapshots_do_not_fit() -> None:
     env = Slippery()
-    fork = Forkable(env, snapshot_bytes=int(2.5 * snapshot_size(env.snapshot())))
+    fork = Forkable(env, snapshots=Snapshots(int(2.5 * snapshot_size(env.snapshot()))))
     fork.reset(TASK)
     marks = [fork.mark()]
     fork.step("up")
     marks.append(fork.mark())
     fork.step("up")
-    with pytest.raises(RuntimeError, match=r"more than snapshot_bytes=.* raise snapshot_bytes or search fewer tasks"):
+    with pytest.raises(RuntimeError, match=r"more than Snapshots\(budget=.* raise budget or search fewer tasks"):
         fork.mark()
     for mark in marks:
         fork.goto(mark)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pytest
 from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 
-from treeagent.envs import EnvDynamics, Forkable
+from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env, EnvBroken, SnapshotKind
+from treeagent.envs.forks import Snapshots
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -147,19 +148,18 @@ def test_a_state_without_a_key_stays_without() -> None:
     assert step(dynamics, root, act("", error="no call")).state.key is None
 
 
-def test_a_small_budget_of_snapshots_costs_steps_and_nothing_else() -> None:
+def test_a_small_budget_of_snapshots_costs_replayed_steps_and_no_tree_pays_them() -> None:
     task = SHOP.tasks("train", 1)[0]
-    plenty, none = EnvDynamics(SHOP, max_steps=9), EnvDynamics(SHOP, max_steps=9)
-    none.forkable = Forkable(SHOP, snapshot_bytes=0)
+    plenty, none = EnvDynamics(SHOP, max_steps=9), EnvDynamics(SHOP, max_steps=9, snapshots=Snapshots(0))
     seen: list[list[Transition]] = []
     for dynamics in (plenty, none):
         first = step(dynamics, reset(dynamics, task), act("search[lamp]"))
         second = step(dynamics, first.state, act("click[next >]"))
         again = step(dynamics, first.state, act("click[next >]"))
         seen.append([first, second, again, step(dynamics, second.state, act("click[< prev]"))])
-    assert seen[1] == [dataclasses.replace(each, cost=cost) for each, cost in zip(seen[0], [1, 2, 2, 3], strict=True)]
-    assert (plenty.forkable.replayed_steps, none.forkable.replayed_steps) == (0, 4)
-    assert (plenty.forkable.restored_snapshots, none.forkable.restored_snapshots) == (4, 0)
+    assert seen[1] == seen[0]
+    assert (plenty.replayed_steps, none.replayed_steps) == (0, 4)
+    assert (plenty.restored_snapshots, none.restored_snapshots) == (4, 0)
 
 
 @pytest.mark.parametrize("snapshots", ["plain", "none"])

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 
 from treeagent.config import load_config
-from treeagent.envs import Env, EnvDynamics, Shield, ShieldedEnv, StepResult, make_env, task_to_play
+from treeagent.envs import Env, EnvDynamics, EnvPool, Shield, ShieldedEnv, StepResult, make_env, task_to_play
 from treeagent.rewards.components import Step
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.reweigh import rescored
@@ -51,6 +52,34 @@ def steps(env: Env, rewards: RewardsConfig, calls: Sequence[str], reveal: bool =
 
 def toolbox() -> Env:
     return make_env("toolbox", {"least_calls": 1, "most_calls": 1})
+
+
+class Questions:
+    """Proposes two right calls of the toolbox, one wrong one and one that is malformed."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        texts = ("badge_of[mira]", "team_of[tom]", "badge_of[nobody]")
+        actions = [Action(text, text, token_ids=(1,), logprobs=(-1.0,)) for text in texts]
+        actions.append(Action("?", "", token_ids=(2,), logprobs=(-2.0,), error="no call"))
+        return [Proposal((1,), tuple(actions))] * len(states)
+
+
+def test_the_reference_costs_the_same_on_any_number_of_instances() -> None:
+    class Replayed(type(toolbox())):  # type: ignore[misc]
+        snapshot_kind = "replay"
+
+    make = partial(Replayed, toolbox().options)  # type: ignore[attr-defined]
+    seen = list[object]()
+    for env in (make(), EnvPool(make(), make, 2)):
+        config = load_config(None, ["rewards.tools=true", "rewards.weights={format=0.5}"])
+        played = EnvDynamics(env, max_steps=3)
+        grower = make_search(Questions(), scored(played, played, config), SearchConfig(Limits(simulations=9), leaves=2))
+        records = [to_record(tree) for tree in asyncio.run(grower.run(toolbox().tasks("train", 3), [0, 1, 2]))]
+        assert sum(record["budget"]["environment_steps"] for record in records) > 3 * 9
+        seen.append([(record["nodes"], record["budget"] | {"seconds": 0}, record["error"]) for record in records])
+        if isinstance(env, EnvPool):
+            env.close()
+    assert seen[0] == seen[1]
 
 
 def test_the_asymmetric_table_pays_each_error_its_own_price() -> None:

@@ -136,7 +136,7 @@ def test_the_way_back_of_an_environment_that_is_replayed_is_paid_for() -> None:
     for tree, exact in zip(trees, branched(), strict=True):
         assert texts(tree) == texts(exact)
     paid = sum(tree.budget.environment_steps for tree in trees)
-    assert paid == dynamics.forkable.replayed_steps + sum(tree.budget.environment_steps for tree in branched())
+    assert paid == dynamics.replayed_steps + sum(tree.budget.environment_steps for tree in branched())
 
 
 def test_alternatives_have_the_tokens_of_their_own_conversations() -> None:

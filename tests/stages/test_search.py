@@ -190,3 +190,23 @@ def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str,
     job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", "greedy", episodes=tmp_path / "episodes")
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert not any(outcome.error for outcome in outcomes)
+
+
+def test_several_instances_grow_the_trees_and_play_the_episodes_of_one(tmp_path: Path) -> None:
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = ["environment.name=planning", "environment.options={domain='blocks'}", "environment.max_steps=3"]
+    chosen = ["policy.actions=score", "search={limits={simulations=4},candidates=2}"]
+    seen = list[object]()
+    for count in (1, 3):
+        config = load_config(None, [*settings, *chosen, f"environment.parallel={count}"])
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        search_batch(BatchJob(config, tmp_path / "base", "collect", 0, range(4), folder), lambda event: None)
+        records = [to_record(tree) for tree in read_trees(folder)]
+        for record in records:
+            record["budget"].pop("seconds")
+        job = BatchJob(config, tmp_path / "base", "base", 0, range(4), None, "test", "mcts")
+        outcomes, _ = evaluate_batch(job, lambda event: None)
+        played = [replace(outcome, budget=replace(outcome.budget, seconds=0.0)) for outcome in outcomes]
+        seen.append((records, played))
+    assert seen[0] == seen[1]

@@ -11,7 +11,8 @@ works, and ``treeagent envs check module:Class`` checks yours.
   an episode that goes on by calls of tools, ``CallRefused`` for a call that is not possible.
 * To check and play one: ``check_env`` gives a ``CheckReport``; ``make_env`` makes one by name (``BUILT_IN``,
   ``"module:Class"``; ``EXTRAS`` names the extras that some need); ``Forkable`` goes back to a ``Mark``, by snapshot
-  or by replay (``ReplayDivergence``); ``EnvDynamics`` is what search steps through, with rewards and step limit.
+  or by replay (``ReplayDivergence``); ``EnvDynamics`` is what search steps through, with rewards and step limit, on
+  one environment or on an ``EnvPool`` of several.
 * Around one: ``WorkerEnv`` runs it in a process of its own, under time limits in seconds (``EnvTimeout``,
   ``EnvCrashed``); ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and cuts observations at a number of bytes.
 """
@@ -33,6 +34,7 @@ from treeagent.envs.check import CheckReport, check_env
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.envs.forks import Forkable, Mark, ReplayDivergence
 from treeagent.envs.make import BUILT_IN, EXTRAS, env_class, imported, make_env
+from treeagent.envs.pool import EnvPool
 from treeagent.envs.shield import Shield, ShieldedEnv
 from treeagent.envs.visit import CallRefused, ToolEnv, VisitEnv
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
@@ -48,6 +50,7 @@ __all__ = [
     "EnvBroken",
     "EnvCrashed",
     "EnvDynamics",
+    "EnvPool",
     "EnvTimeout",
     "Forkable",
     "Mark",

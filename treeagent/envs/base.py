@@ -172,6 +172,11 @@ class Env(Protocol):
         """Free the processes, files and connections that the environment holds."""
         return None
 
+    def interrupt(self) -> None:
+        """Have the call that runs in another thread end soon, by any error, if that is possible. Nothing but ``close``
+        is called afterwards, once that call has returned."""
+        return None
+
 
 def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | None) -> Task:
     """The task that ``reset`` is to start: ``options["task"]``, or else training task number ``seed``.

@@ -154,6 +154,9 @@ class DisturbedEnv(Env):
     def close(self) -> None:
         self._env.close()
 
+    def interrupt(self) -> None:
+        self._env.interrupt()
+
     def renamed(self, text: str) -> str:
         """A call of the environment's own, by the names that the agent knows."""
         name = _named(text)

@@ -1,8 +1,9 @@
 """A real environment as the ``Dynamics`` that search steps through, from any state in any order."""
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from treeagent.envs.answers import (
     ENDING,
@@ -14,8 +15,23 @@ from treeagent.envs.answers import (
     checked_verdict,
 )
 from treeagent.envs.base import Env, EnvBroken
-from treeagent.envs.forks import Forkable, Mark
-from treeagent.types import Action, Message, State, Task, Transition, Unanswered, derive_seed, storable
+from treeagent.envs.forks import Forkable, Mark, Snapshots
+from treeagent.envs.pool import EnvPool
+from treeagent.types import Action, Message, Origin, State, Task, Transition, Unanswered, derive_seed, storable
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(eq=False, slots=True)
+class _Episode:
+    """A tree: where it is played, and what its steps cost."""
+
+    place: int | None
+    """Number of its instance in the pool; None where it has no fixed one."""
+    origin: Origin = "real"
+    has_verifier: bool = False
+    last: Mark | None = None
+    """Where its last step led; None where that is unknown, as after an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +39,7 @@ class _Place:
     """What an ``EnvDynamics`` puts into a state: where the environment stands, and the rewards that led there."""
 
     mark: Mark
+    episode: _Episode = field(compare=False)
     paid: float = 0.0
 
 
@@ -37,7 +54,7 @@ def paid(state: State) -> float | None:
 
 
 class EnvDynamics:
-    """Plays ``types.Dynamics`` on one environment.
+    """Plays ``types.Dynamics`` on one environment, or on the instances of a pool, side by side.
 
     Rewards: where the environment has a verifier, its verdict at the end of the task and 0 before, so that an episode
     that runs into the step limit is paid 0; else the environment's own rewards.
@@ -48,123 +65,162 @@ class EnvDynamics:
     An environment that fails, also by ``SystemExit`` or by a value that no file can hold, loses the step it was asked
     for; other states can be stepped as before.
 
+    A step costs what it would if each tree had an environment of its own: without exact snapshots the replay from the
+    task's beginning, unless the tree's last step led to its state. So a tree is the same beside any others and on any
+    number of instances. ``replayed_steps`` counts what was replayed indeed.
+
     Args:
-        env: the environment; this object moves it about, so nothing else may step it meanwhile.
+        env: the environment, or a pool; this object moves them about, so nothing else may step them meanwhile.
         max_steps: actions per episode, malformed ones included.
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
         seed: of a stochastic environment's luck.
         costs: names of components that steps give even where rewards are withheld: a plan must know what it costs.
         list_actions: whether states hold the environment's legal actions, for a policy that scores them.
+        snapshots: where the snapshots of all instances are kept.
     """
 
     def __init__(
         self,
-        env: Env,
+        env: Env | EnvPool,
         *,
         max_steps: int,
         reveal_reward: bool = True,
         seed: int = 0,
         costs: Collection[str] = (),
         list_actions: bool = False,
+        snapshots: Snapshots | None = None,
     ) -> None:
         # A plan must not know the luck of its execution, which reveals what planning withholds.
-        luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
-        self.forkable = Forkable(env, seed=luck)
-        """Counts what going back has cost so far."""
+        self._luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
+        self._snapshots = snapshots or Snapshots()
+        self._pool = env if isinstance(env, EnvPool) else None
+        self.env = env.env if isinstance(env, EnvPool) else env
+        """The environment, standing wherever the last step left it; that of a pool is never stepped."""
+        self._forks = dict[int, Forkable]()
+        """Of each instance, by the ``id`` of the environment, which it holds."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward
         self._costs = costs
         self._list_actions = list_actions
-        self._has_verifier = False
 
     @property
-    def env(self) -> Env:
-        """The environment, standing wherever the last step left it."""
-        return self.forkable.env
+    def replayed_steps(self) -> int:
+        """Environment steps made so far for going back by replay."""
+        return sum(fork.replayed_steps for fork in tuple(self._forks.values()))
 
-    def stand_at(self, state: State) -> None:
-        """Put the environment where ``state`` is, as for reading its demonstrator or verifier there."""
-        with self._leaving_on_error():
-            self.forkable.goto(self._place(state).mark)
+    @property
+    def restored_snapshots(self) -> int:
+        return sum(fork.restored_snapshots for fork in tuple(self._forks.values()))
+
+    def stand_at(self, state: State) -> int:
+        """Put the environment where ``state`` is, as for reading its demonstrator or verifier there. Returns what that
+        costs in environment steps. There must be no pool."""
+        assert self._pool is None, "nobody knows which instance of a pool a state is on"
+        here, fork = self._place(state), self._fork(self.env)
+        with _leaving_on_error(fork, here.episode):
+            return _go(fork, here)
 
     async def reset(self, task: Task) -> State:
-        with self._leaving_on_error():
-            observation, _ = self.forkable.reset(checked_task(task))
-            self._has_verifier = checked_verdict(self.env.verify()) is not None
-            opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
-            key, place = _key(self.env.state_key(), 0), _Place(self.forkable.mark())
-            return State(task, (Message("user", opening),), key, place, legal_actions=self._legal_actions())
+        episode = _Episode(None if self._pool is None else self._pool.place())
+        return await self._on_instance(episode, lambda fork: self._begun(fork, episode, task))
 
     async def step(self, state: State, action: Action) -> Transition:
         """Make one step from ``state``, whose task must not be over."""
         here = self._place(state)
-        used = 1 + sum(message.role == "assistant" for message in state.messages)
-        limit_hit = used >= self._max_steps
         if action.error:
-            key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
-            return Transition(
-                self._after(state, action, f"Invalid action: {action.error}", key, here, state.legal_actions),
-                reward=0.0 if self._reveal_reward else None,
-                truncated=limit_hit,
-                origin=self.env.origin,
-                invalid=True,
-                cost=self._cost(),
-            )
-        replayed_before = self.forkable.replayed_steps
+            return self._malformed(here, state, action, 0)
+        return await self._on_instance(here.episode, lambda fork: self._stepped(fork, here, state, action))
+
+    async def ask_and_step(
+        self, state: State, action: Action, question: Callable[[Env], Answer]
+    ) -> tuple[Answer, Transition]:
+        """What ``question`` says of the environment as it stands at ``state``, and then ``step``."""
+        here = self._place(state)
+
+        def both(fork: Forkable) -> tuple[Answer, Transition]:
+            with _leaving_on_error(fork, here.episode):
+                replayed = _go(fork, here)
+                answer = question(fork.env)
+            if action.error:
+                return answer, self._malformed(here, state, action, replayed)
+            transition = self._stepped(fork, here, state, action)
+            return answer, replace(transition, cost=transition.cost + replayed)
+
+        return await self._on_instance(here.episode, both)
+
+    async def _on_instance(self, episode: _Episode, work: Callable[[Forkable], Answer]) -> Answer:
+        if self._pool is None:
+            return work(self._fork(self.env))
+        return await self._pool.call(episode.place, lambda env: work(self._fork(env)))
+
+    def _fork(self, env: Env) -> Forkable:
+        fork = self._forks.get(id(env))
+        if fork is None:
+            fork = self._forks[id(env)] = Forkable(env, seed=self._luck, snapshots=self._snapshots)
+        return fork
+
+    def _begun(self, fork: Forkable, episode: _Episode, task: Task) -> State:
+        with _leaving_on_error(fork, episode):
+            env, (observation, _) = fork.env, fork.reset(checked_task(task))
+            episode.origin, episode.has_verifier = env.origin, checked_verdict(env.verify()) is not None
+            opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
+            key, episode.last = _key(env.state_key(), 0), fork.mark()
+            place, legal = _Place(episode.last, episode), self._legal_actions(env)
+            return State(task, (Message("user", opening),), key, place, legal_actions=legal)
+
+    def _malformed(self, here: _Place, state: State, action: Action, replayed: int) -> Transition:
+        used = _used(state)
+        key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
+        return Transition(
+            self._after(state, action, f"Invalid action: {action.error}", key, here, state.legal_actions),
+            reward=0.0 if self._reveal_reward else None,
+            truncated=used >= self._max_steps,
+            origin=here.episode.origin,
+            invalid=True,
+            cost=_cost(here, replayed),
+        )
+
+    def _stepped(self, fork: Forkable, here: _Place, state: State, action: Action) -> Transition:
+        env, episode, used, replayed = fork.env, here.episode, _used(state), 0
         try:
-            with self._leaving_on_error():
-                self.forkable.goto(here.mark)
-                observation, env_reward, terminated, truncated, info = self.forkable.step(action.call)
+            with _leaving_on_error(fork, episode):
+                replayed = _go(fork, here)
+                observation, env_reward, terminated, truncated, info = fork.step(action.call)
                 # A verifier can be dear, so it is asked at the end only.
-                verdict = checked_verdict(self.env.verify()) if terminated else None
+                verdict = checked_verdict(env.verify()) if terminated else None
                 process = _process_reward(info) if self._reveal_reward else 0.0
-                components = checked_components(info, self.env.components)
-                key, mark = _key(self.env.state_key(), used), self.forkable.mark()
-                legal = None if terminated or truncated else self._legal_actions()
+                components = checked_components(info, env.components)
+                key, mark = _key(env.state_key(), used), fork.mark()
+                legal = None if terminated or truncated else self._legal_actions(env)
         except Unanswered as unanswered:
             reason = storable(str(unanswered))
             return Transition(
                 self._after(state, action, f"Unanswered: {reason}", None, here),
                 reward=None,
                 truncated=True,
-                origin=self.env.origin,
+                origin=episode.origin,
                 invalid=True,
-                cost=self._cost(self.forkable.replayed_steps - replayed_before),
+                cost=_cost(here, replayed),
                 error=reason,
             )
-        truncated = not terminated and (truncated or limit_hit)
-        unverified = 0.0 if self._has_verifier else env_reward
+        episode.last = mark
+        truncated = not terminated and (truncated or used >= self._max_steps)
+        unverified = 0.0 if episode.has_verifier else env_reward
         reward = unverified if verdict is None else verdict
         return Transition(
-            self._after(state, action, observation, key, _Place(mark, here.paid + reward), legal),
+            self._after(state, action, observation, key, _Place(mark, episode, here.paid + reward), legal),
             reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
             truncated=truncated,
-            origin=self.env.origin,
+            origin=episode.origin,
             invalid="tool_error" in info,
-            cost=self._cost(self.forkable.replayed_steps - replayed_before),
+            cost=_cost(here, replayed),
             components={name: each for name, each in components.items() if self._reveal_reward or name in self._costs},
         )
 
-    def _cost(self, replayed: int = 0) -> int:
-        """Environment steps that a step has paid, with those ``replayed`` to come to its state; none where imagined."""
-        return 0 if self.env.origin == "imagined" else 1 + replayed
-
-    def _legal_actions(self) -> tuple[str, ...] | None:
-        return checked_legal(self.env.legal_actions()) if self._list_actions else None
-
-    @contextlib.contextmanager
-    def _leaving_on_error(self) -> Iterator[None]:
-        """Nobody knows where an environment stands that has failed, so the next step must go back to its own place."""
-        try:
-            yield
-        except ENDING as error:
-            self.forkable.leave()
-            raise broken_by(error) from error
-        except BaseException:
-            self.forkable.leave()
-            raise
+    def _legal_actions(self, env: Env) -> tuple[str, ...] | None:
+        return checked_legal(env.legal_actions()) if self._list_actions else None
 
     @staticmethod
     def _place(state: State) -> _Place:
@@ -195,3 +251,33 @@ def _process_reward(info: Mapping[str, object]) -> float:
 def _key(answer: object, used: int) -> str | None:
     place = checked_key(answer)
     return None if place is None else f"{used} {place}"
+
+
+@contextlib.contextmanager
+def _leaving_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
+    """Nobody knows where an environment stands that has failed, so the next step must go back to its own place."""
+    try:
+        yield
+    except BaseException as error:
+        fork.leave()
+        episode.last = None
+        if isinstance(error, ENDING):
+            raise broken_by(error) from error
+        raise
+
+
+def _go(fork: Forkable, here: _Place) -> int:
+    """Stand at a state of a tree. Returns the environment steps that this costs the tree."""
+    fork.goto(here.mark)
+    stood, here.episode.last = here.episode.last, here.mark
+    return 0 if fork.env.snapshot_kind == "exact" or stood == here.mark else len(here.mark.actions)
+
+
+def _cost(here: _Place, replayed: int) -> int:
+    """Environment steps that a step has paid, with those ``replayed`` to come to its state; none where imagined."""
+    return 0 if here.episode.origin == "imagined" else 1 + replayed
+
+
+def _used(state: State) -> int:
+    """The steps of an episode, with the one that is made at ``state``."""
+    return 1 + sum(message.role == "assistant" for message in state.messages)

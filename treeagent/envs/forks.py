@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -56,50 +57,59 @@ class _Held:
     mark: "weakref.ref[Mark]"
     snapshot: object
     size: int
+    maker: Env
     visits: int = 0
 
 
-class _Snapshots:
-    """Snapshots by mark, as long as the mark lives; beyond ``budget`` bytes the least recently used go."""
+class Snapshots:
+    """Snapshots by mark, as long as the mark lives; beyond ``budget`` bytes the least recently used go. Several threads
+    may use them."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int = SNAPSHOT_BYTES) -> None:
         self.budget = budget
         self.used = 0
         self.evicted = 0
         self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._lock = threading.RLock()  # reentrant: a collection in the middle of a call may end a mark
 
-    def get(self, mark: Mark) -> _Held | None:
-        held = self._held.get(id(mark))
-        if held is not None:
+    def get(self, mark: Mark, env: Env) -> _Held | None:
+        """What is held of a mark that ``env`` can restore."""
+        with self._lock:
+            held = self._held.get(id(mark))
+            if held is None or not (env.snapshot_portable or held.maker is env):
+                return None
             self._held.move_to_end(id(mark))
-        return held
+            return held
 
-    def put(self, mark: Mark, snapshot: object, size: int) -> None:
-        if size > self.budget:
-            self.evicted += 1
-            return
-        # By identity: equal marks of a stochastic environment can differ in what no observation shows.
-        key, store = id(mark), weakref.ref(self)
+    def put(self, mark: Mark, snapshot: object, size: int, maker: Env) -> None:
+        with self._lock:
+            if size > self.budget:
+                self.evicted += 1
+                return
+            # By identity: equal marks of a stochastic environment can differ in what no observation shows.
+            key, store = id(mark), weakref.ref(self)
 
-        def forget(_: object) -> None:
-            if (alive := store()) is not None:
-                alive.drop(key)
+            def forget(_: object) -> None:
+                if (alive := store()) is not None:
+                    alive.drop(key)
 
-        self._held[key] = _Held(weakref.ref(mark, forget), snapshot, size)
-        self.used += size
-        while self.used > self.budget:
-            self.drop(next(iter(self._held)))
-            self.evicted += 1
+            self.drop(key)
+            self._held[key] = _Held(weakref.ref(mark, forget), snapshot, size, maker)
+            self.used += size
+            while self.used > self.budget:
+                self.drop(next(iter(self._held)))
+                self.evicted += 1
 
     def drop(self, key: int) -> None:
-        held = self._held.pop(key, None)
-        self.used -= held.size if held is not None else 0
+        with self._lock:
+            held = self._held.pop(key, None)
+            self.used -= held.size if held is not None else 0
 
 
 class Forkable:
     """Gives any environment ``mark`` and ``goto``: exact snapshots, else a reset and a checked replay.
 
-    Snapshots live as long as their marks, within ``snapshot_bytes`` (see ``snapshot_size``). One that was given up, or
+    Snapshots live as long as their marks, within their budget (see ``snapshot_size``). One that was given up, or
     was lost with the process that held it, is made again by a checked replay from the nearest snapshot before it.
     Replay would not repeat the luck of a stochastic environment, so its snapshots are never given up: a mark that does
     not fit is refused.
@@ -108,15 +118,21 @@ class Forkable:
     ``seed``, the task, the actions and visits that led to the mark, and how often it was visited before. Nothing else
     that happens in the batch changes a tree's luck; another ``seed`` gives other luck. A stochastic environment
     without exact snapshots is replayed from its task's seed, which repeats its luck.
+
+    Args:
+        env: the environment; this object is the only one to step it.
+        seed: of a stochastic environment's luck.
+        snapshots: where snapshots are kept. Instances of one environment may share them: where these are portable
+            (``Env.snapshot_portable``), one instance goes back to the mark of another.
     """
 
-    def __init__(self, env: Env, *, seed: int = 0, snapshot_bytes: int = SNAPSHOT_BYTES) -> None:
+    def __init__(self, env: Env, *, seed: int = 0, snapshots: Snapshots | None = None) -> None:
         self.env = env
         self.replayed_steps = 0
         """Environment steps paid so far for going back by replay."""
         self.restored_snapshots = 0
         self._seed = seed
-        self._snapshots = _Snapshots(snapshot_bytes)
+        self._snapshots = snapshots or Snapshots()
         self._tools: Sequence[ToolSpec] | None = None
         """The environment's tools, asked for when a text first has to be read."""
         self._here: Mark | None = None
@@ -148,7 +164,7 @@ class Forkable:
         self._luck = derive_seed(self._luck, repr(action))
         parent = None
         if self._replayable:
-            parent = here if self._snapshots.get(here) is not None else here.parent
+            parent = here if self._held(here) is not None else here.parent
         self._here = Mark(here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), self._luck, parent)
         return result
 
@@ -164,10 +180,10 @@ class Forkable:
         """The current place, to come back to with ``goto``.
 
         Raises:
-            RuntimeError: a stochastic environment's snapshots do not fit into ``snapshot_bytes``.
+            RuntimeError: a stochastic environment's snapshots do not fit into their budget.
         """
         here = self._place()
-        if self.env.snapshot_kind == "exact" and self._snapshots.get(here) is None:
+        if self.env.snapshot_kind == "exact" and self._held(here) is None:
             self._keep(here)
         return here
 
@@ -203,7 +219,7 @@ class Forkable:
         return self.env.snapshot_kind == "exact" and not self.env.stochastic
 
     def _restore_reseeded(self, mark: Mark) -> None:
-        held = self._snapshots.get(mark)
+        held = self._held(mark)
         if held is None:
             raise SnapshotLost(f"no snapshot of task {mark.task.id!r} is kept at this mark: another Forkable made it")
         self._luck = derive_seed(mark.luck, held.visits) % 2**31  # not every generator takes more bits
@@ -220,8 +236,11 @@ class Forkable:
             self._replay(mark, self._begin(mark) if start is None else start)
             self._keep(mark)
 
+    def _held(self, mark: Mark) -> _Held | None:
+        return self._snapshots.get(mark, self.env)
+
     def _restored(self, mark: Mark) -> bool:
-        held = self._snapshots.get(mark)
+        held = self._held(mark)
         if held is None:
             return False
         try:
@@ -251,11 +270,11 @@ class Forkable:
         size, kept = snapshot_size(snapshot), self._snapshots
         if self.env.stochastic and kept.used + size > kept.budget:
             raise RuntimeError(
-                f"snapshots of {type(self.env).__name__} need {kept.used + size} bytes, more than snapshot_bytes="
-                f"{kept.budget}, and a stochastic environment cannot replay one that is given up: raise "
-                "snapshot_bytes or search fewer tasks at once"
+                f"snapshots of {type(self.env).__name__} need {kept.used + size} bytes, more than Snapshots(budget="
+                f"{kept.budget}), and a stochastic environment cannot replay one that is given up: raise budget or "
+                "search fewer tasks at once"
             )
-        kept.put(mark, snapshot, size)
+        kept.put(mark, snapshot, size, self.env)
 
     def _place(self) -> Mark:
         if self._here is None:

@@ -159,6 +159,9 @@ class ShieldedEnv(Env):
     def close(self) -> None:
         self._env.close()
 
+    def interrupt(self) -> None:
+        self._env.interrupt()
+
     def forbidden(self, action: str | ToolCall) -> str | None:
         """Why the call must not be made; None where it may."""
         if not self._denied and self._predicate is None:

@@ -1,6 +1,5 @@
 """A dynamics whose steps have all components of the settings, and their weighted sum as reward."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ from treeagent.rewards.components import Rule, Step, derived, ruled, total, unju
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.judge import Judge, judged
 from treeagent.rewards.rubric import Reference, call_scores
-from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition
+from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +27,24 @@ class ScoredDynamics:
     tools: Sequence[ToolSpec] = ()
     most_steps: int = 1
     place: EnvDynamics | None = None
-    """Where the reference of a call is asked for; None where there is none, as in a world model."""
+    """``dynamics`` itself where it is an environment, whose reference of a call is asked for; else None."""
     weigh: bool = True
     """False leaves the reward as it is, as at evaluation, which measures the environment's own."""
     reveal: bool = True
     """False where rewards are withheld."""
     judge: Judge | None = None
     """Judges the ends of episodes."""
-    step_seconds: float | None = None
-    """Most seconds of a step of the dynamics, the judge left out."""
 
     async def reset(self, task: Task) -> State:
         return await self.dynamics.reset(task)
 
     async def step(self, state: State, action: Action) -> Transition:
-        reference, replayed = self._reference(state)
-        async with asyncio.timeout(self.step_seconds):
+        reference: list[ToolCall] | None = None
+        if self.place is not None and self.config.tools and self.reveal and self.tools:
+            reference, came = await self.place.ask_and_step(
+                state, action, lambda env: Reference(env, self.tools).here()
+            )
+        else:
             came = await self.dynamics.step(state, action)
         if came.error:
             return came
@@ -59,18 +60,10 @@ class ScoredDynamics:
         components |= ruled(self.rules, step)
         ended = came.terminated or came.truncated
         if ended and self.judge is not None:
-            components |= judged(await self.judge.ask(state.task, came.state.messages))
+            with waiting():  # a verdict may take longer than a step of the environment
+                components |= judged(await self.judge.ask(state.task, came.state.messages))
         reward = came.reward
         if self.config.weights and self.weigh:
             weights = self.config.weights
             reward = None if unjudged(weights, components, ended) else total(weights, components)
-        return replace(came, reward=reward, components=components, cost=came.cost + replayed)
-
-    def _reference(self, state: State) -> tuple[list[ToolCall] | None, int]:
-        """The right calls at a state, and the steps that were replayed to stand there."""
-        if self.place is None or not (self.config.tools and self.reveal and self.tools):
-            return None, 0
-        before = self.place.forkable.replayed_steps
-        self.place.stand_at(state)
-        found = Reference(self.place.env, self.tools).here()
-        return found, self.place.forkable.replayed_steps - before
+        return replace(came, reward=reward, components=components)

@@ -18,9 +18,9 @@ COLLECTED = "collect"
 
 _FREE = (
     *("workers", "threads", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
-    *("policy.url", "world.url", "world.teacher.url", "rewards.judge.url", "rewards.judge.timeout"),
-    *("rewards.judge.most_calls", "rewards.judge.most_tokens", "rewards.judge.prompt_price"),
-    "rewards.judge.generated_price",
+    *("environment.parallel", "policy.url", "world.url", "world.teacher.url"),
+    *("rewards.judge.url", "rewards.judge.timeout", "rewards.judge.most_calls", "rewards.judge.most_tokens"),
+    *("rewards.judge.prompt_price", "rewards.judge.generated_price"),
 )
 """Settings on which results do not depend, by the start of their keys. A run may be resumed with other values."""
 

@@ -88,7 +88,7 @@ class Meter:
     """Measures the cost of growing trees, from the counters of the generator and the environment since its creation."""
 
     def __init__(self, usage: Usage, dynamics: EnvDynamics) -> None:
-        self._usage, self._forks = usage, dynamics.forkable
+        self._usage, self._dynamics = usage, dynamics
         self._before = self._counters()
 
     def read(self, trees: Sequence[Tree]) -> Cost:
@@ -103,7 +103,7 @@ class Meter:
 
     def _counters(self) -> dict[str, Any]:
         usage = {name: getattr(self._usage, name) for name in ("encoded_tokens", "cached_tokens", "price")}
-        return usage | {"replayed_steps": self._forks.replayed_steps}
+        return usage | {"replayed_steps": self._dynamics.replayed_steps}
 
 
 @contextmanager

@@ -124,7 +124,8 @@ class SearchConfig:
     stop_at_return: float | None = None
     """The search of a task stops when a finished path has at least this return, in reward units."""
     step_seconds: Annotated[float, Field(gt=0)] | None = None
-    """A step of the environment that takes more than this many seconds fails, and the tree keeps the reason."""
+    """A step of the environment that takes more than this many seconds fails, and the tree keeps the reason. One that
+    blocks its thread can be given up only where ``environment.parallel`` is above 1."""
     gumbel: GumbelConfig = Field(default_factory=GumbelConfig)
     """Gumbel selection reads this table."""
     beam: BeamConfig = Field(default_factory=BeamConfig)

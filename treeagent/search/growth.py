@@ -8,12 +8,25 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Spent, Tree, taken_back
 from treeagent.search.puct import ValueRange, edges_from, given_edges, merge_key, sampled_edges
-from treeagent.types import Action, Dynamics, Estimate, Proposal, State, Task, Transition, Value, derive_seed, storable
+from treeagent.types import (
+    Action,
+    Dynamics,
+    Estimate,
+    Proposal,
+    State,
+    Task,
+    Transition,
+    Value,
+    derive_seed,
+    storable,
+    time_limit,
+)
 
 NOTHING_NEW = 0.05
 """Where the prior of all calls not sampled yet is below this, a state is taken to have no others."""
@@ -73,7 +86,7 @@ async def plant(
 
     async def one(task: Task, seed: int) -> Growth:
         try:
-            async with asyncio.timeout(config.step_seconds):
+            async with _limit(config.step_seconds):
                 root, error = Node(await dynamics.reset(task)), ""
         except Exception as failure:  # the episode boundary: a failed rollout is data
             root, error = Node(State(task, ()), truncated=True), describe(failure)
@@ -173,10 +186,14 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
 async def attempt(dynamics: Dynamics, state: State, action: Action, seconds: float | None) -> Transition | Exception:
     """Step the dynamics; where it fails or takes more than ``seconds``, the exception."""
     try:
-        async with asyncio.timeout(seconds):
+        async with _limit(seconds):
             return await dynamics.step(state, action)
     except Exception as error:  # the episode boundary: a failed rollout is data
         return error
+
+
+def _limit(seconds: float | None) -> AbstractAsyncContextManager[None]:
+    return nullcontext() if seconds is None else time_limit(seconds)
 
 
 def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:

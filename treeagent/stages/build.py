@@ -25,6 +25,7 @@ from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv, WorkerEnv,
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.disturbed import DisturbedEnv
+from treeagent.envs.pool import EnvPool
 from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
@@ -76,8 +77,41 @@ def environment(config: RunConfig) -> Env:
 _SETTINGS = TypeAdapter(EnvironmentConfig)
 
 
+def instances(config: RunConfig) -> Env | EnvPool:
+    """What steps are made on: the run's environment, or the ``environment.parallel`` instances of it that this process
+    keeps. They are closed when other settings replace them, and when the process ends.
+
+    Raises:
+        UserError: several instances of an imagined environment are asked for.
+    """
+    env, count = environment(config), config.environment.parallel
+    if count == 1:
+        return env
+    if env.origin == "imagined":
+        raise UserError(
+            f"environment.parallel is {count}, but environment {config.environment.name!r} is imagined by one model: "
+            "set it to 1"
+        )
+    global _pool
+    written = _SETTINGS.dump_json(config.environment)
+    if _pool is None or _pool[0] != written:
+        if _pool is not None:
+            _pool[1].close()
+        _pool = written, EnvPool(env, partial(_made, written), count)
+    return _pool[1]
+
+
+_pool: tuple[bytes, EnvPool] | None = None
+"""The last pool, with the settings of its environment in JSON."""
+
+
 @lru_cache(maxsize=1)
 def _environment(written: bytes) -> Env:
+    """``_made``, once."""
+    return _made(written)
+
+
+def _made(written: bytes) -> Env:
     """Build the environment from settings in JSON, which a cache can compare."""
     settings = _SETTINGS.validate_json(written)
     name, options = settings.name, settings.options
@@ -98,8 +132,9 @@ def _environment(written: bytes) -> Env:
     return DisturbedEnv(env, settings.disturbances) if settings.disturbances else env
 
 
-def play_on(env: Env, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
-    """The environment as a ``Dynamics``. ``name`` seeds its randomness, if it is stochastic."""
+def play_on(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
+    """The environment, or several instances of it, as a ``Dynamics``. ``name`` seeds its randomness, if it is
+    stochastic."""
     return EnvDynamics(
         env,
         max_steps=config.environment.max_steps,
@@ -126,18 +161,14 @@ def scored(
         played: the environment.
         weigh: whether rewards become weighted sums. An evaluation measures the environment's own.
         reveal: False where rewards are withheld.
-        judge: judges the ends. Whoever gives one leaves ``search.step_seconds`` to this dynamics, which does not count
-            the judge's time.
+        judge: judges the ends.
     """
     rewards = config.rewards
     if not rewards.active:
         return dynamics
     place, most_steps = (played if dynamics is played else None), config.environment.max_steps
     tools = played.env.tools()
-    seconds = config.search.step_seconds if judge is not None and place is not None else None
-    return ScoredDynamics(
-        dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal, judge, seconds
-    )
+    return ScoredDynamics(dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal, judge)
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:

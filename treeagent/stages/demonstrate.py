@@ -95,15 +95,14 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
 
 async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng: random.Random) -> None:
     """Try other actions at every state of a demonstration, equal calls once, each to the end."""
-    whole, forkable = demonstrated(growth.tree), stage.dynamics.forkable
+    whole = demonstrated(growth.tree)
     for length in range(len(whole)):
         if growth.tree.error:
             return
-        node, before = end(growth, whole[:length]), forkable.replayed_steps
+        node = end(growth, whole[:length])
         players = [alternatives.expert, *[alternatives.erring] * alternatives.count]
         try:
-            stage.dynamics.stand_at(node.state)
-            growth.tree.budget.environment_steps += forkable.replayed_steps - before
+            growth.tree.budget.environment_steps += stage.dynamics.stand_at(node.state)
             with contained():
                 said = [player.act(rng) for player in players]
             turns = [spelt(turn, stage.grammar, stage.tools) for turn in said]

@@ -28,7 +28,7 @@ from treeagent.run.outcomes import (
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
 from treeagent.search.record import to_records
-from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, scored, tasks_at
+from treeagent.stages.build import environment, in_turns, instances, leaf_value, load_actors, play_on, scored, tasks_at
 from treeagent.stages.play import play, replan
 from treeagent.stages.search import BatchJob, batches
 from treeagent.store import write_atomic, write_shard
@@ -147,11 +147,11 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
-    played = play_on(env, config, "evaluate")
+    played = play_on(instances(config), config, "evaluate")
     verified = in_turns(scored(played, played, config, weigh=False), config, whole.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*planned_in(config), env) if imagines else nullcontext() as model:
-        hidden = play_on(env, config, "evaluate", reveal_reward=False)
+        hidden = play_on(instances(config), config, "evaluate", reveal_reward=False)
         blind = in_turns(scored(model or hidden, hidden, config, reveal=False), config, whole.grammar)
         # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
         if actors.value is not None or imagines:

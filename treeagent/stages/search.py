@@ -18,7 +18,17 @@ from treeagent.run.progress import Progress
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, return_spread
 from treeagent.search.record import from_record, to_records
-from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, scored, tasks_at, variations
+from treeagent.stages.build import (
+    environment,
+    in_turns,
+    instances,
+    leaf_value,
+    load_actors,
+    play_on,
+    scored,
+    tasks_at,
+    variations,
+)
 from treeagent.stages.judging import judge_figures, judge_of
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Split, derive_seed
@@ -173,7 +183,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     config = job.config
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
-    dynamics = play_on(env, config, job.name)
+    dynamics = play_on(instances(config), config, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
     if job.variants:
         wanted = zip(tasks, job.variants, strict=True)
@@ -196,13 +206,12 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
                 scored(Imagination(dynamics, model), dynamics, config, judge=judge), config, whole.grammar
             )
         value = leaf_value(actors.value, whole, stepped, config)
-        # The world model answers all trees at once, so no single step of it may time out; nor may a judge's verdict.
-        unhurried = model is not None or judge is not None
-        patient = replace(config.search, step_seconds=None) if unhurried else config.search
+        # The world model answers all trees at once, so no single step of it may time out.
+        patient = replace(config.search, step_seconds=None) if model is not None else config.search
         search = make_search(actors.sampling, stepped, patient, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
-        asyncio.run(settle(trees, turns, config.world.verify_steps, None if judge else config.search.step_seconds))
+        asyncio.run(settle(trees, turns, config.world.verify_steps, config.search.step_seconds))
     elif env.origin == "imagined":
         call_imagined(trees)
     whole.forget()

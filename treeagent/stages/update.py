@@ -31,7 +31,16 @@ from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees, run_marks
 from treeagent.search.node import Tree, finished_paths, path_return, return_spread
-from treeagent.stages.build import environment, greedy, in_turns, make_chat, make_policy, play_on, value_head
+from treeagent.stages.build import (
+    environment,
+    greedy,
+    in_turns,
+    instances,
+    make_chat,
+    make_policy,
+    play_on,
+    value_head,
+)
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
 from treeagent.types import NothingToLearn, UserError, derive_seed
@@ -360,7 +369,7 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
     policy = make_policy(checkpoint, config)
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
-    dynamics = in_turns(play_on(env, config, "validate"), config, policy.grammar)
+    dynamics = in_turns(play_on(instances(config), config, "validate"), config, policy.grammar)
 
     def measure() -> float:
         training = checkpoint.model.training

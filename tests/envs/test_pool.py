@@ -1,0 +1,280 @@
+"""Several instances of an environment side by side: the trees of one instance, in less time."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_envs import STAIRS, Dice, Stairs, WordsPolicy, stairs_task
+
+from treeagent.envs import EnvDynamics, EnvPool, WorkerEnv
+from treeagent.envs.base import Env, StepResult
+from treeagent.envs.forks import Snapshots
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.search.record import to_record
+from treeagent.types import Task, ToolCall
+
+MOVES = WordsPolicy("up", "down", "jump")
+CLIMBS = [stairs_task(0), stairs_task(1, "raise"), *map(stairs_task, range(2, 5)), stairs_task(0), stairs_task(6)]
+"""One of which fails at its second stair, and one is there twice."""
+
+
+def grow(
+    env: Env | EnvPool,
+    tasks: Sequence[Task],
+    policy: WordsPolicy = MOVES,
+    *,
+    step_seconds: float | None = None,
+    leaves: int = 2,
+    simulations: int = 12,
+    limits: Limits | None = None,
+    snapshots: Snapshots | None = None,
+) -> list[Tree]:
+    config = SearchConfig(
+        limits=limits or Limits(simulations=simulations), candidates=3, leaves=leaves, step_seconds=step_seconds
+    )
+    search = Search(policy, EnvDynamics(env, max_steps=4, snapshots=snapshots), config)
+    return asyncio.run(search.run(tasks, [100 + number for number in range(len(tasks))]))
+
+
+def told(trees: Sequence[Tree]) -> list[dict[str, Any]]:
+    """All that a shard keeps of trees, but the time that they took."""
+    records = [to_record(tree) for tree in trees]
+    for record in records:
+        record["budget"].pop("seconds")
+    return records
+
+
+@pytest.mark.parametrize(
+    ("make", "tasks", "policy"),
+    [
+        (Stairs, CLIMBS, MOVES),
+        (partial(Stairs, "none"), CLIMBS, MOVES),
+        (partial(Stairs, "locked"), CLIMBS, MOVES),
+        (partial(Stairs, "bound"), CLIMBS, MOVES),
+        (Dice, Dice().tasks("train", 5), WordsPolicy("roll", "roll again")),
+    ],
+)
+@pytest.mark.parametrize("leaves", [1, 3])
+def test_the_trees_are_those_of_one_instance(
+    make: Callable[[], Env], tasks: Sequence[Task], policy: WordsPolicy, leaves: int
+) -> None:
+    serial = told(grow(make(), tasks, policy, leaves=leaves))
+    for size in (2, 3, 8):
+        with EnvPool(make(), make, size) as pool:
+            assert told(grow(pool, tasks, policy, leaves=leaves)) == serial
+    assert [told(grow(make(), [task], policy, leaves=leaves))[0]["budget"] for task in tasks[:1]] == [
+        serial[0]["budget"]
+    ]
+
+
+@pytest.mark.parametrize("snapshots", [0, 200])
+def test_neither_a_limit_of_steps_nor_lost_snapshots_tell_how_many_instances_there_are(snapshots: int) -> None:
+    seen = list[object]()
+    for kind in ("none", "plain"):
+        make = partial(Stairs, kind)
+        for env in (make(), EnvPool(make(), make, 3)):
+            limits = Limits(environment_steps=15)
+            seen.append(told(grow(env, CLIMBS, limits=limits, leaves=1, snapshots=Snapshots(snapshots))))
+            if isinstance(env, EnvPool):
+                env.close()
+    assert seen[0] == seen[1] and seen[2] == seen[3]
+    assert seen[0] != seen[2]
+
+
+def test_each_worker_process_serves_its_own_tasks() -> None:
+    make = partial(WorkerEnv, STAIRS)
+    serial = told(grow(Stairs(), CLIMBS[:3], simulations=6))
+    front = Stairs()
+    with EnvPool(front, make, 2) as pool:
+        assert told(grow(pool, CLIMBS[:3], simulations=6)) == serial
+
+
+class Meeting(Stairs):
+    """No step goes on before ``many`` are under way."""
+
+    meeting = threading.Barrier(4)
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        self.meeting.wait(timeout=30)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("kind", ["plain", "none"])
+def test_the_steps_of_a_batch_overlap(kind: str) -> None:
+    make = partial(Meeting, kind)
+    with EnvPool(make(), make, 4) as pool:
+        trees = grow(pool, list(map(stairs_task, range(4))), WordsPolicy("up"), simulations=1, leaves=1)
+    assert [(tree.error, tree.budget.environment_steps) for tree in trees] == [("", 1)] * 4
+
+
+class Watched(Stairs):
+    """Notes the threads of its life and whether it was closed."""
+
+    made: "list[Watched]"
+
+    def __init__(self, snapshots: str = "none") -> None:
+        super().__init__(snapshots)
+        self.threads, self.closed, self.lock = {threading.get_ident()}, 0, threading.Lock()
+        type(self).made.append(self)
+
+    def reset(self, **given: Any) -> tuple[str, dict[str, object]]:
+        self.threads.add(threading.get_ident())
+        return super().reset(**given)
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        assert self.lock.acquire(blocking=False), "two calls at once"
+        self.threads.add(threading.get_ident())
+        time.sleep(0.002)
+        self.lock.release()
+        return super().step(action)
+
+    def close(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.closed += 1
+        super().close()
+
+
+def test_an_instance_lives_in_one_thread_and_is_closed_there() -> None:
+    Watched.made = []
+    tasks = [stairs_task(0), stairs_task(1, "raise"), stairs_task(2, "raise", at="close"), stairs_task(3)]
+    front = Watched()
+    with EnvPool(front, Watched, 2) as pool:
+        trees = grow(pool, tasks)
+    assert [bool(tree.error) for tree in trees] == [False, True, False, False]
+    assert [(len(each.threads), each.closed) for each in Watched.made] == [(1, 0), (1, 1), (1, 1)]
+    assert len({thread for each in Watched.made for thread in each.threads}) == 3
+    with pytest.raises(ZeroDivisionError), EnvPool(front, Watched, 2) as pool:
+        grow(pool, tasks[:1])
+        raise ZeroDivisionError
+    assert Watched.made[-1].closed == 1 and len(Watched.made) == 4
+
+
+def test_an_instance_that_cannot_be_made_costs_its_trees_only() -> None:
+    left = [False, True, True]
+
+    def make() -> Env:
+        if left.pop():
+            raise OSError("no port is free")
+        return Stairs("none")
+
+    with EnvPool(Stairs("none"), make, 2) as pool:
+        trees = grow(pool, list(map(stairs_task, range(3))), simulations=3)
+    assert sorted(tree.error for tree in trees) == ["", "OSError: no port is free", "OSError: no port is free"]
+
+
+class Hanging(Stairs):
+    """The task of fault ``hang`` waits at its first step until somebody interrupts."""
+
+    ended = 0
+
+    def __init__(self, snapshots: str = "none") -> None:
+        super().__init__(snapshots)
+        self.go_on = threading.Event()
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        if self.task.data["fault"] == "hang":
+            self.go_on.wait(timeout=30)
+            raise InterruptedError
+        time.sleep(0.015)
+        return super().step(action)
+
+    def interrupt(self) -> None:
+        self.go_on.set()
+
+    def close(self) -> None:
+        type(self).ended += 1
+
+
+@pytest.mark.parametrize("kind", ["none", "plain", "bound"])
+def test_a_step_that_takes_too_long_costs_its_tree_and_the_instance_is_replaced(kind: str) -> None:
+    Hanging.ended = 0
+    tasks = [stairs_task(0), stairs_task(1, "hang"), *map(stairs_task, range(2, 9))]
+    make = partial(Hanging, kind)
+    sound = told(grow(make(), [tasks[0], *tasks[2:]], simulations=2, leaves=1))
+    with EnvPool(make(), make, 3) as pool:
+        # A step waits for two others, which is no fault of its own.
+        trees = grow(pool, tasks, simulations=2, leaves=1, step_seconds=0.2)
+    assert trees[1].error == "TimeoutError"
+    assert [record["nodes"] for record in told([trees[0], *trees[2:]])] == [record["nodes"] for record in sound]
+    assert Hanging.ended == 4
+
+
+def test_waiting_for_an_instance_is_no_part_of_a_step() -> None:
+    class Slow(Stairs):
+        def __init__(self) -> None:
+            time.sleep(0.15)  # nor is making it
+            super().__init__("none")
+
+        def step(self, action: str | ToolCall) -> StepResult:
+            time.sleep(0.04)
+            return super().step(action)
+
+    with EnvPool(Stairs("none"), Slow, 1) as pool:
+        trees = grow(pool, list(map(stairs_task, range(5))), simulations=1, leaves=1, step_seconds=0.1)
+    assert [tree.error for tree in trees] == [""] * 5
+
+
+SCRIPT = """
+import asyncio, sys, time
+from functools import partial
+from faulty_envs import Stairs, WordsPolicy, stairs_task
+from treeagent.envs import EnvDynamics, EnvPool
+from treeagent.search import Limits, Search, SearchConfig
+
+class Forever(Stairs):
+    def step(self, action):
+        print("stepping", flush=True)
+        time.sleep(1000 if self.task.seed == 1 else 0)
+        return super().step(action)
+    def close(self):
+        print("closed", flush=True)
+
+pool = EnvPool(Stairs("none"), partial(Forever, "none"), 3)
+config = SearchConfig(Limits(simulations=1))
+asyncio.run(Search(WordsPolicy("up"), EnvDynamics(pool, max_steps=4), config).run(
+    [stairs_task(0), stairs_task(1 if "hang" in sys.argv else 0), stairs_task(2)], [0, 1, 2]))
+"""
+
+
+def run_script(*arguments: str) -> "subprocess.Popen[str]":
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_ctrl_c_ends_steps_that_would_never_return_and_closes_the_other_instances() -> None:
+    process = run_script("hang")
+    assert process.stdout is not None
+    for _ in range(3):
+        assert process.stdout.readline() == "stepping\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    assert (said.splitlines(), process.returncode) == (["closed"] * 2, -signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_instances_are_closed_when_the_process_ends() -> None:
+    process = run_script()
+    said, _ = process.communicate(timeout=60)
+    assert (said.splitlines(), process.returncode) == (["stepping"] * 3 + ["closed"] * 3, 0)

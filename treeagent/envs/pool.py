@@ -1,0 +1,188 @@
+"""Several instances of an environment in one process, each in a thread of its own, so that their steps overlap."""
+
+import asyncio
+import atexit
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from itertools import count
+from queue import SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from treeagent.envs.base import Env
+from treeagent.types import waiting
+
+Answer = TypeVar("Answer")
+_Job = tuple[Future[Any], Callable[[], Any]]
+_CLOSE_SECONDS = 5.0
+"""Seconds that the instances of a pool, all together, may take to close."""
+
+
+class EnvPool:
+    """At most ``size`` instances of an environment. An instance is made when it is first needed. All its calls, from
+    its making to its end, come from one thread, as SQLite or a browser's driver want it.
+
+    A call that is cancelled, as by Ctrl-C or a time limit, is given up: its instance is asked to end the call
+    (``Env.interrupt``) and closed once the call returns, and another instance takes its place. A thread whose call
+    never returns stays, but does not keep the process from ending.
+
+    An episode stays with one instance. Only where snapshots are exact and portable and nothing is random, so that every
+    instance can go on where another stood, each step is made on any that is free.
+
+    The pool closes its instances where it is left as a context manager, and else when the process ends.
+
+    Args:
+        env: an environment like the instances, which tells their tools and their kind of snapshots. The pool neither
+            steps nor closes it.
+        make: an instance. It is called in the instance's thread.
+        size: most instances at once.
+    """
+
+    def __init__(self, env: Env, make: Callable[[], Env], size: int) -> None:
+        self.env = env
+        self._instances = [_Instance(make) for _ in range(size)]
+        self._moves = env.snapshot_kind == "exact" and env.snapshot_portable and not env.stochastic
+        self._numbers = count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        atexit.register(self.close)
+
+    def place(self) -> int | None:
+        """The number of the instance that the next episode is to be played on; None where every one will do."""
+        return None if self._moves else next(self._numbers) % len(self._instances)
+
+    async def call(self, place: int | None, work: Callable[[Env], Answer]) -> Answer:
+        """What ``work`` returns or raises in the thread of an instance, which does nothing else meanwhile.
+
+        Calls of one place run in the order in which they were made. The time limit of a step (``types.time_limit``)
+        begins when ``work`` does: waiting for an instance and making it do not count.
+        """
+        turns = self._turns()
+        turn = turns.any if place is None else turns.locks[place]
+        with waiting():
+            await turn.acquire()
+        instance = turns.free.pop() if place is None else self._instances[place]
+        try:
+            with waiting():
+                env = await instance.started()
+            return await instance.run(lambda: work(env))
+        finally:
+            if place is None:
+                turns.free.append(instance)
+            turn.release()
+
+    def close(self) -> None:
+        """Close all instances. One that does not close within some seconds is left behind."""
+        atexit.unregister(self.close)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        closing = [each for instance in self._instances for each in instance.close()]
+        for each in closing:
+            with contextlib.suppress(Exception):  # whatever its last words, the others are closed
+                each.result(max(deadline - time.monotonic(), 0.0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _turns(self) -> "_Turns":
+        """The locks of the running event loop: a lock belongs to one loop, and a pool outlives many."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._current = loop, _Turns(self._instances)
+        return self._current
+
+
+class _Turns:
+    """Whose turn it is. Both kinds of lock serve in the order of asking."""
+
+    def __init__(self, instances: Sequence["_Instance"]) -> None:
+        self.locks = [asyncio.Lock() for _ in instances]
+        self.any = asyncio.Semaphore(len(instances))
+        self.free = list(reversed(instances))
+
+
+class _Instance:
+    """A place for one environment at a time."""
+
+    def __init__(self, make: Callable[[], Env]) -> None:
+        self._make = make
+        self._life: _Life | None = None
+        self._closing = list[Future[None]]()
+
+    async def started(self) -> Env:
+        """The environment, made if there is none."""
+        if self._life is None:
+            self._life = _Life()
+        if self._life.env is None:
+            await self.run(partial(self._life.begin, self._make))
+        assert self._life.env is not None
+        return self._life.env
+
+    async def run(self, work: Callable[[], Answer]) -> Answer:
+        """What ``work`` returns or raises in the thread."""
+        assert self._life is not None
+        future = self._life.submit(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if not future.cancel() and not future.done():
+                env = self._life.env
+                self.close()
+                if env is not None:
+                    with contextlib.suppress(Exception):  # whatever a stranger's environment raises
+                        env.interrupt()
+            raise
+
+    def close(self) -> Sequence[Future[None]]:
+        """Begin to close the environment. Returns what tells that it is closed, and those whose calls were given up."""
+        if self._life is not None:
+            self._closing = [each for each in self._closing if not each.done()] + [self._life.end()]
+            self._life = None
+        return self._closing
+
+
+class _Life:
+    """One environment and its thread."""
+
+    def __init__(self) -> None:
+        self.env: Env | None = None
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        # A daemon, unlike the threads of concurrent.futures, whose hung calls would keep the process from ending.
+        Thread(target=_serve, args=(self._jobs,), name="environment", daemon=True).start()
+
+    def submit(self, work: Callable[[], Answer]) -> Future[Answer]:
+        future = Future[Answer]()
+        self._jobs.put((future, work))
+        return future
+
+    def begin(self, make: Callable[[], Env]) -> None:
+        self.env = make()
+
+    def end(self) -> Future[None]:
+        """Have the thread close its environment and end, once it has done what it does now."""
+        closed = self.submit(self._close)
+        self._jobs.put(None)
+        return closed
+
+    def _close(self) -> None:
+        if self.env is not None:
+            self.env.close()
+
+
+def _serve(jobs: "SimpleQueue[_Job | None]") -> None:
+    """What the thread of an instance does."""
+    while (job := jobs.get()) is not None:
+        future, work = job
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work())
+            except BaseException as error:  # raised again where the call was made
+                future.set_exception(error)
+        del job, future, work  # or a mark of a finished tree would live until the next call
