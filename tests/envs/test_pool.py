@@ -53,6 +53,7 @@ def told(trees: Sequence[Tree]) -> list[dict[str, Any]]:
     records = [to_record(tree) for tree in trees]
     for record in records:
         record["budget"].pop("seconds")
+        record["spent"].pop("seconds")
     return records
 
 
