@@ -42,7 +42,7 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     # The base policy shows what search adds, the others in the same mode what learning from its trees adds.
     wanted = [*((base, mode) for mode in config.evaluate.modes), *((policy, first) for policy in updated)]
     rows = measure(config, run, progress, wanted)
-    report(config, run, rows)
+    report(run)
     return rows
 
 
@@ -89,7 +89,7 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     ]
     rows = measure(config, run, progress, wanted)
     run.finish("adapt", {"rounds": len(course.figures), "best": course.best.name})
-    report(config, run, rows)
+    report(run)
     return rows
 
 

@@ -6,7 +6,9 @@ import pytest
 from report_sample import HOSTILE, ROWS, TASK, sample_tree
 
 from treeagent.config import RunConfig, dump_config
-from treeagent.report.curves import curve, series
+from treeagent.report.chart import Chart, Line, write_chart
+from treeagent.report.curves import series
+from treeagent.report.gather import Alarm, Content
 from treeagent.report.html import write_report
 
 METRICS = [
@@ -30,12 +32,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(
         path,
-        rows=ROWS,
-        metrics=METRICS,
-        config=dump_config(RunConfig()),
-        provenance={"seed": "0", "treeagent": "<0.1>"},
-        alarms=["round 2: plateau of 3 < 4"],
-        tree=sample_tree(),
+        Content(
+            rows=ROWS,
+            metrics=METRICS,
+            config=dump_config(RunConfig()),
+            provenance={"seed": "0", "treeagent": "<0.1>"},
+            alarms=[Alarm("alarms-2", "plateau of 3 < 4")],
+            tree=sample_tree(),
+        ),
     )
     return path.read_text()
 
@@ -81,16 +85,17 @@ def test_everything_is_on_the_page(page: str) -> None:
     for words in ("search[red kettle]", "open(item=3)", "imagined", "untried", "invalid", "simulations = 16"):
         assert words in page
     assert "I should look first." in page and "Thank you." in page
-    assert "round 2: plateau of 3 &lt; 4" in page
+    assert "plateau of 3 &lt; 4 <small>(alarms-2)</small>" in page
+    assert page.index("plateau of 3") < page.index("dpo with mcts solves")
     assert page.count("<svg") == 2 * 5
 
 
 def test_errors_are_on_the_page_where_there_are_some(page: str, tmp_path: Path) -> None:
     assert "errors" not in page
     rows = [{**row, "errors": 7, "error": HOSTILE} for row in ROWS]
-    write_report(tmp_path / "report.html", rows=rows, metrics=[], config="", provenance={})
+    write_report(tmp_path / "report.html", Content(rows=rows, metrics=[], config="", provenance={}))
     told = (tmp_path / "report.html").read_text()
-    assert '<td class="">7</td>' in told
+    assert "<td>7</td>" in told
     assert "dpo with mcts: 7 of 200 episodes failed, the first: &lt;script&gt;" in told and HOSTILE not in told
 
 
@@ -100,12 +105,14 @@ def test_the_value_signal_and_what_was_taken_are_on_the_page_where_they_are_know
     assert "pass@N" not in page
     rows = [{**ROWS[1], "found": 0.75, "taken": 0.8, "pass_at_n": True}]
     path = tmp_path / "report.html"
-    write_report(path, rows=rows, metrics=[], config="", provenance={}, signal=("collect-2", [row]))
+    write_report(path, Content(rows=rows, metrics=[], config="", provenance={}, signal=("collect-2", [row])))
     told = path.read_text()
     assert "How well V tells, collect-2" in told and HOSTILE not in told
     assert "<td>1</td><td>3,120</td><td>900</td><td>0.75</td><td>–</td>" in told
     assert ">mcts *</td>" in told and "* pass@N: only a success ends" in told
-    assert "search found a success for 75.0 % of the tasks and took one in 80.0 % of these" in told
+    assert "Coverage and judgement" not in page
+    # 150 of 200 tasks, and 120 of these
+    assert "<td>75.0 %<" in told and "<td>80.0 %<" in told
 
 
 def test_text_is_escaped_and_the_hidden_answer_stays_hidden(page: str) -> None:
@@ -121,7 +128,7 @@ def test_colours_are_the_pages(page: str) -> None:
 def test_the_page_is_the_same_every_time(tmp_path: Path) -> None:
     pages = []
     for name in ("one", "two"):
-        write_report(tmp_path / name, rows=[], metrics=METRICS[:3], config="", provenance={})
+        write_report(tmp_path / name, Content(rows=[], metrics=METRICS[:3], config="", provenance={}))
         pages.append((tmp_path / name).read_text())
     assert pages[0] == pages[1]
     assert "Nothing has been evaluated yet." in pages[0] and "Warnings" not in pages[0]
@@ -132,5 +139,6 @@ def test_what_is_no_number_is_no_curve() -> None:
     assert series(rows) == {"a": {"y": [(1, 2.0), (2, 3.5)]}}
 
 
-def test_a_curve_with_a_hostile_name_is_escaped() -> None:
-    assert "<script" not in curve(HOSTILE, [(0, 1.0), (1, 2.0)], 0)
+def test_a_curve_with_a_hostile_name_is_escaped(tmp_path: Path) -> None:
+    chart = Chart("curve", HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, [(0, 1.0), (1, 2.0)])])
+    assert "<script" not in write_chart(tmp_path, chart) + (tmp_path / "curve.svg").read_text()

@@ -26,6 +26,7 @@ from treeagent.config import RunConfig, load_config
 from treeagent.envs import Env, StepResult
 from treeagent.export.card import card
 from treeagent.report.fidelity import fidelity_json, fidelity_table
+from treeagent.report.gather import Alarm, Content
 from treeagent.report.html import write_report
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress
@@ -276,12 +277,15 @@ def test_the_page_shows_every_word(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(
         path,
-        rows=[row],
-        metrics=steps,
-        config=attack("config"),
-        provenance=facts,
-        alarms=[attack("alarm")],
-        tree=hostile_tree(),
+        Content(
+            rows=[row],
+            metrics=steps,
+            config=attack("config"),
+            provenance=facts,
+            alarms=[Alarm(attack("raised by"), attack("alarm"))],
+            cause=attack("cause"),
+            tree=hostile_tree(),
+        ),
     )
     page = path.read_text()
     assert orders(page) == []
@@ -293,7 +297,9 @@ def test_the_page_shows_every_word(tmp_path: Path) -> None:
         "name",
         "fact",
         "config",
+        "raised by",
         "alarm",
+        "cause",
         "task",
         "system",
         "call",

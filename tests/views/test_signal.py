@@ -7,7 +7,19 @@ import pytest
 from hand_trees import TASK, edge, hand_tree, node, random_tree, shuffle_siblings
 
 from treeagent.search.node import Tree
-from treeagent.views.signal import ValueSignal, auc, separation, signal_figures, value_signal
+from treeagent.views.signal import (
+    Bin,
+    Estimated,
+    ValueSignal,
+    auc,
+    calibration,
+    calibration_error,
+    estimated_ends,
+    estimated_states,
+    separation,
+    signal_figures,
+    value_signal,
+)
 
 
 def tree_of_four() -> Tree:
@@ -112,4 +124,30 @@ def test_the_order_of_siblings_and_of_trees_changes_nothing() -> None:
             other.depth, other.states, other.found, other.auc, other.siblings, other.pairs,
         )  # fmt: skip
         assert one.separation == (None if other.separation is None else pytest.approx(other.separation))
-    assert sum(isinstance(row.depth, int) for row in before) >= 3
+
+
+def test_estimates_stand_beside_what_followed() -> None:
+    tree = tree_of_four()
+    assert sorted(estimated_ends(tree)) == [(0.3, 0.0), (0.5, 0.0), (0.6, 0.0), (0.9, 1.0)]
+    # The root saw five finished paths with one win, A two of which one won; D leads to none.
+    assert sorted(estimated_states(tree)) == [(0.2, 0.0), (0.5, near(0.2)), (0.8, 0.0), (0.8, 0.5)]
+
+
+def test_an_end_with_a_withheld_reward_counts_once_it_was_written_down() -> None:
+    end = node((1,), value=0.7, end="terminated")
+    tree = Tree(TASK, 0, node((2,), edge("A", (3,), 1, 0.0, end)))
+    tree.root.edges[0].reward = None
+    assert estimated_ends(tree) == estimated_states(tree) == []
+    end.paid = 0.5
+    assert estimated_ends(tree) == [(0.7, 0.5)]
+
+
+def test_calibration_by_hand() -> None:
+    estimates = [Estimated(0.8, 1.0), Estimated(0.2, 0.0), Estimated(0.2, 1.0), Estimated(0.6, 1.0)]
+    # Two groups of two: V 0.2 with outcomes 0 and 1, whose deviation is 0.7071, so that the error is 0.5.
+    low, high = calibration(estimates, bins=2)
+    assert low == Bin(2, near(0.2), near(0.5), near(0.5 - 0.98), near(0.5 + 0.98))
+    assert high == Bin(2, near(0.7), 1.0, 1.0, 1.0)
+    assert calibration_error([low, high]) == near((0.3 + 0.3) / 2)
+    assert [each.states for each in calibration([Estimated(0.5, 0.0)] * 7, bins=3)] == [7]
+    assert calibration([]) == [] and calibration_error([]) == 0.0

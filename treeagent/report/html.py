@@ -1,152 +1,281 @@
-"""One self-contained page about a run: no script, no network, every text escaped and visible."""
+"""The page of one run: self-contained but for links to its figures' files."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from treeagent.report.curves import curve, series
+from treeagent.report.chart import Chart
+from treeagent.report.curves import curves
 from treeagent.report.describe import (
     SIGNAL_COLUMNS,
     SIGNAL_NOTE,
     Row,
     betrayed,
+    budget,
     call_text,
     cell,
     components,
     failures,
     headline,
-    judgement,
     marks,
     observation,
     result_columns,
+    reviewed,
     signal_cell,
     statistics,
 )
-from treeagent.report.style import CSS
+from treeagent.report.gather import Alarm, Content
+from treeagent.report.parts import escaped, figures, interval_bar, page, sentences, table, warnings
+from treeagent.report.reviews import reviews_html
+from treeagent.report.suite import SUITE_COLUMNS, SUITE_NOTE, difference, grouped, suite_cells
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.store import write_atomic
-from treeagent.visible import visible
+from treeagent.world_model.fidelity import wilson_interval
 
+Draw = Callable[[Sequence[Chart]], str]
+"""Writes figures as files and gives their cards."""
 _SHOWN_FIRST = ("validation", "loss", "success", "reward", "rewards/accuracies", "rewards/margins", "entropy", "kl")
 """Metrics whose curves are open on the page; where a stage has none of them, its first ones."""
 _OPEN = 3
 """Curves a stage shows before the rest: one line of a desktop page."""
+ANYTIME_NOTE = (
+    "The success of a search that had stopped at a smaller budget, from its stored tree. Found: a success was among "
+    "the ends that it had reached. Taken: the end that it would have executed was one; without an end yet it counts as "
+    "failed, whereas an evaluation then plays on greedily. Simulations side by side end together. Bands and whiskers "
+    "are 95 % intervals over tasks."
+)
+"""What the curves of success against budgets show."""
+_CALIBRATION_NOTE = (
+    "Groups of states by V, with what followed on average and its 95 % interval; on the dotted line V is right. Before "
+    "ends, search chooses what follows: it finds better paths than the policy alone."
+)
+_COST_COLUMNS = {
+    "stage": "stage",
+    "seconds": "seconds",
+    "generated_tokens": "generated tokens",
+    "environment_steps": "environment steps",
+    "imagined_steps": "imagined steps",
+    "trained_tokens": "tokens trained on",
+    "price": "price",
+}
+_AUDIT_COLUMNS = {
+    "of": "steps of",
+    "steps": "number",
+    "observation_agreement": "observation alike",
+    "reward_accuracy": "reward right",
+    "termination_accuracy": "end right",
+    "unreadable": "unreadable",
+}
+_ROUND_COLUMNS = {
+    "stage": "audit",
+    "imagined": "imagined share",
+    "lambda_cap": "allowed share",
+    "optimism": "optimism",
+    "wrong_episodes": "wrong episodes",
+}
 
 
-def write_report(
-    path: Path,
-    *,
-    rows: Sequence[Row],
-    metrics: Sequence[Mapping[str, Any]],
-    config: str,
-    provenance: Mapping[str, str],
-    alarms: Sequence[str] = (),
-    signal: tuple[str, Sequence[Row]] = ("", ()),
-    tree: Tree | None = None,
-    view: str = "",
-    reviews: str = "",
-) -> None:
-    """Write the page.
-
-    Args:
-        rows: results, the starting point first.
-        metrics: rows of metrics.jsonl.
-        config: the full config, as TOML.
-        provenance: what else determined the run, such as the seed and versions.
-        alarms: sentences to be warned by.
-        signal: as ``latest_signal`` gives it.
-        tree: one search tree to look into.
-        view: the page of all trees and episodes, as an address beside this page; empty where there is none.
-        reviews: the section of ``reviews_html``.
+def write_report(path: Path, content: Content) -> None:
+    """Write the page, and its figures to the folder ``figures`` beside it.
 
     Raises:
-        StoreError: the file cannot be written.
+        StoreError: a file cannot be written.
     """
+    draw = partial(figures, path.parent)
     sections = [
-        f"<h2>Warnings</h2>{_warnings(alarms)}" if alarms else "",
-        _results(rows),
-        _signal(*signal),
-        reviews,
-        _tree(tree, view) if tree else "",
-        _curves(metrics),
-        _provenance(provenance, config),
+        _results(content.rows),
+        _coverage(content.rows),
+        _part(draw, "What a search reaches with less", content.anytime, ANYTIME_NOTE),
+        _part(draw, "What collecting found with less", content.collecting, ""),
+        _withstood(content.suite),
+        _signal(draw, content),
+        _part(draw, "What the trees teach", content.lessons, "Of the last collection."),
+        _world(draw, content),
+        reviews_html(content.reviews),
+        _costs(content.costs),
+        _tree(content.tree, content.view) if content.tree else "",
+        _curves(draw, curves(content.metrics)),
+        _provenance(content.provenance, content.config),
     ]
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>treeagent</title><style>{CSS}</style></head><body><main>"
-        f'<h1>treeagent</h1><p class="headline">{_escaped(headline(rows))}</p>{"".join(sections)}'
-        "</main></body></html>\n"
-    )
-    write_atomic(path, page.encode())
+    write_atomic(path, page("treeagent", headline(content.rows), sections, _alarms(content.alarms, content.cause)))
 
 
-def _escaped(text: str) -> str:
-    return escape(visible(text, lines=True))
+def _part(draw: Draw, title: str, charts: Sequence[Chart], note: str) -> str:
+    return f"<h2>{title}</h2>{draw(charts)}{sentences([note] if note else [])}" if charts else ""
 
 
-def _warnings(sentences: Sequence[str]) -> str:
-    items = "".join(f"<li>{_escaped(each)}</li>" for each in sentences)
-    return f'<ul class="card alarms">{items}</ul>' if items else ""
+def _alarms(alarms: Sequence[Alarm], cause: str) -> str:
+    """Warnings, the earliest first, under what is known of their cause."""
+    if not alarms and not cause:
+        return ""
+    why = f'<p class="cause">Cause: {escaped(cause)}</p>' if cause else ""
+    if not why and len(alarms) > 1:
+        why = '<p class="label">The earliest first: what goes wrong early often causes what comes later.</p>'
+    items = "".join(f"<li>{escaped(each.sentence)} <small>({escaped(each.stage)})</small></li>" for each in alarms)
+    listed = f"<ol>{items}</ol>" if items else ""
+    return f'<section class="card alarms" aria-label="Warnings"><h2>Warnings</h2>{why}{listed}</section>'
 
 
 def _results(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
-    words, columns = {"policy", "mode"}, result_columns(rows)
-    heads = "".join(f'<th class="{"word" if key in words else ""}">{name}</th>' for key, name in columns.items())
-    best = max(row["success"] for row in rows)
-    body = []
+    columns = result_columns(rows)
+    start, told, bars = rows[0], list[dict[str, str]](), dict[tuple[int, str], str]()
+    paired = [place for place, row in enumerate(rows) if place and _same_tasks(row, start)]
+    if paired:
+        columns = _with_difference(columns, start)
+    for place, row in enumerate(rows):
+        told.append({key: cell(row, key) for key in columns if key != "against"})
+        if place in paired:
+            mean, half = difference(row, start)
+            told[-1]["against"] = f"{mean:+.1f} ± {half:.1f}"
+        if "success_low" in row:
+            bars[place, "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
+    most = max(row["success"] for row in rows)
+    best = [place for place, row in enumerate(rows) if row["success"] == most]
+    note = "Against: mean difference on the same tasks in points, ± half of its 95 % interval over them."
+    said = sentences((*[note] * bool(paired), *budget(rows), *betrayed(rows), *reviewed(rows), *components(rows)))
+    shown = table(columns, told, words=("policy", "mode"), best=best, marked=bars)
+    return f"<h2>Results</h2>{shown}{said}{warnings(failures(rows))}"
+
+
+def _same_tasks(row: Row, start: Row) -> bool:
+    """All rows of an evaluation are of the same tasks; one of an older version lacks what its tasks came to."""
+    return "solved" in row and "solved" in start and len(row["solved"]) == len(start["solved"]) > 1
+
+
+def _with_difference(columns: Mapping[str, str], start: Row) -> dict[str, str]:
+    told: dict[str, str] = {}
+    for key, heading in columns.items():
+        told[key] = heading
+        if key == "success":
+            told["against"] = f"against {start['policy']} {start['mode']}"
+    return told
+
+
+def _coverage(rows: Sequence[Row]) -> str:
+    """What searches found apart from what they took of it."""
+    told, bars = list[dict[str, str]](), dict[tuple[int, str], str]()
     for row in rows:
-        cells = []
-        for key in columns:
-            bar = _interval(row) if key == "success" and "success_low" in row else ""
-            cells.append(f'<td class="{"word" if key in words else ""}">{_escaped(cell(row, key))}{bar}</td>')
-        body.append(f'<tr class="{"best" if row["success"] == best else ""}">{"".join(cells)}</tr>')
-    said = "".join(f"<p>{_escaped(each)}</p>" for each in (*betrayed(rows), *judgement(rows), *components(rows)))
-    return (
-        '<h2>Results</h2><div class="card"><table><thead>'
-        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{said}{_warnings(failures(rows))}"
+        if (found := row.get("found")) is None:
+            continue
+        covered = round(found * row["tasks"])
+        shares = {"found": (covered, row["tasks"])}
+        if row.get("taken") is not None:
+            shares["taken"] = (round(row["taken"] * covered), covered)
+        for key, (count, of) in shares.items():
+            bars[len(told), key] = interval_bar(*_around(count, of))
+        told.append(
+            {"policy": cell(row, "policy"), "mode": cell(row, "mode"), "success": cell(row, "success")}
+            | {key: f"{100 * count / of:.1f} %" for key, (count, of) in shares.items()}
+        )
+    columns = {
+        "policy": "policy",
+        "mode": "mode",
+        "found": "found: of the tasks",
+        "taken": "taken: of those found",
+        "success": "success [95 %]",
+    }
+    note = (
+        "Coverage: whether a success was among the ends that search reached. Judgement: whether it executed one where "
+        "there was one. If little is found, give a larger budget or a better policy; if little is taken, V judges "
+        "badly."
     )
+    shown = table(columns, told, words=("policy", "mode"), marked=bars)
+    return f"<h2>Coverage and judgement</h2>{shown}{sentences([note])}" if told else ""
 
 
-def _signal(name: str, rows: Sequence[Row]) -> str:
+def _around(count: int, of: int) -> tuple[float, float, float]:
+    low, high = wilson_interval(count, of)
+    return low, count / of, high
+
+
+def _withstood(rows: Sequence[Row]) -> str:
+    """Results under disturbances of the environment."""
+    parts = []
+    for (policy, mode), each in grouped(rows).items():
+        cells = [dict(zip(SUITE_COLUMNS, suite_cells(row, each[0]), strict=True)) for row in each]
+        parts.append(f"<h3>{escaped(f'{policy}, {mode}')}</h3>{table(SUITE_COLUMNS, cells, words=('under',))}")
+    return f"<h2>What policies withstand</h2>{''.join(parts)}{sentences([SUITE_NOTE])}" if parts else ""
+
+
+def _signal(draw: Draw, content: Content) -> str:
+    name, rows = content.signal
+    parts = []
+    if rows:
+        cells = [{key: signal_cell(row, key) for key in SIGNAL_COLUMNS} for row in rows]
+        parts.append(
+            f"<h2>How well V tells, {escaped(name)}</h2>{table(SIGNAL_COLUMNS, cells)}{sentences([SIGNAL_NOTE])}"
+        )
+    if content.value:
+        title = "" if rows else "<h2>How well V tells</h2>"
+        note = [_CALIBRATION_NOTE] if content.told else []
+        parts.append(f"{title}{draw(content.value)}{sentences([*content.told, *note])}")
+    return "".join(parts)
+
+
+def _world(draw: Draw, content: Content) -> str:
+    """The audit of a world model."""
+    audit, parts = content.audit, list[str]()
+    if audit:
+        rows = [("all", audit)]
+        rows += [("all that can be told", audit["determined"])] if audit.get("determined") else []
+        rows += list(audit.get("by_kind", {}).items())
+        cells = [
+            {"of": name, "steps": f"{figures['steps']:,}"}
+            | {key: f"{figures[key]:.1%}" for key in _AUDIT_COLUMNS if key not in ("of", "steps")}
+            for name, figures in rows
+        ]
+        kept = "not replayed" if audit.get("cr") is None else f"{audit['cr']:.0%}"
+        said = (
+            f"{audit['episodes']} held-out episodes: the imagined return is {audit['optimism']:+.3f} above the real "
+            f"one; return or end is wrong in {audit['wrong_episodes']:.0%}. Imagined successes that held in the "
+            f"environment: {kept}. At most {audit['lambda_cap']:.0%} of the trees may grow in the model."
+        )
+        parts.append(table(_AUDIT_COLUMNS, cells, words=("of",)) + sentences([said]))
+    if content.audits:
+        cells = [
+            {"stage": str(row["stage"])}
+            | {key: f"{row[key]:.2f}" for key in _ROUND_COLUMNS if key in row and key != "stage"}
+            for row in content.audits
+        ]
+        parts.append(table(_ROUND_COLUMNS, cells, words=("stage",)))
+    parts.append(draw(content.world))
+    return f"<h2>World model</h2>{''.join(parts)}" if audit or content.audits else ""
+
+
+def _costs(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
-    heads = "".join(f"<th>{_escaped(heading)}</th>" for heading in SIGNAL_COLUMNS.values())
-    lines = ("".join(f"<td>{_escaped(signal_cell(row, key))}</td>" for key in SIGNAL_COLUMNS) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return (
-        f'<h2>How well V tells, {_escaped(name)}</h2><div class="card"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div><p>{_escaped(SIGNAL_NOTE)}</p>"
-    )
+    keys = [key for key in _COST_COLUMNS if any(key in row for row in rows)]
+    whole: dict[str, Any] = {key: sum(row.get(key, 0) for row in rows) for key in keys if key != "stage"}
+
+    def shown(row: Mapping[str, Any]) -> dict[str, str]:
+        return {
+            key: str(value) if key == "stage" else f"{value:,.2f}" if key == "price" else f"{value:,.0f}"
+            for key, value in row.items()
+        }
+
+    told = [*map(shown, rows), shown({"stage": "all"} | whole)]
+    note = "Seconds of an evaluation are summed over its workers. Stages that recorded no cost are left out."
+    columns = {key: _COST_COLUMNS[key] for key in keys}
+    return f"<h2>Cost</h2>{table(columns, told, words=('stage',), best=[len(rows)])}{sentences([note])}"
 
 
-def _interval(row: Row) -> str:
-    low, high, success = (100 * float(row[key]) for key in ("success_low", "success_high", "success"))
-    return (
-        f'<span class="interval"><i style="left:{low:.2f}%;width:{high - low:.2f}%"></i>'
-        f'<b style="left:{success:.2f}%"></b></span>'
-    )
-
-
-def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
-    parts, places = [], count()
-    for stage, named in series(metrics).items():
-        drawable = {name: points for name, points in named.items() if len(points) > 1}
+def _curves(draw: Draw, drawn: Mapping[str, Sequence[Chart]]) -> str:
+    parts = []
+    for stage, charts in drawn.items():
         order = sorted(
-            drawable, key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST)
+            charts,
+            key=lambda chart: _SHOWN_FIRST.index(chart.title) if chart.title in _SHOWN_FIRST else len(_SHOWN_FIRST),
         )
-        cards = [f'<div class="card">{curve(visible(name), drawable[name], next(places))}</div>' for name in order]
-        if cards:
-            parts.append(f'<h3>{_escaped(stage)}</h3><div class="curves">{"".join(cards[:_OPEN])}</div>')
-        if cards[_OPEN:]:
-            more = f'<div class="curves">{"".join(cards[_OPEN:])}</div>'
-            parts.append(f'<details class="more"><summary>{len(cards) - _OPEN} more</summary>{more}</details>')
-    return f"<h2>Curves</h2>{''.join(parts)}" if parts else ""
+        parts.append(f"<h3>{escaped(stage)}</h3>{draw(order[:_OPEN])}")
+        if order[_OPEN:]:
+            more = draw(order[_OPEN:])
+            parts.append(f'<details class="more"><summary>{len(order) - _OPEN} more</summary>{more}</details>')
+    return f"<h2>Training curves</h2>{''.join(parts)}" if parts else ""
 
 
 def _tree(tree: Tree, view: str) -> str:
@@ -159,15 +288,15 @@ def _tree(tree: Tree, view: str) -> str:
     )
     prompt = "\n\n".join(message.content for message in tree.root.state.messages) or tree.task.prompt
     more = (
-        f'<a href="{_escaped(view)}">All trees and episodes</a>'
+        f'<a href="{escaped(view)}">All trees and episodes</a>'
         if view
         else "<code>treeagent view RUN</code> writes a page of all trees and episodes."
     )
-    broke = f'<p class="mark">broke off: {_escaped(tree.error)}</p>' if tree.error else ""
+    broke = f'<p class="mark">broke off: {escaped(tree.error)}</p>' if tree.error else ""
     return (
-        f'<h2>One search tree</h2><p>{more}</p><p>{_escaped(title)}</p>{broke}<div class="card tree">'
+        f'<h2>One search tree</h2><p>{more}</p><p>{escaped(title)}</p>{broke}<div class="card tree">'
         f'<details><summary>What the agent reads first <span class="figures">V <b>{tree.root.value:.3f}</b></span>'
-        f"</summary><pre>{_escaped(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
+        f"</summary><pre>{escaped(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
     )
 
 
@@ -189,17 +318,17 @@ def _edges(node: Node, chosen: set[int]) -> Iterator[str]:
 def _summary(edge: Edge) -> str:
     figures = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in statistics(edge).items())
     badges = "".join(f'<span class="mark {name}">{name}</span>' for name in marks(edge))
-    return f'<code>{_escaped(call_text(edge.action))}</code>{badges}<span class="figures">{figures}</span>'
+    return f'<code>{escaped(call_text(edge.action))}</code>{badges}<span class="figures">{figures}</span>'
 
 
 def _text(label: str, text: str) -> Iterator[str]:
     if text.strip():
-        yield f'<p class="label">{label}</p><pre>{_escaped(text.strip())}</pre>'
+        yield f'<p class="label">{label}</p><pre>{escaped(text.strip())}</pre>'
 
 
 def _provenance(provenance: Mapping[str, str], config: str) -> str:
-    facts = "".join(f"<dt>{_escaped(name)}</dt><dd>{_escaped(value)}</dd>" for name, value in provenance.items())
+    facts = "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in provenance.items())
     return (
         f'<h2>Provenance</h2><div class="card"><dl>{facts}</dl></div>'
-        f'<details class="more"><summary>Full config</summary><pre>{_escaped(config)}</pre></details>'
+        f'<details class="more"><summary>Full config</summary><pre>{escaped(config)}</pre></details>'
     )

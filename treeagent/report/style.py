@@ -1,6 +1,17 @@
-"""The page's one style sheet: system fonts, light and dark."""
+"""The pages' one style sheet: system fonts, light and dark."""
 
-CSS = """
+SERIES = (
+    ("#0b6e62", "#4cc3b0"),
+    ("#b5500a", "#f0984a"),
+    ("#3653c5", "#8ea4ff"),
+    ("#8a3fa0", "#d39be8"),
+    ("#6b6400", "#cfc44a"),
+)
+"""Colours of the series of a figure on light and on dark paper; the first is the accent."""
+_LIGHT, _DARK = (" ".join(f"--series-{place}: {pair[side]};" for place, pair in enumerate(SERIES)) for side in (0, 1))
+
+CSS = f":root {{ {_LIGHT} }} @media (prefers-color-scheme:dark) {{ :root {{ {_DARK} }} }}"
+CSS += """
 :root {
   color-scheme: light dark; --paper: #fbfaf7; --card: #fff; --ink: #1c1e21; --soft: #63676d; --line: #dddad2;
   --accent: #0b6e62; --tint: #0b6e6218; --warn: #9a5b00; --dream: #8a3fa0;
@@ -45,9 +56,16 @@ tr:last-child td { border-bottom: 0 }
   position: absolute; top: -.15rem; width: 3px; height: .75rem; margin-left: -1.5px; border-radius: 2px;
   background: var(--accent);
 }
-.alarms { margin: 0; padding: .6rem 1rem .6rem 2rem; color: var(--warn) }
+ul.alarms { margin: .75rem 0; padding: .6rem 1rem .6rem 2rem; color: var(--warn) }
+section.alarms { margin: 1rem 0 1.5rem; border-color: var(--warn); border-left-width: 4px; padding: .6rem 1rem }
+section.alarms h2 { margin: 0 0 .3rem; color: var(--warn) }
+.alarms ol { margin: .4rem 0; padding-left: 1.3rem }
+.alarms p { margin: .3rem 0 }
+.cause { font-weight: 600 }
 .curves { display: grid; grid-template-columns: repeat(auto-fill,minmax(min(100%,19rem),1fr)); gap: .75rem }
-.curves .card { padding: .5rem }
+.curves .card { padding: .5rem; margin: 0 }
+figcaption { font-size: .75rem; text-align: right }
+figcaption a { margin-left: .6rem }
 svg { width: 100%; height: auto; display: block }
 svg text { font-family: inherit!important }
 details > summary { cursor: pointer }

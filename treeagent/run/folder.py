@@ -108,10 +108,15 @@ class Run:
 
     def result_rows(self) -> list[dict[str, Any]]:
         """The rows of ``results``; empty before an evaluation has finished."""
-        rows = _read(self.results, list)
-        if not all(isinstance(row, dict) for row in rows):
-            raise _damaged(self.results)
-        return rows
+        return _read_rows(self.results)
+
+    def suite_rows(self) -> list[dict[str, Any]]:
+        """The rows of ``suite``; empty before an evaluation under disturbances has finished."""
+        return _read_rows(self.suite)
+
+    def fidelity(self) -> dict[str, Any]:
+        """The last audit of a world model (``Fidelity.to_json``); empty where there was none."""
+        return _read(self.path / "fidelity.json", dict)
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""
@@ -272,6 +277,13 @@ def _read(path: Path, kind: type[Content]) -> Content:
     if not isinstance(content, kind):  # not by a kill: it is written whole or not at all
         raise _damaged(path)
     return content
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    rows = _read(path, list)
+    if not all(isinstance(row, dict) for row in rows):
+        raise _damaged(path)
+    return rows
 
 
 def _damaged(path: Path) -> RunError:

@@ -41,17 +41,20 @@ def best_path(
         ends = [(path, node) for path, node in found if allowed(path)]
         if found and not ends:
             return []
-        # A path cut off by a limit has earned only its rewards; V(s) beyond the limit would never be collected.
-        ended = [path for path, node in ends if node.terminated] or [path for path, _ in ends]
-        if ended:
-
-            def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
-                logprob = path_logprob(path)
-                return path_return(path, tree.discount) + likelihood_weight * logprob, logprob, -len(path)
-
-            return max(ended, key=rank)
+        if ends:
+            return max(ends, key=lambda end: end_rank(tree, end[0], end[1], likelihood_weight))[0]
     settings = config or SearchConfig()
     return _follow(tree, lambda node, edges: _choose(tree, node, edges, decision, settings), allowed)
+
+
+def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: float) -> tuple[bool, float, float, int]:
+    """How the decision "leaf" ranks the end ``node`` of ``path``; it takes the greatest.
+
+    A path cut off by a limit has earned only its rewards, and V(s) beyond the limit would never be collected: it ranks
+    below every path that ended the task.
+    """
+    logprob = path_logprob(path)
+    return node.terminated, path_return(path, tree.discount) + likelihood_weight * logprob, logprob, -len(path)
 
 
 def most_visited_path(tree: Tree, allowed: Callable[[Sequence[Edge]], bool] = lambda path: True) -> list[Edge]:

@@ -1,12 +1,13 @@
-"""How well V(s) tells states from which search found a success from the others: by depth, at ends, among siblings."""
+"""How well V(s) tells states from which search found a success from the others: by depth, at ends, among siblings. And
+whether V(s) is as high as what followed: its calibration."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pvariance
-from typing import Literal
+from statistics import fmean, pvariance, stdev
+from typing import Literal, NamedTuple
 
-from treeagent.search.node import Node, Tree, path_origin, succeeds
+from treeagent.search.node import Edge, Node, Tree, finished_paths, path_origin, succeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +145,83 @@ def separation(good: Sequence[float], bad: Sequence[float]) -> float | None:
         return None
     within = math.sqrt((pvariance(good) + pvariance(bad)) / 2)
     return (fmean(good) - fmean(bad)) / within if within else None
+
+
+class Estimated(NamedTuple):
+    """An estimate V(s) and what it was an estimate of, in reward units."""
+
+    value: float
+    outcome: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """States of similar V(s)."""
+
+    states: int
+    value: float
+    """Mean of V."""
+    outcome: float
+    """Mean of what followed."""
+    low: float
+    high: float
+    """95 % interval of ``outcome``, by the normal distribution."""
+
+
+def estimated_ends(tree: Tree) -> list[Estimated]:
+    """V at each real end of the task, and what the episode was paid in all. An end whose reward was withheld counts if
+    it was written down later (``Node.paid``)."""
+    told: list[Estimated] = []
+    for path in finished_paths(tree):
+        node = path[-1].child
+        assert node is not None
+        paid = _paid(path) if node.paid is None else node.paid
+        if node.terminated and paid is not None and path_origin(path) == "real":
+            told.append(Estimated(node.value, paid))
+    return told
+
+
+def _paid(path: Sequence[Edge]) -> float | None:
+    rewards = [edge.outcome for edge in path]
+    return None if None in rewards else sum(each for each in rewards if each is not None)
+
+
+def estimated_states(tree: Tree) -> list[Estimated]:
+    """V at each real state before an end, and the mean return, from there on, of the finished real paths through it.
+    Search chooses these paths: where it finds the better ones, V of the policy alone is below their mean."""
+    below: dict[int, tuple[Node, list[float]]] = {}
+    for path in finished_paths(tree):
+        if path_origin(path) != "real" or any(edge.reward is None for edge in path):
+            continue
+        total = 0.0
+        for place in range(len(path) - 1, -1, -1):
+            edge = path[place]
+            total = (edge.reward or 0.0) + (1.0 if edge.thought else tree.discount) * total
+            node = path[place - 1].child if place else tree.root
+            if node is not None and node.origin == "real":
+                below.setdefault(id(node), (node, []))[1].append(total)
+    return [Estimated(node.value, fmean(returns)) for node, returns in below.values()]
+
+
+def calibration(estimates: Sequence[Estimated], bins: int = 10) -> list[Bin]:
+    """The estimates in ``bins`` groups of about equal size, by V; equal values of V are in one group."""
+    ranked = sorted(estimates)
+    told: list[Bin] = []
+    start = 0
+    while start < len(ranked):
+        stop = max(start + 1, round(len(ranked) * (len(told) + 1) / bins))
+        while stop < len(ranked) and ranked[stop].value == ranked[stop - 1].value:
+            stop += 1
+        group = ranked[start:stop]
+        outcomes = [each.outcome for each in group]
+        mean, error = fmean(outcomes), stdev(outcomes) / math.sqrt(len(group)) if len(group) > 1 else 0.0
+        value = fmean(each.value for each in group)
+        told.append(Bin(len(group), value, mean, mean - 1.96 * error, mean + 1.96 * error))
+        start = stop
+    return told
+
+
+def calibration_error(bins: Sequence[Bin]) -> float:
+    """Mean of |V - outcome| over groups, weighted by their states (expected calibration error; Naeini et al. 2015)."""
+    states = sum(each.states for each in bins)
+    return sum(each.states * abs(each.value - each.outcome) for each in bins) / states if states else 0.0

@@ -1,0 +1,73 @@
+"""Success against what a search had spent, by hand."""
+
+import csv
+import io
+
+import pytest
+from report_sample import TASK
+
+from treeagent.report.anytime import Moment, Progress, anytime_charts, moments
+from treeagent.report.chart import data
+from treeagent.search.node import Budget, Edge, Node, Spent, Tree
+from treeagent.types import Action, State
+
+
+def plan(*ends: tuple[float, float | None], tokens: int = 10, withheld: bool = True) -> Tree:
+    """A plan of a simulation that reaches no end, and one for each of ``ends``: V there, and what it was worth. Each
+    costs ``tokens`` tokens, a step and half a second."""
+    root = Node(State(TASK, ()))
+    tree = Tree(TASK, 0, root, Budget(simulations=1 + len(ends)))
+    for place, (value, paid) in enumerate([(0.5, None), *ends]):
+        node = Node(State(TASK, ()), value=value, terminated=place > 0, paid=paid if withheld else None)
+        reward = None if withheld else paid or 0.0
+        root.edges.append(Edge(Action(f"a{place}", f"a{place}"), 0.2, visits=1, reward=reward, child=node))
+        tree.order.append(node)
+        tree.spent.append(Spent(tokens * (place + 1), place + 1, 0.5 * (place + 1)))
+    return tree
+
+
+def test_what_would_have_been_taken_follows_v_and_what_was_found_follows_the_rewards() -> None:
+    told = moments(plan((0.3, 0.0), (0.8, 1.0), (0.7, 0.0), (0.9, 0.5)))
+    assert told == [
+        Moment(Spent(10, 1, 0.5), False, False),
+        Moment(Spent(30, 3, 1.5), True, True),
+        Moment(Spent(50, 5, 2.5), True, False),
+    ]
+    assert [each.taken for each in moments(plan((0.8, 1.0), (0.9, 0.0)), allowed=lambda path: "a1" in str(path))] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_tree_that_does_not_tell_has_no_moments() -> None:
+    old = plan((0.3, 1.0))
+    old.spent = []
+    assert moments(old) == []
+    assert moments(plan((0.3, None))) == []  # its reward was withheld and never written down
+    assert moments(plan((0.3, 1.0), withheld=False))[-1].found
+
+
+def test_the_curve_is_the_share_of_tasks_at_each_budget() -> None:
+    trees = [plan((0.5, 1.0), tokens=10), plan((0.5, 0.0), (0.6, 1.0), tokens=100)]
+    group = Progress("base mcts", [moments(tree) for tree in trees], decides=True)
+    tokens, steps, seconds = anytime_charts("anytime", "Success by", [group])
+    assert [chart.name for chart in (tokens, steps, seconds)] == ["anytime-tokens", "anytime-steps", "anytime-seconds"]
+    assert [line.label for line in tokens.lines] == ["base mcts, taken", "base mcts, found"]
+    points = dict(tokens.lines[0].points)
+    assert points[10] == 0.0 and points[300] == 1.0
+    assert {share for budget, share in points.items() if 21 < budget < 299} == {0.5}
+    low, high = tokens.lines[0].band[-1]
+    assert low == pytest.approx(0.3424, abs=1e-3) and high == 1.0  # Wilson's interval of 2 of 2
+    assert steps.lines[0].points[-1] == (3.0, 1.0) and seconds.lines[0].points[0] == (0.5, 0.0)
+    rows = list(csv.DictReader(io.StringIO(data(tokens))))
+    assert len(rows) == 120 and rows[0]["series"] == "base mcts, taken"
+    assert float(rows[-1]["generated tokens a task"]) == 300 and float(rows[-1]["low"]) == pytest.approx(low)
+
+
+def test_collected_trees_have_one_curve_and_free_steps_none() -> None:
+    tree = plan((0.5, 1.0), withheld=False)
+    tree.spent = [each._replace(steps=0) for each in tree.spent]
+    charts = anytime_charts("collecting", "Solved by", [Progress("collect", [moments(tree)], decides=False)])
+    assert [chart.name for chart in charts] == ["collecting-tokens", "collecting-seconds"]
+    assert [line.label for line in charts[0].lines] == ["collect"]

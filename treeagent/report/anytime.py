@@ -1,0 +1,136 @@
+"""Success against what a search has spent: what fewer tokens, steps or seconds would have reached, from stored trees.
+
+Trees store what the search had spent at the end of each simulation (``Tree.spent``). So at each budget it is known
+which ends had been reached, and which of them the decision "leaf" would have taken.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from treeagent.report.chart import Chart, Line, file_name
+from treeagent.search.decide import end_rank
+from treeagent.search.node import Edge, Node, Spent, Tree, outcome, reaches
+from treeagent.world_model.fidelity import wilson_interval
+
+_BUDGETS = 60
+"""Budgets at which a curve is drawn, evenly spread on a logarithmic axis."""
+COSTS: dict[Literal["tokens", "steps", "seconds"], str] = {
+    "tokens": "generated tokens a task",
+    "steps": "environment steps a task",
+    "seconds": "seconds of search a task",
+}
+"""What a search spends, with the label of its axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a search had after a simulation."""
+
+    spent: Spent
+    found: bool
+    """Whether a success was among the ends that it had reached."""
+    taken: bool
+    """Whether the end that it would have taken was a success."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The searches of a group of trees, such as those of one policy in one mode."""
+
+    label: str
+    searches: Sequence[Sequence[Moment]]
+    """Of each tree, its first and last moment and those at which something changed."""
+    decides: bool
+    """Whether ``taken`` counts: the ends were ranked by the decision "leaf", and their rewards were withheld."""
+
+
+def moments(
+    tree: Tree, likelihood_weight: float = 0.0, allowed: Callable[[Sequence[Edge]], bool] = lambda path: True
+) -> list[Moment]:
+    """The first and the last moment of a search and those at which something changed. Empty where the tree lacks what
+    simulations had spent, or where the rewards of its ends are not known.
+
+    Args:
+        likelihood_weight: λ of the decision.
+        allowed: whether a path may be taken, as in ``best_path``.
+    """
+    ends = {id(node): (path, node) for path, node in tree.walk() if path and node.ended and not node.unknown}
+    if len(tree.spent) != len(tree.order) or any(_success(*end) is None for end in ends.values()):
+        return []
+    told: list[Moment] = []
+    found = taken = False
+    best: tuple[bool, float, float, int] | None = None
+    for node, spent in zip(tree.order, tree.spent, strict=True):
+        if node is not None and (end := ends.pop(id(node), None)) is not None:
+            success = bool(_success(*end))
+            found |= success
+            if allowed(end[0]) and (best is None or end_rank(tree, *end, likelihood_weight) > best):
+                best, taken = end_rank(tree, *end, likelihood_weight), success
+        if not told or (told[-1].found, told[-1].taken) != (found, taken):
+            told.append(Moment(spent, found, taken))
+    if told and told[-1].spent != tree.spent[-1]:
+        told.append(Moment(tree.spent[-1], found, taken))
+    return told
+
+
+def _success(path: Sequence[Edge], node: Node) -> bool | None:
+    """Whether an end is a success; None where its reward is withheld and nobody wrote it down since."""
+    if not node.final:
+        return False
+    if node.paid is not None:
+        return reaches(node.paid, 1.0)
+    if any(edge.reward is None for edge in path):
+        return None
+    return reaches(outcome(path), 1.0)
+
+
+def anytime_charts(
+    name: str, title: str, groups: Sequence[Progress], others: dict[str, Sequence[Line]] | None = None
+) -> list[Chart]:
+    """A figure for each kind of cost, of those in which something was spent.
+
+    Args:
+        name: what the names of the files begin with.
+        title: what the titles begin with, such as "Success by".
+        others: by cost, lines to draw beside the curves.
+    """
+    drawn: list[Chart] = []
+    for cost, axis in COSTS.items():
+        lines = [line for place, group in enumerate(groups) for line in _lines(group, cost, place)]
+        beside = [line for line in (others or {}).get(cost, ()) if line.points[0][0] > 0]
+        if lines:
+            chart = Chart(file_name(name, cost), f"{title} {cost}", axis, "", [*lines, *beside], log=True, share=True)
+            drawn.append(chart)
+    return drawn
+
+
+def _lines(group: Progress, cost: Literal["tokens", "steps", "seconds"], colour: int) -> list[Line]:
+    searches = [search for search in group.searches if search]
+    spent = [[getattr(moment.spent, cost) for moment in search] for search in searches]
+    positive = [each for costs in spent for each in costs if each > 0]
+    if not positive:
+        return []
+    low, high = min(positive), max(positive)
+    budgets = [low * (high / low) ** (place / (_BUDGETS - 1)) for place in range(_BUDGETS)] if high > low else [low]
+
+    def line(kind: Literal["found", "taken"], label: str, *, dashed: bool) -> Line:
+        points, band = list[tuple[float, float]](), list[tuple[float, float]]()
+        for budget in budgets:
+            budget *= 1 + 1e-9  # the last one is a power's rounding away from what was spent
+            count = sum(
+                getattr(search[reached - 1], kind)
+                for search, costs in zip(searches, spent, strict=True)
+                if (reached := bisect_right(costs, budget))
+            )
+            points.append((float(f"{budget:.5g}"), count / len(searches)))
+            band.append(wilson_interval(count, len(searches)))
+        return Line(label, points, band, colour=colour, dashed=dashed)
+
+    if not group.decides:
+        return [line("found", group.label, dashed=False)]
+    return [
+        line("taken", f"{group.label}, taken", dashed=False),
+        line("found", f"{group.label}, found", dashed=True),
+    ]

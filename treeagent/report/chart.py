@@ -1,0 +1,201 @@
+"""Figures as values, drawn as SVG and written as CSV. Alone imports matplotlib."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+
+from treeagent.report.style import SERIES
+from treeagent.store import write_atomic
+from treeagent.visible import visible
+
+_INK, _LINE = "#010203", "#010204"
+_SERIES = tuple(f"#01020{place}" for place in range(5, 5 + len(SERIES)))
+_ON_PAGE = {_INK: "currentColor", _LINE: "var(--line)"} | {
+    stand_in: f"var(--series-{place})" for place, stand_in in enumerate(_SERIES)
+}
+"""Stand-ins that matplotlib can draw, for colours that only the page knows (light or dark)."""
+_ALONE = {_INK: "#1c1e21", _LINE: "#dddad2"} | dict(zip(_SERIES, (light for light, _ in SERIES), strict=True))
+"""The colours of a file, which stands on white."""
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "treeagent",
+    "text.parse_math": False,
+    "axes.unicode_minus": True,
+    "font.size": 8,
+    "text.color": _INK,
+    "axes.edgecolor": _LINE,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "grid.color": _LINE,
+}
+_LONGEST = 100
+"""Characters of a figure's name, which a file system must take."""
+_SPARSE = 40
+"""Points up to which each has a marker."""
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series of a figure."""
+
+    label: str
+    points: Points
+    """(x, y), in the order of x."""
+    band: Points = ()
+    """(low, high) of each point: its 95 % interval; empty without."""
+    kind: Literal["line", "dots", "bars"] = "line"
+    """"bars" have their middle at x and are as wide as the points are apart."""
+    colour: int = 0
+    """Index among the page's colours, which repeat."""
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure."""
+
+    name: str
+    """Name of its files; ``file_name`` makes one."""
+    title: str
+    x: str
+    """Label of the x axis."""
+    y: str
+    """Label of the y axis; empty where the title says it."""
+    lines: Sequence[Line]
+    log: bool = False
+    """Whether the x axis is logarithmic."""
+    share: bool = False
+    """Whether y are shares, from 0 to 1, shown in %."""
+    diagonal: bool = False
+    """Whether a line shows where y = x."""
+
+    @property
+    def empty(self) -> bool:
+        return not any(line.points for line in self.lines)
+
+
+def file_name(*words: str) -> str:
+    """A name for files and ids that holds letters, digits, dots and dashes only, and not too many of them."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-.").lower()[:_LONGEST]
+
+
+def write_chart(folder: Path, chart: Chart) -> str:
+    """Write a figure as ``folder/NAME.svg``, and its data as ``folder/NAME.csv``.
+
+    Returns:
+        the figure as an ``<svg>`` element in the colours of the page. Its inner ids begin with the figure's name.
+
+    Raises:
+        StoreError: the file system refused.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = _drawn(chart)
+    write_atomic(folder / f"{chart.name}.svg", _alone(drawn).encode())
+    write_atomic(folder / f"{chart.name}.csv", data(chart).encode())
+    return _inline(drawn, chart)
+
+
+def data(chart: Chart) -> str:
+    """The data as CSV: a row for each point, with the bounds of its 95 % interval where it has one."""
+    file = io.StringIO()
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(["series", visible(chart.x), visible(chart.y or chart.title), "low", "high"])
+    for line in chart.lines:
+        for place, (x, y) in enumerate(line.points):
+            rows.writerow([visible(line.label), x, y, *(line.band[place] if line.band else ("", ""))])
+    return file.getvalue()
+
+
+def _alone(drawn: str) -> str:
+    return _coloured(drawn, _ALONE).replace("<svg ", '<svg style="background:#fff" ', 1)
+
+
+def _inline(drawn: str, chart: Chart) -> str:
+    svg = drawn[drawn.index("<svg") :]
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # HTML's parser knows them
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{chart.name}-", svg)
+    label = escape(visible(chart.title))
+    return _coloured(svg, _ON_PAGE).replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+
+
+def _coloured(svg: str, colours: dict[str, str]) -> str:
+    for stand_in, colour in colours.items():
+        svg = svg.replace(stand_in, colour)
+    return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+
+
+def _drawn(chart: Chart) -> str:
+    lines = [line for line in chart.lines if line.points]
+    legend = len(lines) > 1 or any(line.label for line in lines)
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(3.4, 2.1 + 0.17 * ((len(lines) + 1) // 2) * legend), layout="constrained")
+        axes = figure.add_subplot()
+        if chart.diagonal:
+            xs = [x for line in lines for x, _ in line.points]
+            axes.plot([min(xs), max(xs)], [min(xs), max(xs)], color=_INK, linewidth=0.7, dashes=(1, 2))
+        for place, line in enumerate(lines):
+            _draw(axes, line, _MARKERS[place % len(_MARKERS)])
+        axes.set_title(visible(chart.title), loc="left", fontsize=9)
+        axes.set_xlabel(visible(chart.x))
+        axes.set_ylabel(visible(chart.y))
+        axes.grid(True, linewidth=0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+        _scale(axes, chart, [x for line in lines for x, _ in line.points])
+        if legend:
+            figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7, handlelength=2.5)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def _draw(axes: Any, line: Line, marker: str) -> None:
+    colour = _SERIES[line.colour % len(_SERIES)]
+    xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
+    label = visible(line.label) or None
+    if line.kind == "bars":
+        width = 0.9 * min((right - left for left, right in pairwise(xs)), default=1.0)
+        axes.bar(xs, ys, width=width, color=colour, label=label, alpha=0.75)
+        return
+    if line.kind == "dots":
+        low = [y - low for y, (low, _) in zip(ys, line.band, strict=False)]
+        high = [high - y for y, (_, high) in zip(ys, line.band, strict=False)]
+        whiskers = [low, high] if line.band else None
+        axes.errorbar(xs, ys, yerr=whiskers, fmt="D", color=colour, label=label, markersize=4, elinewidth=1)
+        return
+    every = 1 if len(xs) <= _SPARSE else len(xs) // 6
+    style = {"dashes": (4, 2)} if line.dashed else {}
+    shown = {"marker": marker, "markersize": 2.5, "markevery": every} if len(xs) <= _SPARSE or label else {}
+    axes.plot(xs, ys, color=colour, label=label, linewidth=1.3, **shown, **style)
+    if line.band:
+        axes.fill_between(
+            xs, [low for low, _ in line.band], [high for _, high in line.band], color=colour, alpha=0.13, linewidth=0
+        )
+
+
+def _scale(axes: Any, chart: Chart, xs: Sequence[float]) -> None:
+    if chart.log:
+        axes.set_xscale("log")
+        narrow = max(xs) < 30 * min(xs)  # where the powers of ten alone would leave an axis of one or two numbers
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    elif all(float(x).is_integer() for x in xs):
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if chart.share:
+        bounds = [y for line in chart.lines for y in (*(y for _, y in line.points), *(high for _, high in line.band))]
+        top = min(1.0, max(0.1, 1.15 * max(bounds)))
+        axes.set_ylim(-0.02 * top, 1.02 * top)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))

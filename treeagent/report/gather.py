@@ -1,0 +1,315 @@
+"""What the page of a run shows, gathered from its folder: one pass over the first trees of each name."""
+
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from treeagent.report.anytime import COSTS, Progress, anytime_charts, moments
+from treeagent.report.chart import Chart, Line, Points, file_name
+from treeagent.report.describe import Row, latest_signal
+from treeagent.report.reviews import Reviews, reviews
+from treeagent.rewards.constraint import spent, within
+from treeagent.run.alarms import first_cause
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.reviewed import reviewed_rows
+from treeagent.search.node import Edge, Tree
+from treeagent.search.record import from_record
+from treeagent.store import read_as, shard_names
+from treeagent.views.advantages import advantages
+from treeagent.views.pairs import compared_siblings, compared_trajectories
+from treeagent.views.signal import (
+    Estimated,
+    calibration,
+    calibration_error,
+    estimated_ends,
+    estimated_states,
+)
+
+MOST_TREES = 1000
+"""Trees of a name that figures are made of, the first ones: more would change a share by less than its interval."""
+_MOST_CURVES = 5
+"""Collections of rounds that one figure shows, evenly chosen, the first and the last among them."""
+_BARS = 20
+_COLLECTION = re.compile(rf"{COLLECTED}(-\d+)?")
+"""Names of collections that grew in the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """What a stage warned of."""
+
+    stage: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Everything on the page of a run."""
+
+    rows: Sequence[Row] = ()
+    """Results, the starting point first."""
+    alarms: Sequence[Alarm] = ()
+    """In the order in which they were raised."""
+    cause: str = ""
+    """Why nothing could be learned, as far as it is known; empty where search found successes."""
+    signal: tuple[str, Sequence[Row]] = ("", ())
+    """As ``latest_signal`` gives it."""
+    suite: Sequence[Row] = ()
+    """Results under disturbances."""
+    anytime: Sequence[Chart] = ()
+    collecting: Sequence[Chart] = ()
+    value: Sequence[Chart] = ()
+    told: Sequence[str] = ()
+    """Sentences on the figures of ``value``."""
+    lessons: Sequence[Chart] = ()
+    """Margins of pairs and advantages."""
+    audit: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """RUN/fidelity.json."""
+    audits: Sequence[Row] = ()
+    """Audits of the rounds."""
+    world: Sequence[Chart] = ()
+    reviews: Reviews | None = None
+    """What reviewers said; None where nobody has marked anything."""
+    costs: Sequence[Row] = ()
+    """What each stage has cost."""
+    metrics: Sequence[Row] = ()
+    """Rows of metrics.jsonl."""
+    tree: Tree | None = None
+    """One search tree to look into."""
+    view: str = ""
+    """The page of all trees and episodes, as an address beside this page; empty where there is none."""
+    provenance: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What else determined the run, such as the seed and versions."""
+    config: str = ""
+    """The full config, as TOML."""
+
+
+def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[str, str] | None = None) -> Content:
+    """The content of a run's page.
+
+    Raises:
+        CorruptShard, StoreError, RunError: a file is damaged.
+    """
+    rows, stages = reviewed_rows(run), run.stages()
+    learned = _Collected()
+    for name in run.collections():
+        if _COLLECTION.fullmatch(name):
+            learned.read(run, name)
+    signal = latest_signal(stages)
+    value, told = _value_charts(signal[1], learned, planned_ends(run, rows))
+    audit = run.fidelity()
+    return Content(
+        rows=rows,
+        alarms=[Alarm(name, sentence) for name, facts in stages.items() for sentence in facts.get("alarms", ())],
+        cause=first_cause(stages, learned.first) if learned.first and not learned.solved else "",
+        signal=signal,
+        suite=run.suite_rows(),
+        anytime=anytime_charts("anytime", "Success by", progress_of(run, rows), greedy_points(rows)),
+        collecting=anytime_charts("collecting", "Training tasks solved by", learned.chosen()),
+        value=value,
+        told=told,
+        lessons=learned.lessons(),
+        audit=audit,
+        audits=[{"stage": name} | facts for name, facts in stages.items() if re.fullmatch(r"audit-\d+", name)],
+        world=_world_charts(audit),
+        reviews=reviews(run),
+        costs=[cost for name, facts in stages.items() if (cost := _cost(name, facts))],
+        metrics=run.metrics(),
+        tree=learned.telling(),
+        view=view,
+        config=config,
+        provenance=provenance or {},
+    )
+
+
+def allowed_by(run: Run) -> Callable[[Sequence[Edge]], bool]:
+    """Whether a plan keeps the run's budgets of costs."""
+    budgets = run.config.rewards.budgets
+    return (lambda path: within(spent(path, budgets), budgets)) if budgets else lambda path: True
+
+
+def progress_of(run: Run, rows: Sequence[Row], label: str = "{policy} {mode}") -> list[Progress]:
+    """How the searches of each row went, of which trees are stored that tell it."""
+    groups: list[Progress] = []
+    settings, allowed, names = run.config.evaluate, allowed_by(run), shard_names(run.trees)
+    for row in rows:
+        stage = f"evaluate-{row['policy']}-{row['mode']}"
+        if stage in names:
+            trees = _trees(run, stage)
+            searches = [found for tree in trees if (found := moments(tree, settings.likelihood_weight, allowed))]
+            if searches:
+                decides = settings.decision == "leaf" and row["mode"] != "lookahead"
+                groups.append(Progress(label.format(**row), searches, decides))
+    return groups
+
+
+def greedy_points(rows: Sequence[Row], label: str = "{policy} greedy") -> dict[str, Sequence[Line]]:
+    """By cost, each policy that was evaluated without search, as a point: its success and its mean cost of a task."""
+    greedy = [row for row in rows if row["mode"] == "greedy" and row["tasks"]]
+    names = {"tokens": "generated_tokens", "steps": "environment_steps", "seconds": "seconds"}
+    return {
+        cost: [
+            Line(
+                label.format(**row),
+                [(row[names[cost]] / row["tasks"], row["success"])],
+                [(row["success_low"], row["success_high"])],
+                "dots",
+                colour=place,
+            )
+            for place, row in enumerate(greedy)
+            if "success_low" in row and names[cost] in row
+        ]
+        for cost in COSTS
+    }
+
+
+def planned_ends(run: Run, rows: Sequence[Row]) -> dict[str, list[Estimated]]:
+    """V at the ends of plans at evaluation and what they were worth, by policy."""
+    found: dict[str, list[Estimated]] = {}
+    names = shard_names(run.trees)
+    for row in rows:
+        if (stage := f"evaluate-{row['policy']}-{row['mode']}") in names:
+            for tree in _trees(run, stage):
+                found.setdefault(row["policy"], []).extend(estimated_ends(tree))
+    return {policy: ends for policy, ends in found.items() if ends}
+
+
+def _trees(run: Run, name: str) -> Iterator[Tree]:
+    return islice(read_as(from_record, run.trees, name), MOST_TREES)
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What the collected trees tell. The figures but for ``progress`` are of the last collection alone."""
+
+    progress: list[Progress] = field(default_factory=list[Progress])
+    first: list[Tree] = field(default_factory=list[Tree])
+    """The first hundred trees of the last collection."""
+    solved: bool = False
+    """Whether a search of any collection found a success."""
+    states: list[Estimated] = field(default_factory=list[Estimated])
+    ends: list[Estimated] = field(default_factory=list[Estimated])
+    margins: list[float] = field(default_factory=list[float])
+    scores: list[float] = field(default_factory=list[float])
+    name: str = ""
+
+    def read(self, run: Run, name: str) -> None:
+        for kept in (self.first, self.states, self.ends, self.margins, self.scores):
+            kept.clear()
+        self.name = name
+        searches, update = list[Any](), run.config.update
+        for tree in _trees(run, name):
+            if len(self.first) < 100:
+                self.first.append(tree)
+            if found := moments(tree):
+                searches.append(found)
+                self.solved |= found[-1].found
+            self.states += estimated_states(tree)
+            self.ends += estimated_ends(tree)
+            if update.pairs.rule == "trajectory":
+                self.margins += [each[3] for each in compared_trajectories([tree], update.pairs)]
+            else:
+                self.margins += [
+                    each[1] for each in compared_siblings(tree, update.pairs, run.config.search.critic_weight)
+                ]
+            self.scores += advantages([tree], update.advantages).values()
+        if searches:
+            self.progress.append(Progress(name, searches, decides=False))
+
+    def chosen(self) -> list[Progress]:
+        count = len(self.progress)
+        if count <= _MOST_CURVES:
+            return self.progress
+        return [self.progress[round(place * (count - 1) / (_MOST_CURVES - 1))] for place in range(_MOST_CURVES)]
+
+    def lessons(self) -> list[Chart]:
+        charts = (
+            _histogram("pair-margins", "Margins of preference pairs", "difference of Q", "pairs", self.margins),
+            _histogram("advantages", "Advantages of actions", "advantage", "actions", self.scores),
+        )
+        return [chart for chart in charts if not chart.empty]
+
+    def telling(self) -> Tree | None:
+        """The tree whose edges differ most in what they led to."""
+
+        def spread(tree: Tree) -> float:
+            values = [edge.value for node in tree.nodes() for edge in node.edges if edge.visits]
+            return statistics.pvariance(values) * len(values) if values else 0.0
+
+        return max(self.first, key=spread, default=None)
+
+
+def _histogram(name: str, title: str, x: str, y: str, values: Sequence[float]) -> Chart:
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if low == high:
+        bars: Points = [(low, float(len(values)))] if values else []
+    else:
+        width = (high - low) / _BARS
+        counts = [0] * _BARS
+        for value in values:
+            counts[min(int((value - low) / width), _BARS - 1)] += 1
+        bars = [(float(f"{low + (place + 0.5) * width:.4g}"), float(count)) for place, count in enumerate(counts)]
+    return Chart(name, f"{title} ({len(values):,})", x, y, [Line("", bars, kind="bars")])
+
+
+def _value_charts(
+    signal: Sequence[Row], learned: _Collected, plans: Mapping[str, Sequence[Estimated]]
+) -> tuple[list[Chart], list[str]]:
+    charts, told = list[Chart](), list[str]()
+    depths = [row for row in signal if isinstance(row["depth"], int)]
+
+    def by_depth(key: str) -> Points:
+        return [(row["depth"], row[key]) for row in depths if row[key] is not None]
+
+    if len(by_depth("auc")) > 1:
+        lines = [Line("AUC", by_depth("auc")), Line("siblings in order", by_depth("siblings"), colour=1)]
+        charts.append(Chart("value-by-depth", "How well V tells, by depth", "steps from the root", "", lines))
+    groups = {
+        "before ends": (learned.states, "mean return found below"),
+        "ends": (learned.ends, "return of the episode"),
+    } | {f"plans of {policy}": (ends, "return of the episode") for policy, ends in plans.items()}
+    for name, (estimates, y) in groups.items():
+        bins = calibration(estimates)
+        if len(bins) > 1:
+            line = Line("", [(each.value, each.outcome) for each in bins], [(each.low, each.high) for each in bins])
+            title = f"Calibration of V, {name}"
+            charts.append(Chart(file_name("calibration", name), title, "V", y, [line], diagonal=True))
+            told.append(
+                f"{name}: V is off by {calibration_error(bins):.2f} on average over {len(estimates):,} states "
+                "(expected calibration error, in reward units)."
+            )
+    return charts, told
+
+
+def _world_charts(audit: Mapping[str, Any]) -> list[Chart]:
+    rows = {int(steps): figures for steps, figures in audit.get("compounding", {}).items()}
+    shares = {
+        "observations alike": "observation_agreement",
+        "rewards right": "reward_accuracy",
+        "ends right": "termination_accuracy",
+    }
+    lines = [
+        Line(label, [(steps, rows[steps][key]) for steps in sorted(rows)], colour=place)
+        for place, (label, key) in enumerate(shares.items())
+    ]
+    if len(rows) < 2:
+        return []
+    return [Chart("world-model", "World model, imagined steps in a row", "imagined steps", "", lines, share=True)]
+
+
+def _cost(name: str, facts: Mapping[str, Any]) -> Row:
+    """What a stage has cost, as far as it recorded it; empty where it recorded nothing."""
+    update = facts.get("update") or {}
+    told = {
+        "seconds": facts.get("seconds", update.get("seconds")),
+        "generated_tokens": facts.get("generated_tokens"),
+        "environment_steps": facts.get("environment_steps"),
+        "imagined_steps": facts.get("imagined_steps"),
+        "trained_tokens": (update.get("metrics") or {}).get("num_tokens"),
+        "price": facts.get("price"),
+    }
+    kept = {key: value for key, value in told.items() if value}
+    return {"stage": name} | kept if kept else {}
