@@ -24,6 +24,7 @@ from treeagent.report.describe import (
     signal_cell,
     statistics,
 )
+from treeagent.report.judging import judging_section
 from treeagent.report.style import CSS
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
@@ -70,6 +71,7 @@ def write_report(
         _results(rows),
         _signal(*signal),
         reviews,
+        judging_section(metrics),
         _tree(tree, view) if tree else "",
         _curves(metrics),
         _provenance(provenance, config),

@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from treeagent.config import Mode, RunConfig
 from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
 from treeagent.imagination.verify import call_imagined, settle
+from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.components import ComponentSums
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.metrics import Cost, Emit, Event, Meter
@@ -19,9 +21,9 @@ from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, return_spread
 from treeagent.search.record import from_record, to_records
 from treeagent.stages.build import environment, in_turns, leaf_value, load_actors, play_on, scored, tasks_at, variations
-from treeagent.stages.judging import judge_figures, judge_of
+from treeagent.stages.judging import assessor, judge_figures
 from treeagent.store import read_as, shards, write_shard
-from treeagent.types import Split, derive_seed
+from treeagent.types import Split, UserError, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.workers.processes import run_jobs
 
@@ -90,14 +92,16 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
         spent += _search(config, run, progress, jobs)
         places += [list(job.tasks) for job in jobs]
-    sums = ComponentSums()
-    signal, components = value_signal(sums.reading(read_as(from_record, run.trees, name))), sums.figures()
-    judging, alarms = judge_figures(config.rewards, run.path, name)
+    sums, assessed = ComponentSums(), Assessments(config.rewards)
+    stored = assessed.reading(sums.reading(read_as(from_record, run.trees, name)))
+    signal, components = value_signal(stored), sums.figures()
+    costs, alarms = judge_figures(config.rewards, run.path, name)
+    judging = costs | assessed.figures()
     if figures := signal_figures(signal) | components | judging:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": sum(map(len, places)), "batches": places, "value_signal": [asdict(row) for row in signal]}
     facts |= {"components": components} if components else {}
-    facts |= {"judge": judging, "alarms": alarms} if judging else {}
+    facts |= {"judging": judging, "alarms": alarms} if judging else {}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
@@ -187,22 +191,23 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             told = time.monotonic()
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
-    judge = judge_of(config.rewards, job.trees.parent, job.name) if job.trees is not None else None
-    turns = in_turns(scored(dynamics, dynamics, config, judge=judge), config, whole.grammar)
+    ends = assessor(config.rewards, job.trees.parent, job.name) if job.trees is not None else None
+    if ends is not None and "learned" in config.rewards.tiers and actors.value is None:
+        raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
+    judging = partial(scored, played=dynamics, config=config, ends=ends, value=actors.value)
+    turns = in_turns(judging(dynamics), config, whole.grammar)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         stepped = turns
         if model is not None:
-            stepped = in_turns(
-                scored(Imagination(dynamics, model), dynamics, config, judge=judge), config, whole.grammar
-            )
+            stepped = in_turns(judging(Imagination(dynamics, model)), config, whole.grammar)
         value = leaf_value(actors.value, whole, stepped, config)
-        # The world model answers all trees at once, so no single step of it may time out; nor may a judge's verdict.
-        unhurried = model is not None or judge is not None
+        # The world model answers all trees at once, so no single step of it may time out; nor may a verdict.
+        unhurried = model is not None or ends is not None
         patient = replace(config.search, step_seconds=None) if unhurried else config.search
         search = make_search(actors.sampling, stepped, patient, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
-        asyncio.run(settle(trees, turns, config.world.verify_steps, None if judge else config.search.step_seconds))
+        asyncio.run(settle(trees, turns, config.world.verify_steps, None if ends else config.search.step_seconds))
     elif env.origin == "imagined":
         call_imagined(trees)
     whole.forget()
