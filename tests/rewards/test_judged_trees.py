@@ -19,7 +19,7 @@ from treeagent.search import Limits, SearchConfig, make_search, to_record
 from treeagent.search.node import Tree, finished_paths, outcome, path_return, succeeds
 from treeagent.search.record import from_record, to_records
 from treeagent.stages.build import scored
-from treeagent.stages.judging import judge_of
+from treeagent.stages.judging import assessor
 from treeagent.store import read_as, write_shard
 from treeagent.types import Action, Proposal, State
 
@@ -40,8 +40,8 @@ def paid_lake(rewards: RewardsConfig, folder: Path, discount: float = 1.0) -> Tr
     env = PaidLake()
     config = replace(load_config(None, ["environment.max_steps=4", "search.step_seconds=9"]), rewards=rewards)
     played = EnvDynamics(env, max_steps=4)
-    judge = judge_of(rewards, folder, "collect")
-    by = scored(played, played, config, judge=judge)
+    ends = assessor(rewards, folder, "collect")
+    by = scored(played, played, config, ends=ends)
     settings = SearchConfig(Limits(simulations=40), discount=discount)
     [tree] = asyncio.run(make_search(ToAndFro(), by, settings).run(env.tasks("train", 1), [0]))
     assert not tree.error, tree.error

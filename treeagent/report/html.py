@@ -26,6 +26,7 @@ from treeagent.report.describe import (
     statistics,
 )
 from treeagent.report.gather import Alarm, Content
+from treeagent.report.judging import judging_section
 from treeagent.report.parts import escaped, figures, interval_bar, page, sentences, table, warnings
 from treeagent.report.reviews import reviews_html
 from treeagent.report.suite import SUITE_COLUMNS, SUITE_NOTE, difference, grouped, suite_cells
@@ -94,6 +95,7 @@ def write_report(path: Path, content: Content) -> None:
         _part(draw, "What the trees teach", content.lessons, "Of the last collection."),
         _world(draw, content),
         reviews_html(content.reviews),
+        judging_section(content.metrics),
         _costs(content.costs),
         _tree(content.tree, content.view) if content.tree else "",
         _curves(draw, curves(content.metrics)),

@@ -109,16 +109,19 @@ def known_names(config: RewardsConfig, given: Sequence[str]) -> set[str]:
     """Names that may have a weight or a budget, where an environment declares the components ``given``."""
     tools = TOOL_SCORES if config.tools else ()
     judged = JUDGED if config.judge else ()
-    return {*DERIVED, *tools, *judged, *config.rules, *given}
+    decided = ("verdict", *config.tiers) if config.tiers else ()
+    return {*DERIVED, *tools, *judged, *decided, *config.rules, *given} - {"rule"}
 
 
 def require_names(config: RewardsConfig, given: Sequence[str]) -> None:
     """Check that every weight and budget names a component, where an environment declares the components ``given``.
 
     Raises:
-        UserError: one names none.
+        UserError: one names none, or ``rewards.rule`` does.
     """
     known = known_names(config, given)
+    if "rule" in config.tiers and config.rule not in known:
+        raise UserError(f"rewards.rule names {config.rule!r}, which no step has: use one of {', '.join(sorted(known))}")
     for table, names in (("weights", config.weights), ("budgets", config.budgets)):
         for name in names:
             if name not in known:
@@ -131,10 +134,10 @@ def total(weights: Mapping[str, float], components: Components) -> float:
     return sum(weight * components[name] for name, weight in weights.items() if name in components)
 
 
-def unjudged(weights: Mapping[str, float], components: Components, ended: bool) -> bool:
-    """Whether the reward of a step is unknown: it ends an episode, and the judge, which has a weight, gave no
-    verdict."""
-    return ended and any(name in weights and name not in components for name in JUDGED[:1])
+def unjudged(config: RewardsConfig, components: Components, ended: bool) -> bool:
+    """Whether the reward of a step is unknown: it ends an episode, and the judge or the tiers, which have a weight,
+    gave no verdict."""
+    return ended and config.awaited in config.weights and config.awaited not in components
 
 
 def path_sums(path: Sequence[Edge]) -> dict[str, float]:

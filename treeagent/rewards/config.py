@@ -82,6 +82,14 @@ class RewardsConfig:
     arguments."""
     judge: JudgeConfig | None = None
     """A model that judges the ends of episodes: components ``judge`` and ``hacked``."""
+    tiers: tuple[Tier, ...] = ()
+    """Who decides about an end, each asked only where the one before abstains or is uncertain: "rule" is the component
+    ``rule``, "learned" the value head, "judge" the judge. They give the component ``verdict``; empty asks the judge
+    about every end."""
+    rule: str = "outcome"
+    """Component of an end by which the tier "rule" decides: a rule that says None abstains."""
+    uncertain: tuple[float, float] = (0.25, 0.75)
+    """What a tier says strictly between these numbers is uncertain, and the next tier is asked."""
     budgets: dict[str, Amount] = Field(default_factory=dict)
     """Greatest mean sum over an episode of a component that is a cost; a plan over it is not taken at evaluation."""
     multiplier_rate: Amount = 0.1
@@ -104,8 +112,19 @@ class RewardsConfig:
         for name in self.weights:
             if name in JUDGED and self.judge is None:
                 raise ValueError(f"weights names {name!r}, but there is no judge: set judge.model and judge.items")
+            if (name == "verdict" and not self.tiers) or (name == "learned" and name not in self.tiers):
+                raise ValueError(f"weights names {name!r}, but tiers is {list(self.tiers)}: name the tiers")
         if "hacked" in self.weights:
             raise ValueError("weights names 'hacked', which takes all rewards of an episode back: leave it out")
+        if self.tiers != tuple(tier for tier in _TIERS if tier in self.tiers):
+            raise ValueError(f"tiers is {list(self.tiers)}: name each once, in the order {', '.join(_TIERS)}")
+        if self.tiers and ("judge" in self.tiers) != (self.judge is not None):
+            fix = "set judge.model and judge.items" if self.judge is None else "add it, or leave out tiers or the judge"
+            raise ValueError(f"tiers is {list(self.tiers)}, which does not fit the judge: {fix}")
+        if self.rule in ASSESSED:
+            raise ValueError(f"rule is {self.rule!r}, which later tiers give: name another component")
+        if not -math.inf < self.uncertain[0] <= self.uncertain[1] < math.inf:
+            raise ValueError(f"uncertain is {self.uncertain}: give two numbers, the lower one first")
         for name in self.rules:
             if name in RESERVED:
                 raise ValueError(f"rules names {name!r}, which is a component already: choose another name")
@@ -114,7 +133,17 @@ class RewardsConfig:
     @property
     def active(self) -> bool:
         """Whether steps get components beyond those that the environment gives."""
-        return bool(self.weights or self.budgets or self.rules or self.tools or self.judge)
+        return bool(self.weights or self.budgets or self.rules or self.tools or self.assesses)
+
+    @property
+    def assesses(self) -> bool:
+        """Whether ends are judged, by a judge or by tiers."""
+        return self.judge is not None or bool(self.tiers)
+
+    @property
+    def awaited(self) -> str:
+        """The component that an end must have for its reward to be known, if it has a weight."""
+        return "verdict" if self.tiers else "judge"
 
     def at(self, progress: float) -> "RewardsConfig":
         """These settings with the weights of a point between the first round (0) and the last one (1)."""
@@ -133,6 +162,8 @@ TOOL_SCORES = (*AXES, *ERRORS, "right", "format")
 JUDGED = ("judge", "hacked")
 """Components of ``rewards.judge``: the share of its answers that are yes, and 1 where it says that the reward was got
 around the task."""
-HIDDEN = ("outcome", "process", *JUDGED, *AXES, "needless", "missed", "wrong_tool", "wrong_arguments", "right")
+ASSESSED = (*JUDGED, "learned", "verdict")
+"""Components of ends that ``rewards.judge`` and ``rewards.tiers`` give."""
+HIDDEN = ("outcome", "process", *ASSESSED, *AXES, "needless", "missed", "wrong_tool", "wrong_arguments", "right")
 """Components that read the answer."""
-RESERVED = (*DERIVED, *TOOL_SCORES, *JUDGED)
+RESERVED = (*DERIVED, *TOOL_SCORES, *ASSESSED)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
+from treeagent.rewards.cascade import Assessor, value_of
 from treeagent.rewards.components import Rule, Step, derived, ruled, total, unjudged
 from treeagent.rewards.config import RewardsConfig
-from treeagent.rewards.judge import Judge, judged
 from treeagent.rewards.rubric import Reference, call_scores
-from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition, waiting
+from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition, Value, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class ScoredDynamics:
     """Adds components to the steps of a dynamics.
 
     With weights the reward of a step is Σ_i w_i c_i, and its component ``outcome`` is the environment's own reward. An
-    end on which a weighed judge gave no verdict has the reward None, so that V(s) stands for it.
+    end on which weighed judges or tiers gave no verdict has the reward None, so that V(s) stands for it.
     Where rewards are withheld, a step has only the components that have a budget, none of which reads the answer.
     """
 
@@ -32,8 +32,10 @@ class ScoredDynamics:
     """False leaves the reward as it is, as at evaluation, which measures the environment's own."""
     reveal: bool = True
     """False where rewards are withheld."""
-    judge: Judge | None = None
+    ends: Assessor | None = None
     """Judges the ends of episodes."""
+    value: Value | None = None
+    """V(s) of the tier "learned"."""
 
     async def reset(self, task: Task) -> State:
         return await self.dynamics.reset(task)
@@ -59,11 +61,10 @@ class ScoredDynamics:
             return replace(came, components={name: known[name] for name in self.config.budgets if name in known})
         components |= ruled(self.rules, step)
         ended = came.terminated or came.truncated
-        if ended and self.judge is not None:
+        if ended and self.ends is not None:
             with waiting():  # a verdict may take longer than a step of the environment
-                components |= judged(await self.judge.ask(state.task, came.state.messages))
+                components |= await self.ends.assess(came.state, components, value_of(self.value, came.state))
         reward = came.reward
         if self.config.weights and self.weigh:
-            weights = self.config.weights
-            reward = None if unjudged(weights, components, ended) else total(weights, components)
+            reward = None if unjudged(self.config, components, ended) else total(self.config.weights, components)
         return replace(came, reward=reward, components=components)

@@ -120,14 +120,6 @@ class Judge:
         return said
 
 
-def judged(verdict: Verdict | None) -> dict[str, float]:
-    """The components of a verdict; none where there is none."""
-    if verdict is None:
-        return {}
-    hacked = {} if verdict.hacked is None else {"hacked": float(verdict.hacked)}
-    return {"judge": verdict.value} | hacked
-
-
 def _order(config: JudgeConfig, vote: int) -> list[str]:
     """The questions as a vote reads them: every second vote reads them in reverse."""
     questions = [*config.items, *((HACKED,) if config.hacked else ())]

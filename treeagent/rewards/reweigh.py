@@ -49,7 +49,7 @@ def reweighed(
             return edge.reward
         if not config.weights:
             return edge.outcome
-        return None if unjudged(weights, told[id(edge)], edge.child.ended) else total(weights, told[id(edge)])
+        return None if unjudged(config, told[id(edge)], edge.child.ended) else total(weights, told[id(edge)])
 
     grown = process_weight if config.weights else 0.0
     stored = told if config.active else {}

@@ -34,9 +34,9 @@ from treeagent.generators.grammar import Format, Grammar, make_grammar, openai_t
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
+from treeagent.rewards.cascade import Assessor
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.dynamics import ScoredDynamics
-from treeagent.rewards.judge import Judge
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.stages.play import Actors
 from treeagent.stages.shots import MOST_TRIES, Shot, played_shots, read_shots
@@ -152,7 +152,8 @@ def scored(
     *,
     weigh: bool = True,
     reveal: bool = True,
-    judge: Judge | None = None,
+    ends: Assessor | None = None,
+    value: Value | None = None,
 ) -> Dynamics:
     """With settings in ``[rewards]``, the dynamics with components in its steps; else the same.
 
@@ -161,14 +162,15 @@ def scored(
         played: the environment.
         weigh: whether rewards become weighted sums. An evaluation measures the environment's own.
         reveal: False where rewards are withheld.
-        judge: judges the ends.
+        ends: judges the ends.
+        value: V(s) of the tier "learned".
     """
     rewards = config.rewards
     if not rewards.active:
         return dynamics
     place, most_steps = (played if dynamics is played else None), config.environment.max_steps
     tools = played.env.tools()
-    return ScoredDynamics(dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal, judge)
+    return ScoredDynamics(dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal, ends, value)
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:

@@ -12,6 +12,7 @@ from treeagent.generators.base import Failure, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
+from treeagent.rewards.cascade import Assessor
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.judge import Fault, Judge, JudgeModel
 from treeagent.rewards.ledger import FILE, Ledger, Reply
@@ -19,6 +20,12 @@ from treeagent.types import Message, UserError
 
 _RETRIES = 1
 """A judge is asked about many ends: one that does not answer must not hold each of them up for long."""
+
+
+def assessor(config: RewardsConfig, run: Path, stage: str) -> Assessor | None:
+    """What judges the ends of episodes in a run's folder; None where the settings name nothing that does. Raises as
+    ``judge_of`` does."""
+    return Assessor(config, judge_of(config, run, stage)) if config.assesses else None
 
 
 def judge_of(config: RewardsConfig, run: Path, stage: str) -> Judge | None:

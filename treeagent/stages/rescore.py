@@ -1,21 +1,23 @@
 """Rescore stored trees: the rewards that other settings give their components, as a view that can be learned from."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from treeagent.config import RunConfig
-from treeagent.marks import FILE
-from treeagent.rewards.components import ComponentSums, components_of, read_rules, steps
-from treeagent.rewards.config import JUDGED, TOOL_SCORES, RewardsConfig
-from treeagent.rewards.judge import Judge, judged
+from treeagent.marks import FILE, deciding
+from treeagent.rewards.agreement import Assessments
+from treeagent.rewards.cascade import Assessor
+from treeagent.rewards.components import ComponentSums, Rule, components_of, read_rules, ruled, steps, stored_step
+from treeagent.rewards.config import ASSESSED, TOOL_SCORES, RewardsConfig
 from treeagent.rewards.ledger import FILE as LEDGER
 from treeagent.rewards.ledger import Ledger
 from treeagent.rewards.reweigh import rescored
 from treeagent.run.folder import Run
 from treeagent.run.progress import Progress
+from treeagent.run.trees import run_marks
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_records
-from treeagent.stages.judging import judge_figures, judge_of
+from treeagent.stages.judging import assessor, judge_figures
 from treeagent.store import read_as, regular, shard_place, shards, write_atomic, write_shard
 from treeagent.types import UserError
 from treeagent.views.figures import tree_figures
@@ -34,7 +36,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
         RunError: the view was begun with other trees.
     """
     view.take_trees("rescore", source)
-    rules, judge = read_rules(config.rewards), _judge(config.rewards, source, view)
+    rules, ends = read_rules(config.rewards), _ends(config.rewards, source, view)
     jobs = [(name, index) for name in source.collections() for index, _ in enumerate(shards(source.trees, name))]
     require_stored(config.rewards, (tree for name in source.collections() for tree in _read(source, name)))
     with progress.track("rescore", len(jobs)) as advance:
@@ -43,16 +45,17 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                 _, index = shard_place(path)
                 if not shards(view.trees, name, index):
                     trees = list(read_as(from_record, source.trees, name, index))
-                    if judge is not None:
-                        asyncio.run(judge_trees(trees, judge))
+                    if ends is not None:
+                        asyncio.run(assess_trees(trees, ends, rules))
                     told = rescored(trees, config.rewards, rules, source.config.search.process_weight)
                     write_shard(view.trees, name, index, to_records(told))
                 advance(1)
     if (marks := source.path / FILE).exists():
         write_atomic(view.path / FILE, regular(marks).read_bytes())
-    sums = ComponentSums()
-    found = [tree for name in view.collections() for tree in sums.reading(_read(view, name))]
-    judging, alarms = judge_figures(config.rewards, view.path, "rescore")
+    sums, assessed = ComponentSums(), Assessments(config.rewards, deciding(run_marks(view.trees)))
+    found = [tree for name in view.collections() for tree in assessed.reading(sums.reading(_read(view, name)))]
+    costs, alarms = judge_figures(config.rewards, view.path, "rescore")
+    judging = costs | assessed.figures()
     figures = tree_figures(found) | sums.figures() | judging
     if not view.is_done("rescore"):
         view.log("rescore", {"step": 0, **figures})
@@ -60,26 +63,35 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
     return figures
 
 
-def _judge(config: RewardsConfig, source: Run, view: Run) -> Judge | None:
-    """The judge of a view, whose ledger begins as the run's: what the run's judge has said is not paid for again."""
-    if config.judge is not None and (source.path / LEDGER).is_file() and not (view.path / LEDGER).exists():
-        Ledger(regular(source.path / LEDGER), "rescore").lend(view.path / LEDGER)
-    return judge_of(config, view.path, "rescore")
+def _ends(config: RewardsConfig, source: Run, view: Run) -> Assessor | None:
+    """What judges the ends of a view, whose ledger begins as the run's: what the run's judge has said is not paid for
+    again."""
+    theirs, ours = source.path / LEDGER, view.path / LEDGER
+    if config.judge is not None and theirs.is_file() and not ours.exists():
+        Ledger(regular(theirs), "rescore").lend(ours)
+    return assessor(config, view.path, "rescore")
 
 
-async def judge_trees(trees: Sequence[Tree], judge: Judge) -> None:
-    """Write the judge's components to the ends of episodes in trees, in place of those of an earlier judge. An end on
-    which it gives no verdict has none."""
+async def assess_trees(trees: Sequence[Tree], ends: Assessor, rules: Mapping[str, Rule]) -> None:
+    """Write the components that ``ends`` gives to the ends of episodes in trees, in place of those of an earlier judge.
+    Rules are asked anew before; the tier "learned" reads V(s) as it is stored."""
 
-    async def one(edge: Edge, node: Node) -> None:
-        verdict = await judge.ask(node.state.task, node.state.messages)
-        kept = {name: value for name, value in components_of(edge).items() if name not in JUDGED}
-        edge.components = kept | judged(verdict)
+    async def one(tree: Tree, before: Node, edge: Edge, node: Node) -> None:
+        async def stored() -> float | None:
+            return node.value if tree.budget.estimates else None
 
-    ends = [
-        (path[-1], node) for tree in trees for path, node in tree.walk() if path and node.ended and not node.unknown
+        step = stored_step(before, edge)
+        kept = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
+        kept |= ruled(rules, step) if step else {}
+        edge.components = kept | await ends.assess(node.state, kept, stored)
+
+    found = [
+        one(tree, before, edge, edge.child)
+        for tree in trees
+        for before, edge in steps(tree)
+        if edge.child is not None and edge.child.ended and not edge.child.unknown and not edge.thought
     ]
-    await asyncio.gather(*(one(edge, node) for edge, node in ends))
+    await asyncio.gather(*found)
 
 
 def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
@@ -88,8 +100,9 @@ def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
     Raises:
         UserError: none has one of them.
     """
-    made = {*config.rules, *(JUDGED if config.judge else ())}
-    wanted = {name for name in (*config.weights, *config.budgets) if name not in made}
+    made = {*config.rules, *(ASSESSED if config.assesses else ())}
+    rule = (config.rule,) if "rule" in config.tiers else ()
+    wanted = {name for name in (*config.weights, *config.budgets, *rule) if name not in made}
     if not wanted:
         return
     seen: set[str] = set()
@@ -103,7 +116,9 @@ def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
             return
     for name in sorted(wanted - seen):
         fix = "collect trees with rewards.tools=true" if name in TOOL_SCORES else f"they have {', '.join(sorted(seen))}"
-        raise UserError(f"the component {name!r} of rewards.weights or rewards.budgets is in no stored step: {fix}")
+        raise UserError(
+            f"the component {name!r} of rewards.weights, rewards.budgets or rewards.rule is in no stored step: {fix}"
+        )
 
 
 def _read(run: Run, name: str) -> Iterator[Tree]:

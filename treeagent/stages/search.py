@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from treeagent.config import Mode, RunConfig
 from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
 from treeagent.imagination.verify import call_imagined, settle
+from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.components import ComponentSums
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.metrics import Cost, Emit, Event, Meter
@@ -29,9 +31,9 @@ from treeagent.stages.build import (
     tasks_at,
     variations,
 )
-from treeagent.stages.judging import judge_figures, judge_of
+from treeagent.stages.judging import assessor, judge_figures
 from treeagent.store import read_as, shards, write_shard
-from treeagent.types import Split, derive_seed
+from treeagent.types import Split, UserError, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.workers.processes import run_jobs
 
@@ -100,14 +102,16 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
         spent += _search(config, run, progress, jobs)
         places += [list(job.tasks) for job in jobs]
-    sums = ComponentSums()
-    signal, components = value_signal(sums.reading(read_as(from_record, run.trees, name))), sums.figures()
-    judging, alarms = judge_figures(config.rewards, run.path, name)
+    sums, assessed = ComponentSums(), Assessments(config.rewards)
+    stored = assessed.reading(sums.reading(read_as(from_record, run.trees, name)))
+    signal, components = value_signal(stored), sums.figures()
+    costs, alarms = judge_figures(config.rewards, run.path, name)
+    judging = costs | assessed.figures()
     if figures := signal_figures(signal) | components | judging:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": sum(map(len, places)), "batches": places, "value_signal": [asdict(row) for row in signal]}
     facts |= {"components": components} if components else {}
-    facts |= {"judge": judging, "alarms": alarms} if judging else {}
+    facts |= {"judging": judging, "alarms": alarms} if judging else {}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
@@ -197,14 +201,15 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             told = time.monotonic()
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
-    judge = judge_of(config.rewards, job.trees.parent, job.name) if job.trees is not None else None
-    turns = in_turns(scored(dynamics, dynamics, config, judge=judge), config, whole.grammar)
+    ends = assessor(config.rewards, job.trees.parent, job.name) if job.trees is not None else None
+    if ends is not None and "learned" in config.rewards.tiers and actors.value is None:
+        raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
+    judging = partial(scored, played=dynamics, config=config, ends=ends, value=actors.value)
+    turns = in_turns(judging(dynamics), config, whole.grammar)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         stepped = turns
         if model is not None:
-            stepped = in_turns(
-                scored(Imagination(dynamics, model), dynamics, config, judge=judge), config, whole.grammar
-            )
+            stepped = in_turns(judging(Imagination(dynamics, model)), config, whole.grammar)
         value = leaf_value(actors.value, whole, stepped, config)
         # The world model answers all trees at once, so no single step of it may time out.
         patient = replace(config.search, step_seconds=None) if model is not None else config.search

@@ -1,0 +1,77 @@
+"""What the tiers decided, and whether they agree with the verifier and with people."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from treeagent.marks import Mark, label, state_hash
+from treeagent.rewards.cascade import deciding_tier
+from treeagent.rewards.components import components_of
+from treeagent.rewards.config import RewardsConfig
+from treeagent.search.node import Edge, Node, Tree, reaches
+
+_SUCCESS = 0.5
+"""What a judge or a value head must say at least for a success."""
+
+
+class Assessments:
+    """Counts over the ends of episodes in trees, which are read one at a time.
+
+    Args:
+        states: ``marks.deciding`` marks by state; only those of people count.
+    """
+
+    def __init__(self, config: RewardsConfig, states: Mapping[str, Sequence[Mark]] | None = None) -> None:
+        self._config, self._states = config, states or {}
+        self._tiers = Counter[str]()
+        self._pairs: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
+
+    def reading(self, trees: Iterable[Tree]) -> Iterator[Tree]:
+        """The trees, each added when it is read."""
+        for tree in trees:
+            self.add(tree)
+            yield tree
+
+    def add(self, tree: Tree) -> None:
+        if self._config.judge is None and not self._config.tiers:
+            return
+        for path, node in tree.walk():
+            if path and node.ended and not node.unknown:
+                self._add(tree, path, node)
+
+    def _add(self, tree: Tree, path: Sequence[Edge], node: Node) -> None:
+        said = components_of(path[-1])
+        if self._config.tiers:
+            self._tiers[deciding_tier(said, self._config) or "none"] += 1
+        verified = reaches(sum(components_of(edge).get("outcome", 0.0) for edge in path), 1.0)
+        told = label(self._states.get(state_hash(tree.task.id, node.state.messages), ()))
+        for name in ("judge", "learned"):
+            if name not in said:
+                continue
+            success = said[name] >= _SUCCESS and not (name == "judge" and said.get("hacked"))
+            self._pairs.setdefault((name, "verifier"), []).append((success, verified))
+            if told is not None and told[1] == "human":
+                self._pairs.setdefault((name, "people"), []).append((success, told[0]))
+
+    def figures(self) -> dict[str, float]:
+        """``tier/NAME``, the share of ends that a tier decides; and of ``judge`` and ``learned`` against ``verifier``
+        and ``people`` the share of equal words on success, Cohen's κ where it exists, and the number of ends."""
+        ends = self._tiers.total()
+        names = (*self._config.tiers, "none") if ends else ()
+        found = {f"tier/{name}": self._tiers[name] / ends for name in names}
+        for (name, other), pairs in self._pairs.items():
+            key = f"agreement/{name}_{other}"
+            found |= {key: sum(one == two for one, two in pairs) / len(pairs), f"{key}_ends": float(len(pairs))}
+            if (kappa := cohen_kappa(pairs)) is not None:
+                found[f"{key}_kappa"] = kappa
+        return found
+
+
+def cohen_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
+    """κ = (p_o - p_e) / (1 - p_e) of two raters (Cohen 1960): p_o is the share of equal ratings, p_e what chance gives
+    by the shares of each rater. None where both give one rating alone."""
+    count = len(pairs)
+    first, second = (sum(pair[rater] for pair in pairs) / count for rater in (0, 1)) if count else (0.0, 0.0)
+    expected = first * second + (1 - first) * (1 - second)
+    if expected == 1.0:
+        return None
+    return (sum(one == other for one, other in pairs) / count - expected) / (1 - expected)

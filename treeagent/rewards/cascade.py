@@ -1,0 +1,89 @@
+"""Who judges the end of an episode: a judge alone, or tiers from rules over a value head to a judge.
+
+A tier is asked only where the one before it abstains or is uncertain, so that most ends cost nothing.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from treeagent.rewards.components import Components
+from treeagent.rewards.config import RewardsConfig, Tier
+from treeagent.rewards.judge import Judge, Verdict
+from treeagent.types import State, Value
+
+Learned = Callable[[], Awaitable[float | None]]
+"""V(s) of an end; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessor:
+    """Gives the components of an end that the settings ``judge`` and ``tiers`` describe."""
+
+    config: RewardsConfig
+    judge: Judge | None = None
+
+    async def assess(self, end: State, components: Components, learned: Learned) -> dict[str, float]:
+        """The components ``judge``, ``hacked``, ``learned`` and ``verdict`` of an end, as far as they are asked for and
+        answered.
+
+        With tiers, ``verdict`` is what the first certain tier says, else what the last one says that says anything; it
+        is 0 where the judge says that the reward was hacked. An end of which no tier says anything has none.
+
+        Args:
+            components: the end's other components, among them the rule's.
+        """
+        if not self.config.tiers:
+            return judged(await self._ask(end))
+        low, high = self.config.uncertain
+        found: dict[str, float] = {}
+        for tier in self.config.tiers:
+            if tier == "judge":
+                found |= judged(await self._ask(end))
+            elif tier == "learned" and (value := await learned()) is not None:
+                found["learned"] = value
+            said = (components if tier == "rule" else found).get(component_of(tier, self.config))
+            if said is not None:
+                found["verdict"] = said
+                if not low < said < high:
+                    break
+        if found.get("hacked"):
+            found["verdict"] = 0.0
+        return found
+
+    async def _ask(self, end: State) -> Verdict | None:
+        return None if self.judge is None else await self.judge.ask(end.task, end.messages)
+
+
+def component_of(tier: Tier, config: RewardsConfig) -> str:
+    """The component that holds what a tier says."""
+    return config.rule if tier == "rule" else tier
+
+
+def deciding_tier(components: Components, config: RewardsConfig) -> Tier | None:
+    """The tier whose word is the verdict on an end: the last one that said anything. None where none did."""
+    said = [tier for tier in config.tiers if component_of(tier, config) in components]
+    return said[-1] if said else None
+
+
+def judged(verdict: Verdict | None) -> dict[str, float]:
+    """The components of a judge's verdict; none where there is none."""
+    if verdict is None:
+        return {}
+    hacked = {} if verdict.hacked is None else {"hacked": float(verdict.hacked)}
+    return {"judge": verdict.value} | hacked
+
+
+async def no_value() -> float | None:
+    """The word of a learned tier that does not exist."""
+    return None
+
+
+def value_of(value: Value | None, end: State) -> Learned:
+    """V(s) of an end by a value function; it abstains from an end that it cannot read."""
+
+    async def estimate() -> float | None:
+        assert value is not None
+        [found] = await value.estimate([end])
+        return None if found.error else found.value
+
+    return no_value if value is None else estimate
