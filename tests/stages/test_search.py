@@ -205,6 +205,7 @@ def test_several_instances_grow_the_trees_and_play_the_episodes_of_one(tmp_path:
         records = [to_record(tree) for tree in read_trees(folder)]
         for record in records:
             record["budget"].pop("seconds")
+            record["spent"].pop("seconds")
         job = BatchJob(config, tmp_path / "base", "base", 0, range(4), None, "test", "mcts")
         outcomes, _ = evaluate_batch(job, lambda event: None)
         played = [replace(outcome, budget=replace(outcome.budget, seconds=0.0)) for outcome in outcomes]
