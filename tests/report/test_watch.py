@@ -28,7 +28,7 @@ STAGES = [Stage("demonstrations", 10), Stage("search", 20), Stage("updates", 30,
 
 def told(run: Run) -> str:
     stream = io.StringIO()
-    Terminal(file=stream, width=120).print(Board(Run.open(run.path)).drawn())
+    Terminal(file=stream, width=300).print(Board(Run.open(run.path)).drawn())
     return stream.getvalue()
 
 

@@ -25,6 +25,13 @@ def export(
         ),
     ] = None,
     format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",
+    hindsight: Annotated[
+        bool, typer.Option("--hindsight", help="Of criticality: also ask the policy, which is told the outcome.")
+    ] = False,
+    model: Annotated[
+        str, typer.Option("--model", metavar="CHECKPOINT", help="The policy to ask; by default the one that searched.")
+    ] = "",
+    trust: Trust = False,
 ) -> None:
     """Export views of the trees as a Hugging Face dataset, with one config for each view.
 
@@ -35,12 +42,24 @@ def export(
     from treeagent.config import load_config
     from treeagent.export.dataset import export as write
     from treeagent.export.views import USUAL
-    from treeagent.run.folder import Run
+    from treeagent.run.folder import Run, RunError
     from treeagent.run.progress import RichProgress
 
     run = Run.open(run_folder)
     config = load_config(run_folder / "config.toml", overrides or ())
-    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), format, out)
+    views = list(dict.fromkeys(view or USUAL))
+    measure = None
+    if hindsight or model:
+        if "criticality" not in views or not hindsight:
+            raise RunError("--hindsight is of the view criticality, and --model of --hindsight: give all of them")
+        require_trust(run_folder / "config.toml", overrides or (), trust)
+
+        from treeagent.stages.hindsight import hindsight as measured
+        from treeagent.stages.hindsight import searching_policy
+
+        checkpoint = find_checkpoint(model) if model else searching_policy(run)
+        measure = (str(checkpoint), measured(checkpoint, config))
+    rows = write(config, run, RichProgress(), views, format, out, measure)
     for name, count in rows.items():
         Terminal().print(f"{count:,} rows in {out / name}")
 

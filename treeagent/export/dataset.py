@@ -35,13 +35,21 @@ _ROW_GROUP = 1 << 24
 
 
 def export(
-    config: RunConfig, run: Run, progress: Progress, views: Sequence[str], format: Format, out: Path
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    views: Sequence[str],
+    format: Format,
+    out: Path,
+    measure: tuple[str, Callable[[Tree], None]] | None = None,
 ) -> dict[str, int]:
     """Write views of every collected tree into the dataset ``out``, or go on with the one begun there.
 
     Args:
         config: the run's own but for its tables ``update.pairs``, ``advantages``, ``imitation`` and ``values``.
         views: names in ``VIEWS``.
+        measure: what to do with each tree before its rows are made, and a name by which an export that is resumed knows
+            that it is the same.
 
     Returns:
         Rows in the dataset, by view.
@@ -50,12 +58,13 @@ def export(
         RunError: there are no trees, a view has no row or does not exist, or ``out`` is no export of just this.
     """
     collected = {path.name: path for name in run.collections() for path in shards(run.trees, name)}
-    definition = _definition(config, run, views, format)
+    definition = _definition(config, run, views, format) | ({"hindsight": measure[0]} if measure else {})
+    change = measure[1] if measure else _unchanged
     if not collected:
         raise RunError(f"{run.path} holds no trees: make some with treeagent collect CHECKPOINT --out {run.path}")
     finished = _finished(out, definition, collected)
     if not finished:
-        _refuse_empty(config, run, collected, views)
+        _refuse_empty(config, run, collected, views, change)
     out.mkdir(parents=True, exist_ok=True)
     for folder in (out, *(out / view for view in views)):
         remove_leftovers(folder)
@@ -63,7 +72,7 @@ def export(
         advance(len(finished))
         for name, path in collected.items():
             if name not in finished:
-                finished[name] = _export_shard(path, config, views, format, out)
+                finished[name] = _export_shard(path, config, views, format, out, change)
                 write_atomic(out / _STATE, orjson.dumps({"definition": definition, "shards": finished}))
                 advance(1)
     rows = {view: Counter[str]() for view in views}
@@ -125,11 +134,14 @@ def _finished(out: Path, definition: Row, collected: Mapping[str, Path]) -> dict
     return dict(state["shards"])
 
 
-def _refuse_empty(config: RunConfig, run: Run, collected: Mapping[str, Path], views: Sequence[str]) -> None:
+def _refuse_empty(
+    config: RunConfig, run: Run, collected: Mapping[str, Path], views: Sequence[str], change: Callable[[Tree], None]
+) -> None:
     """Check before anything is written that each view has a row. Mostly the first one or two trees show it."""
     empty = list(views)
     for path in collected.values():
         for tree in _trees(path, views):
+            change(tree)
             empty = [view for view in empty if not any(VIEWS[view].rows(tree, config))]
             if not empty:
                 return
@@ -139,7 +151,18 @@ def _refuse_empty(config: RunConfig, run: Run, collected: Mapping[str, Path], vi
     )
 
 
-def _export_shard(path: Path, config: RunConfig, views: Sequence[str], format: Format, out: Path) -> Row:
+def _unchanged(tree: Tree) -> None:
+    """A tree as it is stored."""
+
+
+def _export_shard(
+    path: Path,
+    config: RunConfig,
+    views: Sequence[str],
+    format: Format,
+    out: Path,
+    change: Callable[[Tree], None],
+) -> Row:
     """Write one file for each view and split. Returns what is noted about the shard."""
     rows = {view: Counter[str]() for view in views}
     counts = Counter[str]()
@@ -147,6 +170,7 @@ def _export_shard(path: Path, config: RunConfig, views: Sequence[str], format: F
     place = path.name.removeprefix(f"{COLLECTED}-").split(".")[0]
     with ExitStack() as stack:
         for tree in _trees(path, views):
+            change(tree)
             spent = tree.budget
             counts.update(trees=1, simulations=spent.simulations, environment_steps=spent.environment_steps)
             counts.update(generated_tokens=spent.generated_tokens)

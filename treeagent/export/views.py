@@ -150,12 +150,13 @@ def _criticality(tree: Tree, config: RunConfig) -> Iterator[Row]:
     drops = criticality(tree)
     for path, node in tree.walk():
         for edge in node.edges:
-            if id(edge) in drops:
+            if id(edge) in drops or edge.divergence is not None:
                 yield {
                     "task_id": tree.task.id,
                     "prompt": _talk(_read(tree, path, node)),
                     "action": edge.action.text,
-                    "criticality": drops[id(edge)],
+                    "criticality": drops.get(id(edge)),
+                    "divergence": edge.divergence,
                     "q": edge.value,
                     "visits": edge.visits,
                     "origin": path_origin((*path, edge)),
@@ -206,7 +207,9 @@ _TYPES = {
     "shown": pyarrow.list_(_text),
     **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history", "completion"), _messages),
     **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
-    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward", "criticality", "q"), _real),
+    **dict.fromkeys(
+        ("ref_chosen_logps", "ref_rejected_logps", "margin", "reward", "criticality", "divergence", "q"), _real
+    ),
     **dict.fromkeys(("advantages", "logprobs", "value_targets", "candidate_logps", "targets"), _reals),
     **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
     **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
@@ -254,7 +257,7 @@ VIEWS: Mapping[str, View] = {
     ),
     "reflection": View(_columns("task_id", "prompt", "completion"), _reflections, "imitation", texts=True),
     "criticality": View(
-        _columns("task_id", "prompt", "action", "criticality", "q", "visits", "origin", "depth"),
+        _columns("task_id", "prompt", "action", "criticality", "divergence", "q", "visits", "origin", "depth"),
         _criticality,
         texts=True,
     ),

@@ -81,6 +81,9 @@ class Edge:
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
     vetoed: bool = False
     """Whether a reviewer's mark forbids to learn this action. Not stored: ``views.marked`` lays marks on a tree."""
+    divergence: float | None = None
+    """By how much the policy would choose this action otherwise if it knew the outcome, in nats; None where it was not
+    asked. Not stored: ``stages.hindsight`` measures it."""
 
     @property
     def value(self) -> float:

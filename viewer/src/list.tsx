@@ -198,15 +198,16 @@ export function verdict(each: Summary): [glyph: string, name: string, words: str
 }
 
 function facts(each: Summary): string {
-  const parts = [`${each.steps ?? 0} steps`];
-  if (each.kind === "trees") parts.push(`depth ${each.depth ?? 0}`, `${each.simulations ?? 0} simulations`);
+  const parts: string[] = []; // what matters most first, since a phone has room for two lines
+  if (each.marks) parts.push(`⚑ ${each.marks}`);
   if (each.return !== undefined) parts.push(`return ${short(each.return)}`);
   if ((each.regret ?? 0) >= 0.001) parts.push(`regret ${short(each.regret!)}`);
   if ((each.drop ?? 0) >= 0.001) parts.push(`drop ${short(each.drop!)}`);
-  if (each.imagined) parts.push("imagined");
   if (each.wrong) parts.push(`${each.wrong} wrong`);
-  if (each.marks) parts.push(`⚑ ${each.marks}`);
-  return parts.join(" · ");
+  parts.push(`${each.steps ?? 0} steps`);
+  if (each.kind === "trees") parts.push(`depth ${each.depth ?? 0}`, `${each.simulations ?? 0} simulations`);
+  if (each.imagined) parts.push("imagined");
+  return parts.map((each) => each.replaceAll(" ", "\u00a0")).join(" · ");
 }
 
 /** The trees whose texts hold the words, found piece by piece; null where only names are searched. */

@@ -168,7 +168,7 @@ function App() {
       <header>
         <span class="name">review</span>
         <span class="crumbs">
-          <Foreign text={state.run} /> · <Foreign text={state.who} /> · {state.judged} judged, {state.waiting} waiting
+          <span class="where"><Foreign text={state.run} /> · <Foreign text={state.who} /> · {state.judged} judged, {state.waiting} waiting</span>
         </span>
       </header>
       <main class="review">

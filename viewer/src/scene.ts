@@ -302,10 +302,11 @@ export class Scene {
       if (tree.is(at, MARKED)) {
         context.fillStyle = colours.warn;
         context.beginPath();
-        context.rect(x + RADIUS, y - RADIUS - 9, 1.5, 12);
-        context.moveTo(x + RADIUS, y - RADIUS - 9);
-        context.lineTo(x + RADIUS + 9, y - RADIUS - 5.5);
-        context.lineTo(x + RADIUS, y - RADIUS - 2);
+        // To the left, since the label stands on the right.
+        context.rect(x - RADIUS, y - RADIUS - 10, 1.5, 12);
+        context.moveTo(x - RADIUS, y - RADIUS - 10);
+        context.lineTo(x - RADIUS - 9, y - RADIUS - 6.5);
+        context.lineTo(x - RADIUS, y - RADIUS - 3);
         context.fill();
       }
       const hidden = tree.children[at].length && !this.open.has(at) ? tree.below[at] : 0;

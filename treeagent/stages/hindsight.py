@@ -1,0 +1,113 @@
+"""Hindsight divergence: by how much a policy would have chosen a step otherwise, had it known how the episode ends.
+
+s_t = |log π(a_t | s_t, outcome) - log π(a_t | s_t)| in nats. A step whose probability hardly changes did not decide the
+outcome. The outcome is told by one sentence before the task; all that was sampled or observed stays in the tokens of
+the search.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from treeagent.agent.policy import LLMPolicy
+from treeagent.config import RunConfig
+from treeagent.generators.base import Failure
+from treeagent.generators.chat import ChatFormat
+from treeagent.run.folder import Run
+from treeagent.search.node import Edge, Node, Tree, finished_paths, succeeds
+from treeagent.stages.build import load_actors
+from treeagent.types import Message, UserError, as_read
+
+_NOTES = {
+    True: "Known in hindsight: in this episode the agent solves the task.",
+    False: "Known in hindsight: in this episode the agent fails at the task.",
+}
+
+
+def searching_policy(run: Run) -> Path:
+    """The checkpoint that searched the latest trees of a run.
+
+    Raises:
+        UserError: the run does not tell it.
+    """
+    for name in reversed(run.collections()):
+        if (checkpoint := run.taken(name)) is not None:
+            return checkpoint
+    raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it by --model")
+
+
+def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], None]:
+    """A function that measures the divergence of every action on the finished paths of a tree.
+
+    Raises:
+        UserError: the policy speaks by text alone; and the function does, where the policy writes the tree's task in
+            other tokens than the policy that searched it.
+    """
+    _, policy = load_actors(checkpoint, config)
+    if not isinstance(policy, LLMPolicy):
+        raise UserError("hindsight wants log-probabilities of token ids, which policy.text_only does not give")
+    return lambda tree: measure_divergence(tree, policy)
+
+
+def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
+    """Set ``divergence`` of every action on a finished path: the mean over the finished paths through it, each with its
+    own outcome, of |log π(a|s, outcome) - log π(a|s)| at the policy's temperature. Tokens that a grammar wrote do not
+    count. Where a prompt is too long with the note, it stays None.
+
+    Raises:
+        UserError: the policy writes the task in other tokens than the policy that searched the tree, or the tree was
+            collected by text alone.
+    """
+    if tree.text_only:
+        raise UserError(f"the tree of task {tree.task.id} holds actions without token ids: leave --hindsight out")
+    ends: dict[int, Counter[bool]] = {}
+    for path in finished_paths(tree):
+        for edge in path:
+            ends.setdefault(id(edge), Counter())[succeeds(path)] += 1
+    asked: list[tuple[tuple[int, ...], list[Edge], bool | None]] = []
+    for path, node in tree.walk():
+        if edges := [edge for edge in node.edges if id(edge) in ends]:
+            *_, (start, _) = tree.segments(path)
+            prompt = tree.prompt_ids(path)
+            asked.append((prompt, edges, None))
+            behind = prompt[len(start.context_ids) :]
+            for solved in _NOTES:
+                if told := [edge for edge in edges if ends[id(edge)][solved]]:
+                    asked.append((_begun(policy.chat, tree, start, solved) + behind, told, solved))
+    longest = [max(len(edge.action.token_ids) for edge in edges) for _, edges, _ in asked]
+    refused = policy.generator.refusal
+    asked = [each for each, most in zip(asked, longest, strict=True) if not refused((*each[0], *(0,) * most))]
+    prompts, candidates = [prompt for prompt, _, _ in asked], [[e.action.token_ids for e in each[1]] for each in asked]
+    trees = [tree.task.id] * len(asked)
+    scores = policy.generator.score(prompts, candidates, policy.temperature, trees) if asked else ()
+    logprobs: dict[tuple[int, bool | None], float] = {}
+    for (_, edges, known), scored in zip(asked, scores, strict=True):
+        if not isinstance(scored, Failure):
+            for edge, sample in zip(edges, scored, strict=True):
+                drawn = (each for at, each in enumerate(sample.logprobs) if at not in edge.action.forced)
+                logprobs[id(edge), known] = sum(drawn)
+    for _, edges, known in asked:
+        for edge in edges if known is None else ():
+            found, own = ends[id(edge)], id(edge)
+            if all((own, outcome) in logprobs for outcome in (None, *found)):
+                changes = [count * abs(logprobs[own, each] - logprobs[own, None]) for each, count in found.items()]
+                edge.divergence = sum(changes) / found.total()
+
+
+def _begun(chat: ChatFormat, tree: Tree, start: Node, known: bool) -> tuple[int, ...]:
+    """The prompt at a node where it starts, with the outcome told before the task."""
+    messages = as_read(start.state.messages, start.left_out)
+    if chat.prompt_ids(messages) != start.context_ids:
+        raise UserError(
+            f"the tokenizer or chat template of the policy writes task {tree.task.id} in other tokens than the policy "
+            "that searched it: name that policy by --model, with its policy.instructions, policy.shots and "
+            "policy.format"
+        )
+    return chat.prompt_ids(_with_note(messages, _NOTES[known]))
+
+
+def _with_note(messages: Sequence[Message], note: str) -> tuple[Message, ...]:
+    place = next((place for place, message in enumerate(messages) if message.role == "user"), 0)
+    first = messages[place]
+    return (*messages[:place], replace(first, content=f"{note}\n\n{first.content}"), *messages[place + 1 :])
