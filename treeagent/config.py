@@ -177,6 +177,10 @@ class PolicyConfig(ModelConfig):
     ``max_new_tokens``."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
     """Most bytes of keys and values of shared prefixes that each worker keeps, for ``generator`` "local"."""
+    reload: Annotated[Literal["lora"] | Annotated[tuple[str, ...], Field(min_length=1)] | None, REACHES_OUT] = None
+    """How servers (``generator`` "remote") get the weights of another checkpoint: "lora" has vLLM load its adapter by
+    ``/v1/load_lora_adapter``; a list is a command and its arguments, in which {checkpoint} and {url} are replaced, that
+    loads it or starts the server again. Unset stops the run until you have."""
     text_only: bool = False
     """Asks the server's chat endpoint for text, where it gives no token ids; such trees can be measured, but not
     learned from."""
@@ -191,6 +195,9 @@ class PolicyConfig(ModelConfig):
             raise ValueError(
                 f"actions is {self.actions!r}, which scores token ids, but text_only has none: leave one out"
             )
+        if self.reload is not None and (self.generator != "remote" or self.text_only):
+            other = "text_only is true" if self.text_only else f"generator is {self.generator!r}"
+            raise ValueError(f"reload is set, but {other}, so no server gets new weights: leave reload out")
         if self.structured and self.generator == "remote" and self.text_only:
             raise ValueError("structured constrains token ids, but text_only has none: leave one out")
         return self
@@ -621,6 +628,11 @@ class RunConfig:
         given = shared | {key: value for key, value in own.items() if value is not None}
         decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
         return kind(**given, weight_decay=decay, seed=self.seed)
+
+    @property
+    def reloads(self) -> bool:
+        """Whether a command brings each checkpoint to the servers, which then serve no other."""
+        return isinstance(self.policy.reload, tuple)
 
     def server(self, url: str | tuple[str, ...]) -> RemoteConfig:
         """How the server at ``url``, or the pool of several, is asked."""

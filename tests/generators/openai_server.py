@@ -3,16 +3,19 @@ fail."""
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePath
 from typing import Any
 
 import torch
 
+from treeagent.agent.checkpoint import load_checkpoint, load_tokenizer
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
@@ -22,6 +25,17 @@ from treeagent.types import Message
 Body = dict[str, Any]
 Fault = int | str | float | Body
 """A status, a body, seconds to wait, or the error of a status 400."""
+
+_LOADING = threading.Lock()
+"""Two threads of a process may not load models at once: transformers forgets to tie the output layer."""
+
+BRING = (
+    *(sys.executable, "-S", "-c"),
+    "import json, sys, urllib.request as web\n"
+    "said = json.dumps({'lora_path': sys.argv[2]}).encode()\n"
+    "web.urlopen(web.Request(sys.argv[1] + '/reload', said))",
+)
+"""A command that has a server load a checkpoint. The server's url and the checkpoint follow."""
 
 
 @dataclass
@@ -37,6 +51,14 @@ class OpenAIServer:
     """Without the temperature, as vLLM's are by default."""
     most_choices: int = 1 << 30
     """In one answer."""
+    loads_adapters: bool = False
+    """It has vLLM's ``load_lora_adapter``."""
+    adapters: dict[str, LocalGenerator] = field(default_factory=dict[str, LocalGenerator])
+    """Loaded so far, by name."""
+    answers_as: str | None = ""
+    """The name that its answers give: "" for the one asked for, None for none at all."""
+    loaded: list[str] = field(default_factory=list[str])
+    """Folders of the checkpoints that it was told to load."""
     sglang: bool = False
     """It names tokens by their text and knows no ``logprob_token_ids``."""
     structured: bool = False
@@ -66,7 +88,26 @@ class OpenAIServer:
             choice: Body = {"index": len(choices), "text": "", "finish_reason": "stop", "logprobs": told}
             choices.append(choice | ({"token_ids": list(sample.token_ids)} if self.token_ids else {}))
         usage = _usage(prompt, drawn) | ({"prompt_tokens_details": None} if self.sglang else {})
-        return {"id": "0", "object": "text_completion", "choices": choices, "usage": usage}
+        named = {} if self.answers_as is None else {"model": self.answers_as or body["model"]}
+        return {"id": "0", "object": "text_completion", "choices": choices, "usage": usage} | named
+
+    def models(self) -> list[Body]:
+        whole = {"id": self.model, "object": "model", "max_model_len": self.context}
+        return [whole, *({"id": name, "object": "model", "parent": self.model} for name in self.adapters)]
+
+    def load(self, folder: str, name: str | None = None) -> None:
+        """Serve the model in ``folder`` in place of the last, or the adapter there beside it under a ``name``."""
+        with _LOADING:
+            made = LocalGenerator(load_checkpoint(folder).model.eval())
+        self.loaded.append(folder)
+        if name is None:
+            self.generator, self.model = made, PurePath(folder).name
+            self.chat = ChatFormat(load_tokenizer(folder))
+        else:
+            self.adapters[name] = made
+
+    def _served(self, body: Body) -> LocalGenerator:
+        return self.adapters.get(body["model"], self.generator)
 
     def chat_completions(self, body: Body) -> Body:
         messages = tuple(Message(row["role"], row["content"], self._ids(row)) for row in body["messages"])
@@ -84,7 +125,7 @@ class OpenAIServer:
 
     def _draw(self, prompt: tuple[int, ...], body: Body) -> list[Sample]:
         count = min(body["n"], self.most_choices)
-        [drawn] = self.generator.sample(
+        [drawn] = self._served(body).sample(
             SampleRequest(
                 [prompt],
                 count,
@@ -107,7 +148,7 @@ class OpenAIServer:
 
     def _top(self, prompt: tuple[int, ...], temperature: float, body: Body) -> dict[str, float]:
         """Of the first token."""
-        logits = self.generator.next_logprobs([prompt], range(len(self.chat.tokenizer)))[0]
+        logits = self._served(body).next_logprobs([prompt], range(len(self.chat.tokenizer)))[0]
         logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
         likeliest = logprobs.topk(max(body["logprobs"], 1)).indices.tolist()
         wanted = likeliest if self.sglang else body.get("logprob_token_ids") or likeliest
@@ -140,11 +181,16 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
             open_sockets.add(self.connection)
 
         def do_GET(self) -> None:
-            listed = {"id": server.model, "object": "model", "max_model_len": server.context}
-            self.answer(200, json.dumps({"object": "list", "data": [listed]}))
+            self.answer(200, json.dumps({"object": "list", "data": server.models()}))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/load_lora_adapter" if server.loads_adapters else "/reload"):
+                with server.lock:
+                    server.load(body["lora_path"], body.get("lora_name"))
+                return self.answer(200, "loaded", "text/plain")
+            if body.get("model") not in [each["id"] for each in server.models()]:
+                return self.answer(404, json.dumps({"error": {"message": "no such model"}}))
             with server.lock:
                 server.asked.append(body)
                 server.in_flight += 1
@@ -169,11 +215,11 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
                 with server.lock:
                     server.in_flight -= 1
 
-        def answer(self, status: int, text: str) -> None:
+        def answer(self, status: int, text: str, kind: str = "application/json") -> None:
             if server.key and self.headers["Authorization"] != f"Bearer {server.key}":
                 status, text = 401, json.dumps({"error": {"message": "wrong key"}})
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(text.encode())))
             self.send_header("Retry-After-Ms", "20")
             self.end_headers()

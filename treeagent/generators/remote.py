@@ -6,6 +6,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, beginnings, put_together
@@ -45,19 +46,25 @@ class RemoteGenerator(Servers, Generator):
         *,
         structured: bool = False,
         scores: bool = False,
+        adapter: Path | None = None,
+        versioned: bool = False,
     ) -> None:
         """
         Args:
             temperature: the policy's, at which the server is tested.
             structured: whether requests may have a ``form``.
             scores: whether ``score`` will be called.
+            adapter: as of ``Servers``.
+            versioned: whether weights change between checkpoints: every answer must then name the model that was
+                asked for.
 
         Raises:
             UserError: as for every server; or it gives no token ids, its log-probabilities leave out the temperature,
                 it ignores a form, or it knows no ``logprob_token_ids``, which scoring needs.
         """
         self._temperature, self._structured, self._scores = temperature, structured, scores
-        super().__init__(config, checkpoint)
+        self._versioned = versioned
+        super().__init__(config, checkpoint, adapter=adapter)
 
     def _check(self, server: Server) -> None:
         temperature = self._temperature
@@ -227,6 +234,11 @@ class RemoteGenerator(Servers, Generator):
             extra_body=whole | extensions,
             **{"top_p": 1.0} | asked,
         )
+        if self._versioned and (told := getattr(answer, "model", None)) != server.model:
+            raise UserError(
+                f"{server} answered as {told!r}, not as {server.model!r}, so its weights are unknown: serve the "
+                "checkpoint under that name alone, or leave out policy.reload; then go on with --resume"
+            )
         self._count(answer.usage)
         return answer
 

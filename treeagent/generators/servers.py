@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TypeVar
 
 from treeagent.generators.base import Failure
@@ -27,7 +27,7 @@ from treeagent.types import UserError, storable
 
 try:
     import openai
-    from openai.types import CompletionUsage
+    from openai.types import CompletionUsage, Model
 except ImportError as error:
     raise UserError(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
 
@@ -39,6 +39,8 @@ _LEFT_OUT_SECONDS = 30.0
 """How long a server that did not answer is left out before it is asked again."""
 _CHECK_SECONDS = 10.0
 """Most seconds in which a server of a pool must say what it serves."""
+_LOAD_SECONDS = 120.0
+"""Most seconds in which a server must have loaded an adapter, unless ``remote.timeout`` is longer."""
 _FIXES = {
     401: "set OPENAI_API_KEY",
     402: "see to the account",
@@ -78,6 +80,26 @@ class Unreachable(UserError):
     """Nothing answers at a server's address."""
 
 
+def connect(url: str, *, retries: int, timeout: float) -> openai.OpenAI:
+    """A client of the server at ``url``."""
+    key = os.environ.get("OPENAI_API_KEY") or "none"  # your own server needs none, but the client does
+    return openai.OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
+
+
+def named(model: Model) -> set[str]:
+    """The names of a served model: its own, and the folder that it was loaded from where the server tells it."""
+    return {str(name) for name in (model.id, (model.model_extra or {}).get("root")) if name}
+
+
+def adapter_name(folder: Path) -> str:
+    """The folder's name and a digest of the weights in it, so that no other adapter is taken for this one."""
+    try:
+        weights = (folder / "adapter_model.safetensors").read_bytes()
+    except OSError as error:
+        raise UserError(f"the adapter in {folder} cannot be read ({error.strerror}): give another checkpoint") from None
+    return f"{folder.resolve().name}-{blake2b(weights, digest_size=6).hexdigest()}"
+
+
 def in_order(key: str, urls: Sequence[str]) -> list[int]:
     """The places of the servers in the order in which they are asked about ``key``. Each is first for an equal share of
     keys, and one that is left out changes the first of its own keys alone."""
@@ -94,6 +116,7 @@ class Servers:
         section: str = "policy",
         requests: str = "remote",
         retries: int = len(_WAITS),
+        adapter: Path | None = None,
     ) -> None:
         """
         Args:
@@ -101,6 +124,7 @@ class Servers:
             section: the table of the model's settings, which error sentences name.
             requests: the table of the settings of requests, which error sentences name.
             retries: how often a server that is alone is asked again.
+            adapter: the folder of a LoRA adapter that servers of its base load, under a name that tells its weights.
 
         Raises:
             UserError: no server can be reached, or one refuses the key or does not serve ``checkpoint``.
@@ -110,13 +134,11 @@ class Servers:
         self.context = sys.maxsize
         """Length of the shortest context of the servers, in tokens, as far as they report it."""
         self._section, self._requests = section, requests
+        self._adapter = adapter
+        self._adapter_name = "" if adapter is None else adapter_name(adapter)
         self._state = threading.Lock()
-        key = os.environ.get("OPENAI_API_KEY") or "none"  # your own server needs none, but the client does
         repeats = retries if len(config.urls) == 1 else 0  # in a pool the next server is asked instead
-        self.servers = [
-            Server(url, openai.OpenAI(base_url=url, api_key=key, timeout=config.timeout, max_retries=repeats))
-            for url in config.urls
-        ]
+        self.servers = [Server(url, connect(url, retries=repeats, timeout=config.timeout)) for url in config.urls]
         with ThreadPoolExecutor(len(self.servers)) as pool:
             lost = [error for error in pool.map(self._first_admitted, self.servers) if error is not None]
         if len(lost) == len(self.servers):
@@ -155,18 +177,46 @@ class Servers:
         """The checkpoint's name on the server, and the length of its context in tokens if the server reports it."""
         most = self.config.timeout if len(self.servers) == 1 else min(self.config.timeout, _CHECK_SECONDS)
         client = server.client.with_options(max_retries=1, timeout=most)  # a wrong address shows at once
-        served = self._attempt(server, lambda _: list(client.models.list()))
-        if isinstance(served, Failure):
-            raise Unreachable(served.reason)
+        served, wanted = self._listed(server, client), PurePath(self.checkpoint).name
+        if self._adapter is not None:
+            why, wanted = "", self._adapter_name
+            if all(model.id != wanted for model in served):
+                why = self._load(server, client, self._adapter)
+                served = self._listed(server, client)
+            if all(model.id != wanted for model in served):
+                raise UserError(
+                    f"{server} does not load the adapter {self._adapter} ({why or 'it says that it has'}): start vLLM "
+                    "with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 where it can read that folder"
+                )
         for model in served:
-            told = model.model_extra or {}
-            if PurePath(self.checkpoint).name in {PurePath(str(name)).name for name in (model.id, told.get("root"))}:
-                return model.id, int(told.get("max_model_len") or sys.maxsize)
+            if wanted in {PurePath(name).name for name in named(model)}:
+                base = (model.model_extra or {}).get("parent")  # vLLM tells the context of an adapter's base alone
+                told = [each.model_extra or {} for each in served if each.id in (model.id, base)]
+                contexts = [int(each["max_model_len"]) for each in told if each.get("max_model_len")]
+                return model.id, min(contexts, default=sys.maxsize)
         names = ", ".join(repr(model.id) for model in served[:8]) or "nothing"
         raise UserError(
             f"{server} serves {names}, not {self.checkpoint!r}: start it on this checkpoint (vllm serve "
             f"{self.checkpoint} --logprobs-mode processed_logprobs); a run that stopped here goes on with --resume"
         )
+
+    def _listed(self, server: Server, client: openai.OpenAI) -> list[Model]:
+        served = self._attempt(server, lambda _: list(client.models.list()))
+        if isinstance(served, Failure):
+            raise Unreachable(served.reason)
+        return served
+
+    def _load(self, server: Server, client: openai.OpenAI, adapter: Path) -> str:
+        """Have a server load an adapter. Returns why it refused: another worker may have asked it before."""
+        body = {"lora_name": self._adapter_name, "lora_path": str(adapter.resolve())}
+        slow = client.with_options(timeout=max(self.config.timeout, _LOAD_SECONDS))
+        try:
+            loaded = self._attempt(server, lambda _: slow.post("/load_lora_adapter", cast_to=str, body=body))
+        except Unreachable:
+            raise
+        except UserError as error:
+            return str(error)
+        return loaded.reason if isinstance(loaded, Failure) else ""
 
     def _gather(self, requests: Sequence[tuple[str, Callable[[Server], Answer]]]) -> list[Answer | Failure]:
         """The answers, in order. Each request has a key; those of one key go to one server as long as it answers.

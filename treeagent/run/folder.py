@@ -18,7 +18,7 @@ COLLECTED = "collect"
 
 _FREE = (
     *("workers", "threads", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
-    *("environment.parallel", "policy.url", "world.url", "world.teacher.url"),
+    *("environment.parallel", "policy.url", "policy.reload", "world.url", "world.teacher.url"),
     *("rewards.judge.url", "rewards.judge.timeout", "rewards.judge.most_calls", "rewards.judge.most_tokens"),
     *("rewards.judge.prompt_price", "rewards.judge.generated_price"),
 )

@@ -37,6 +37,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.rewards.cascade import Assessor
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.dynamics import ScoredDynamics
+from treeagent.run.progress import Progress
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.stages.play import Actors
 from treeagent.stages.shots import MOST_TRIES, Shot, played_shots, read_shots
@@ -379,7 +380,20 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig
         settings.temperature,
         structured=settings.is_structured,
         scores=settings.actions != "sample",
+        adapter=base_and_adapter(checkpoint)[1] if settings.reload == "lora" else None,
+        versioned=settings.reload is not None,
     )
+
+
+def serve(config: RunConfig, checkpoint: Path, progress: Progress) -> None:
+    """Have the servers load a checkpoint, if ``policy.reload`` names a command for it. Adapters are loaded by whoever
+    asks for them."""
+    if not config.reloads:
+        return
+    from treeagent.generators.reload import reload
+
+    for why in reload(config.server(config.policy.url), str(checkpoint), config.policy.reload or ()):
+        progress.warn(f"{why}: the other servers go on without it")
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:

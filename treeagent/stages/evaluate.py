@@ -28,7 +28,17 @@ from treeagent.run.outcomes import (
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
 from treeagent.search.record import to_records
-from treeagent.stages.build import environment, in_turns, instances, leaf_value, load_actors, play_on, scored, tasks_at
+from treeagent.stages.build import (
+    environment,
+    in_turns,
+    instances,
+    leaf_value,
+    load_actors,
+    play_on,
+    scored,
+    serve,
+    tasks_at,
+)
 from treeagent.stages.play import play, replan
 from treeagent.stages.search import BatchJob, batches
 from treeagent.store import write_atomic, write_shard
@@ -110,11 +120,18 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
     waiting.sort(key=lambda job: job.mode == "greedy")  # the longest first, so that no worker ends alone
     with progress.track(work, sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
-        for job, batch in run_jobs(evaluate_batch, waiting, config):
-            if not went_nowhere(batch[0]):  # else what they all failed by may be mended before they are played again
-                keep_batch(_kept(run, job), batch)
-            advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
-            take(job, batch)
+        # Servers that a command reloads have one checkpoint at a time.
+        turns = dict.fromkeys(job.checkpoint if config.reloads else None for job in waiting)
+        for checkpoint in turns:
+            some = [job for job in waiting if checkpoint in (None, job.checkpoint)]
+            if checkpoint is not None:
+                serve(config, checkpoint, progress)
+            for job, batch in run_jobs(evaluate_batch, some, config):
+                # What all failed by may be mended before they are played again.
+                if not went_nowhere(batch[0]):
+                    keep_batch(_kept(run, job), batch)
+                advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
+                take(job, batch)
     forget_batches(_kept(run, job) for row in whole.values() for job in row)
     return [run.facts(stage) for stage in whole]
 

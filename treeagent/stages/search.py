@@ -28,6 +28,7 @@ from treeagent.stages.build import (
     load_actors,
     play_on,
     scored,
+    serve,
     tasks_at,
     variations,
 )
@@ -135,6 +136,8 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
                 running[event.index] = event.cost
                 advance(0, spent().figures(time.perf_counter() - started))
 
+        if waiting:
+            serve(config, waiting[0].checkpoint, progress)
         for job, cost in run_jobs(search_batch, waiting, config, on_event):
             running.pop(job.index, None)
             finished[job.index] = cost
