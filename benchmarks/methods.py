@@ -4,7 +4,7 @@
     .venv/bin/python -m benchmarks.methods --seeds 0 1 2
 
 Every method plans under one limit of generated tokens a task, judged as the recipe says; its plan is then executed and
-verified. Sequential halving divides a number of simulations, so Gumbel search has that as its limit instead.
+verified.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ def methods(search: SearchConfig, tokens: int) -> dict[str, tuple[Mode, SearchCo
         "puct": replace(limited, selection="puct"),
         # UCT's constant is not PUCT's: Agent Q's formula is used with sqrt(2).
         "uct": replace(limited, selection="uct", c_init=2**0.5),
-        "gumbel": replace(search, selection="gumbel"),
+        "gumbel": replace(limited, selection="gumbel"),
     }
     return {
         "greedy": ("greedy", limited),
@@ -43,6 +43,7 @@ def methods(search: SearchConfig, tokens: int) -> dict[str, tuple[Mode, SearchCo
         "beam": ("beam", limited),
         "best_first": ("best_first", limited),
         "random_expand": ("random_expand", limited),
+        "entropy_expand": ("entropy_expand", limited),
         "lookahead": ("lookahead", limited),
         "ab_mcts": ("ab_mcts", limited),
         "rebase": ("rebase", limited),

@@ -35,7 +35,7 @@ from treeagent.views.values import ValueTargetConfig, value_rows
 
 METHODS: tuple[SearchMethod, ...] = get_args(SearchMethod)
 BASELINES = tuple(method for method in METHODS if method != "mcts")
-CHAINS = ("best_of_n", "random_expand")
+CHAINS = ("best_of_n", "random_expand", "entropy_expand")
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 TASKS = [task(f"task {number}") for number in range(6)]
 
@@ -138,7 +138,7 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, draw
     assert digest(together[place]) == digest(alone)
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method not in ("random_expand", "ab_mcts")])
+@pytest.mark.parametrize("method", [each for each in METHODS if not each.endswith("_expand") and each != "ab_mcts"])
 def test_one_call_of_each_kind_serves_every_tree_of_a_batch(method: SearchMethod) -> None:
     """Where all episodes are equally long the trees keep in step, so that every call serves all of them; not those of
     methods that draw by each tree's seed where to go on."""
@@ -378,7 +378,7 @@ def test_every_state_can_be_estimated_once(method: SearchMethod) -> None:
     nodes = list(tree.nodes())
     assert all(node.value != 0 for node in nodes)
     assert tree.budget.estimates == len(nodes)
-    if method in ("best_of_n", "random_expand"):
+    if method in CHAINS:
         [plainly] = searched(limited(method, 24), TablePolicy(WORDS), Maze(0.4, 0.1), HashValue(), seeds=[3])
         assert len(list(plainly.nodes())) == len(nodes)
 
@@ -395,5 +395,5 @@ def test_what_a_dynamics_cannot_tell_is_no_visit_and_has_no_worth(method: Search
     assert tree.budget.simulations >= len(dead)
     assert not tree.error
     assert all(pair.chosen.text != "a" for pair in preference_pairs(tree, PairConfig(min_margin=0.01)))
-    if method not in ("best_of_n", "random_expand"):  # whose chains follow the order of the words
+    if method not in CHAINS:  # whose chains follow the order of the words
         assert any(node.terminated for node in tree.nodes())

@@ -1,6 +1,7 @@
 """Whole episodes: best-of-N's chains share the root only, Tree-GRPO's continue each other."""
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from written_world import InOrder, Written, said, statistics
 from treeagent.search.chains import BestOfN, Chains, RandomExpand
 from treeagent.search.config import ChainsConfig, SearchConfig
 from treeagent.search.decide import best_path
+from treeagent.search.entropy_expand import EntropyExpand
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Tree, path_return
 from treeagent.types import Action, Dynamics, Policy, Proposal, State, Task, Transition, Value
@@ -252,3 +254,38 @@ def test_side_by_side_or_one_by_one_the_same_number_of_chains() -> None:
     one, four = (expanded(Treasure(), chains=2, expansions=2, rounds=2, leaves=leaves) for leaves in (1, 4))
     assert one.budget.simulations == four.budget.simulations == 10
     assert digest(one) != digest(four)  # the seeds are taken in another order
+
+
+class Surprising:
+    """Says a, w, x, y and z in turn; a table tells how surprising the second token of each is, in nats."""
+
+    def __init__(self, **nats: float) -> None:
+        self.nats = nats
+        self.said = itertools.cycle("awxyz")
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [Proposal((1,), (self._next(),)) for _ in states]
+
+    def _next(self) -> Action:
+        word = next(self.said)
+        return Action(word, word, "", (1, 2), (-0.1, -self.nats[word]))
+
+
+def test_the_most_surprising_actions_are_branched_from() -> None:
+    """One chain, a w x y, and two branches a round. The first round picks x (3 nats) and w (2): a w + z a, and
+    a + w x y. Left are a and y of the chain, a of the first branch, x and y of the second. The second round picks that
+    x (3) and the chain's y (1): a w + z a from the second w, and a w x + w."""
+    config = SearchConfig(limits=Limits(simulations=5), chains=ChainsConfig(1, 2))
+    policy = Surprising(a=0.5, w=2.0, x=3.0, y=1.0, z=0.2)
+    tree = grown(EntropyExpand(policy, Treasure(), config, HashValue()), 5)
+    assert [said(path) for path in ends(tree)] == ["awxy", "awxw", "awza", "awxy", "awza"]
+    [first] = tree.root.edges
+    assert first.child is not None
+    assert [edge.visits for edge in first.child.edges] == [3, 2]
+
+
+def test_what_was_picked_is_picked_again_where_nothing_else_is_left() -> None:
+    """Both episodes are a single step, and their branches have no further action to pick."""
+    config = SearchConfig(limits=Limits(simulations=6), chains=ChainsConfig(2, 3))
+    tree = grown(EntropyExpand(TablePolicy(WORDS), Maze(1.0, 0.0), config, HashValue()), 5)
+    assert [edge.group for edge in tree.root.edges] == [0, 1, 0, 1, 0, 1]

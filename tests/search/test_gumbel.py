@@ -12,8 +12,8 @@ from toy_search import AllPolicy, HashValue, Maze, act, after, begin, grow, task
 
 from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.gumbel import (
+    Halving,
     best_root_edge,
-    considered_visits,
     gumbel_noise,
     improved_policy,
     mixed_value,
@@ -26,6 +26,7 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, State, Task, Transition
 
 GUMBEL = SearchConfig(selection="gumbel")
+ENDLESS = Maze(end_share=0.0, limit_share=0.0)
 
 
 def node(*edges: Edge, value: float = 0.0) -> Node:
@@ -34,6 +35,12 @@ def node(*edges: Edge, value: float = 0.0) -> Node:
 
 def edge(prior: float, visits: int = 0, value: float = 0.0, critic: float | None = None) -> Edge:
     return Edge(act("a"), prior, visits, visits * value, critic=critic)
+
+
+def considered_visits(considered: int, simulations: int) -> list[int]:
+    """The schedule under a limit of simulations alone."""
+    halving = Halving(considered, [0] * considered)
+    return [halving.due(place, place / simulations) for place in range(simulations)]
 
 
 def test_the_papers_figure_of_sequential_halving() -> None:
@@ -68,6 +75,28 @@ def test_every_simulation_has_an_action_due(considered: int, simulations: int) -
     for count in considered_visits(considered, simulations):
         visits[visits.index(count)] += 1
     assert sum(visits) == simulations
+
+
+def test_phases_have_equal_shares_of_what_was_spent() -> None:
+    """Two phases for four actions. Tokens are spent by the second visits and later ones alone: 0.06 each. After two
+    rounds 0.24 is spent, and 0.48 would be after the third, but 0.72 after a fourth. Then two go on, at 0.12 a round:
+    0.12 + 0.12 and 0.24 + 0.12 of this phase are less than a half, and so is 0.36 + 0.12."""
+    halving, spent, dues = Halving(4, [0] * 4), 0.0, list[int]()
+    for place in range(20):
+        dues.append(halving.due(place, spent))
+        spent += 0.06 * (place >= 4)
+    assert dues == [0] * 4 + [1] * 4 + [2] * 4 + [3, 3, 4, 4, 5, 5, 6, 6]
+
+
+def test_a_limit_of_steps_halves_as_one_of_simulations_does() -> None:
+    """Every simulation takes one step here."""
+    trees = [
+        grow(AllPolicy(*"abcdef"), ENDLESS, replace(gumbel(1), limits=limits, skip_exhausted=True), HashValue())[0]
+        for limits in (Limits(simulations=60), Limits(environment_steps=60))
+    ]
+    visits = [[edge.visits for edge in tree.root.edges] for tree in trees]
+    assert visits[0] == visits[1]
+    assert sum(visits[0]) == 60
 
 
 def test_the_mixed_value_by_hand() -> None:
@@ -160,6 +189,7 @@ def gumbel(simulations: int, considered: int = 16, leaves: int = 1) -> SearchCon
         selection="gumbel",
         gumbel=GumbelConfig(considered),
         leaves=leaves,
+        widening=0,
         skip_exhausted=False,
     )
 
@@ -233,7 +263,7 @@ class Trap(Maze):
 def test_exhausted_actions_hand_their_turns_on() -> None:
     """The trap scores highest and is not revisited. No simulation is lost: each of the other eleven counts as a revisit
     of the trap, too."""
-    config = SearchConfig(limits=Limits(simulations=12), selection="gumbel")
+    config = SearchConfig(limits=Limits(simulations=12), selection="gumbel", widening=0)
     [tree] = grow(AllPolicy("a", "b", "c"), Trap(0.0, 0.0), config, HashValue(), noise=False)
     visits = [edge.visits for edge in tree.root.edges]
     assert (visits[0], sum(visits[1:])) == (12, 11)

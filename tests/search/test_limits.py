@@ -110,6 +110,14 @@ def test_an_exhausted_tree_needs_no_limit_of_simulations() -> None:
     assert tree.budget.simulations == 2
 
 
+def test_the_share_is_that_of_the_limit_which_is_nearest() -> None:
+    """4 of 10 simulations and 30 of 60 tokens: a half. With 4 in flight the tokens are 60, and the simulations 8."""
+    limits, spent = Limits(simulations=10, generated_tokens=60), Budget(simulations=4, generated_tokens=30)
+    assert limits.share(spent) == 0.5
+    assert limits.share(spent, in_flight=4) == 1.0
+    assert Limits(simulations=10).share(Budget(), in_flight=4) == 0.4
+
+
 def test_some_limit_is_required() -> None:
     with pytest.raises(ValidationError, match="no limit is set: set simulations, "):
         Limits()
@@ -122,7 +130,7 @@ def test_a_limit_of_nothing_is_refused(name: str, value: int) -> None:
         Limits(**{name: value})
 
 
-@pytest.mark.parametrize("others", [{"selection": "gumbel"}, {"stop_when_decided": True}, {"skip_exhausted": False}])
+@pytest.mark.parametrize("others", [{"stop_when_decided": True}, {"skip_exhausted": False}])
 def test_some_searches_need_a_limit_of_simulations(others: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=r"limits\.simulations is not set"):
         SearchConfig(limits=Limits(environment_steps=10), **others)  # type: ignore[arg-type]

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import pytest
 from mctx_golden import CASES_OF_A_SHAPE, GOLDEN, SHAPES, Case, Result, by_mctx, cases
+from test_gumbel import considered_visits
 from toy_search import task
 
 from treeagent.search import gumbel, puct
 from treeagent.search.config import GumbelConfig, SearchConfig
-from treeagent.search.gumbel import best_root_edge, considered_visits, gumbel_noise, improved_policy
+from treeagent.search.gumbel import best_root_edge, gumbel_noise, improved_policy
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.types import Action, Estimate, Message, Proposal, State, Task, Transition

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, digest, grow, task
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.growth import NOTHING_NEW, Growth, expand, plant
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -138,11 +138,31 @@ def test_what_was_found_is_kept() -> None:
     assert growth.tree.budget.generated_tokens == 4
 
 
-@pytest.mark.parametrize("selection", ["uct", "gumbel"])
-def test_uct_and_gumbel_draw_a_fixed_set(selection: str) -> None:
+def test_uct_draws_a_fixed_set() -> None:
     policy = CountingPolicy(WORDS)
-    grow(policy, ENDLESS, limited(60, candidates=3, selection=selection))
+    grow(policy, ENDLESS, limited(60, candidates=3, selection="uct"))
     assert set(policy.drawn.values()) == {3}
+
+
+@pytest.mark.parametrize("tokens", [40, 320])
+@pytest.mark.parametrize("leaves", [1, 3])
+def test_gumbel_gathers_the_roots_candidates_in_its_first_phase(tokens: int, leaves: int) -> None:
+    """Four phases for 16 actions, of which a hundred are likely enough. At the root one is drawn at a time, until a
+    quarter of the tokens is spent, two a candidate. So are those of other states; together they cost all tokens."""
+    policy = CountingPolicy(MANY)
+    config = SearchConfig(Limits(generated_tokens=tokens), selection="gumbel", leaves=leaves)
+    [tree] = grow(policy, ENDLESS, config, HashValue())
+    assert 1 < policy.drawn["toy",] <= min(tokens / 4 / 2 + leaves, 16)
+    assert 2 * sum(policy.drawn.values()) == tree.budget.generated_tokens
+    assert tokens <= tree.budget.generated_tokens < tokens + 2 * leaves
+
+
+def test_gumbel_looks_no_further_than_the_considered() -> None:
+    policy = CountingPolicy(MANY)
+    config = SearchConfig(Limits(simulations=100), selection="gumbel", gumbel=GumbelConfig(3))
+    [tree] = grow(policy, ENDLESS, config, HashValue())
+    assert len(tree.root.edges) == 3
+    assert max(policy.drawn.values()) > 1
 
 
 def test_without_widening_each_state_is_expanded_once() -> None:

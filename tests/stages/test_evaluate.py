@@ -135,6 +135,7 @@ def test_modes_are_greedy_and_every_method() -> None:
         "beam",
         "best_first",
         "random_expand",
+        "entropy_expand",
         "lookahead",
         "ab_mcts",
         "rebase",
@@ -275,7 +276,7 @@ def test_best_of_n_keeps_to_other_limits_too() -> None:
 
 @pytest.mark.parametrize(
     "noisy",
-    [replace(SEARCH, root_noise=0.5), replace(SEARCH, selection="gumbel")],
+    [replace(SEARCH, root_noise=0.5), replace(SEARCH, selection="gumbel", widening=0)],
     ids=["puct", "gumbel"],
 )
 def test_noise_is_for_training(noisy: SearchConfig) -> None:

@@ -81,16 +81,25 @@ class RandomExpand(Chains):
         yield from self.chains(growth, first)
         for number, chain in enumerate(first):
             _begin_group(chain, number)
-        groups = [_acted_in(chain, 0) for chain in first]
+        groups = [_actions(chain, 0) for chain in first]
         luck = random.Random(growth.next_seed())
         while self.room(growth):
-            starts = [start for group in groups for start in luck.choices(group, k=self.config.chains.expansions)]
-            grown = [list(start) for start in starts]
+            starts = [
+                (number, start) for number, group in enumerate(groups) for start in self.starts(growth, group, luck)
+            ]
+            grown = [list(start) for _, start in starts]
             yield from self.chains(growth, grown)
-            for place, (start, chain) in enumerate(zip(starts, grown, strict=True)):
-                number = place // self.config.chains.expansions
+            for (number, start), chain in zip(starts, grown, strict=True):
                 _begin_group(chain, number)
-                groups[number] += _acted_in(chain, len(start) + 1)
+                groups[number] += _actions(chain, len(start) + 1)
+
+    def starts(self, growth: Growth, group: Sequence[Path], luck: random.Random) -> Sequence[Path]:
+        """The paths to the states of a group from which a round samples further chains.
+
+        Args:
+            group: the paths up to each action of its chains, but the first action of each branch.
+        """
+        return [path[:-1] for path in luck.choices(group, k=self.config.chains.expansions)]
 
 
 def _begin_group(chain: Path, number: int) -> None:
@@ -99,6 +108,6 @@ def _begin_group(chain: Path, number: int) -> None:
         chain[0].group = number
 
 
-def _acted_in(chain: Path, shortest: int) -> list[Path]:
-    """The paths from the root to the states in which a chain acted, those of at least ``shortest`` steps."""
-    return [chain[:length] for length in range(shortest, len(chain))]
+def _actions(chain: Path, first: int) -> list[Path]:
+    """The paths from the root through each action of a chain from the one of index ``first`` on."""
+    return [chain[: place + 1] for place in range(first, len(chain))]

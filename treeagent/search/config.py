@@ -12,7 +12,9 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.search.limits import Limits
 
-SearchMethod = Literal["mcts", "best_of_n", "beam", "best_first", "random_expand", "lookahead", "ab_mcts", "rebase"]
+SearchMethod = Literal[
+    "mcts", "best_of_n", "beam", "best_first", "random_expand", "entropy_expand", "lookahead", "ab_mcts", "rebase"
+]
 Selection = Literal["puct", "uct", "gumbel"]
 
 _STRICT = ConfigDict(extra="forbid")
@@ -23,7 +25,7 @@ class GumbelConfig:
     """Settings of Gumbel selection (Danihelka et al. 2022)."""
 
     considered: Annotated[int, Field(gt=0)] = 16
-    """Sequential halving at the root starts from at most this many actions."""
+    """Sequential halving at the root starts from at most this many actions (m)."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -36,12 +38,12 @@ class BeamConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class ChainsConfig:
-    """Settings of random expansion (Tree-GRPO, Ji et al. 2025)."""
+    """Settings of random expansion (Tree-GRPO, Ji et al. 2025) and of entropy expansion (TreeRL, Hou et al. 2025)."""
 
     initial: Annotated[int, Field(gt=0)] = 2
-    """Random expansion begins with this many chains (M), each a whole episode from the root."""
+    """Random and entropy expansion begin with this many chains (M), each a whole episode from the root."""
     expansions: Annotated[int, Field(gt=0)] = 2
-    """Each round continues this many randomly drawn states (N) of every initial chain to the end of the episode."""
+    """Each round continues this many states (N) of every initial chain and its branches to the end of the episode."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -95,8 +97,8 @@ class SearchConfig:
     """PUCT, UCT and AB-MCTS normalise returns by this least and greatest one; unset, by those seen in the tree so far
     (MuZero)."""
     widening: Annotated[int, Field(ge=0, le=10**4)] = 1
-    """PUCT samples so many candidates at a time, and samples further ones where it prefers that to the actions that a
-    state has. At 0 a state gets ``candidates`` at its first visit and no more, as under UCT, Gumbel selection and the
+    """PUCT and Gumbel selection sample so many candidates at a time, and sample further ones where they prefer that to
+    the actions that a state has. At 0 a state gets ``candidates`` at its first visit and no more, as under UCT and the
     other methods. AB-MCTS samples so many at a time, too, or ``candidates`` at 0."""
     root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The priors at the root are mixed with this share of Dirichlet noise; evaluation adds none."""
@@ -131,7 +133,7 @@ class SearchConfig:
     beam: BeamConfig = Field(default_factory=BeamConfig)
     """Beam search reads this table."""
     chains: ChainsConfig = Field(default_factory=ChainsConfig)
-    """Random expansion reads this table."""
+    """Random and entropy expansion read this table."""
     lookahead: LookaheadConfig = Field(default_factory=LookaheadConfig)
     """Lookahead reads this table."""
     ab_mcts: ABMCTSConfig = Field(default_factory=ABMCTSConfig)
@@ -146,11 +148,8 @@ class SearchConfig:
                 "limits.simulations is not set, and without skip_exhausted the search might never end: set "
                 "limits.simulations"
             )
-        if self.limits.simulations is None and (self.selection == "gumbel" or self.stop_when_decided):
-            raise ValueError(
-                "limits.simulations is not set, but selection=gumbel and stop_when_decided plan by it: set "
-                "limits.simulations"
-            )
+        if self.limits.simulations is None and self.stop_when_decided:
+            raise ValueError("limits.simulations is not set, but stop_when_decided plans by it: set limits.simulations")
         if self.value_range is not None and not -math.inf < self.value_range[0] < self.value_range[1] < math.inf:
             raise ValueError(f"value_range {self.value_range} is no range: give its least value, then its greatest")
         return self

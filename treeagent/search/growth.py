@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
+from treeagent.search.gumbel import Halving
 from treeagent.search.node import Edge, Node, Spent, Tree, taken_back
 from treeagent.search.puct import ValueRange, edges_from, given_edges, merge_key, sampled_edges
 from treeagent.types import (
@@ -56,8 +57,8 @@ class Growth:
     """How many candidates REBASE samples at each node, by the node's ``id``."""
     noise: list[float] = field(default_factory=list[float])
     """The Gumbel noise of each edge of the root."""
-    schedule: list[int] = field(default_factory=list[int])
-    """Sequential halving's schedule (``gumbel.considered_visits``)."""
+    halving: Halving | None = None
+    """Sequential halving's schedule; None before the root's candidates are complete."""
     succeeded: bool = False
     """Whether a finished path has reached ``stop_at_return``."""
     bootstrap: bool = False

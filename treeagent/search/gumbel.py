@@ -5,10 +5,15 @@ prior even with a handful. At the root, sequential halving gives all sampled act
 half, again and again. Below it, each simulation takes the action whose visits lag most behind the improved policy.
 
 Values are completed and rescaled per node, as DeepMind's mctx does.
+
+The paper counts simulations and knows all actions. Here phases of sequential halving have equal shares of whatever
+limits the search (``Halving``). Where candidates are sampled one after another, PUCT's rule says when to sample another
+one, at the root during the first phase only.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,26 +36,55 @@ def gumbel_noise(count: int, seed: int) -> list[float]:
     return [float(draw) for draw in rng.gumbel(size=count)]
 
 
-def considered_visits(considered: int, simulations: int) -> list[int]:
-    """The schedule of sequential halving: entry i is the number of visits that the root's action must already have
-    had for simulation i to choose it.
+@dataclass(slots=True)
+class Halving:
+    """Sequential halving's schedule, written as the search spends its limits (algorithm 2, figure 1).
 
-    In each phase the actions that are left get equally many visits; the better half goes on to the next phase
-    (algorithm 2, figure 1). With 4 actions and 8 simulations the schedule is 0 0 0 0 1 1 2 2: each of the four once,
-    then the best two of them twice more.
+    m considered actions make ceil(log2 m) phases of equal shares of the limits. A phase consists of rounds, in each of
+    which all actions that are left get one visit. It ends when another round as costly as the last one would exceed its
+    share, but has one round at least; then the better half goes on. With 4 actions and a limit of 8 simulations alone,
+    simulations choose actions that have had 0 0 0 0 1 1 2 2 visits: each of the four once, then the best two of them
+    twice more. Under such a limit every schedule is the paper's and mctx's.
     """
-    if considered <= 1:
-        return list(range(simulations))
-    phases = math.ceil(math.log2(considered))
-    visits = [0] * considered
-    sequence: list[int] = []
-    left = considered
-    while len(sequence) < simulations:
-        for _ in range(max(1, simulations // (phases * left))):
-            sequence += visits[:left]
-            visits = [count + 1 if place < left else count for place, count in enumerate(visits)]
-        left = max(2, left // 2)
-    return sequence[:simulations]
+
+    considered: int
+    """m."""
+    visits: list[int]
+    """Entry i is the number of visits that the root's action must already have had for simulation ``first`` + i to
+    choose it. To begin with, it holds what is left of the round in progress: 0, m times, where no action has visits."""
+    first: int = 0
+    """Simulations before this schedule."""
+    rounds: int = 1
+    """Rounds so far, the one in progress included."""
+    left: int = field(init=False)
+    """Actions that are left."""
+    began: int = 0
+    """``rounds`` when the phase began."""
+    spent: tuple[float, float] = (0.0, 0.0)
+    """Shares of the limits that were spent when the phase and when the last round began."""
+
+    def __post_init__(self) -> None:
+        self.left = self.considered
+
+    def due(self, simulation: int, share: float) -> int:
+        """How many visits the root's action must already have had for this simulation, counted from 0, to choose it.
+
+        Args:
+            share: of the limits that is spent once the simulations before it are finished.
+        """
+        while simulation - self.first >= len(self.visits):
+            phase, last = self.spent
+            if self.rounds > self.began and share - phase + share - last > 1 / phases(self.considered) + 1e-9:
+                self.left = max(min(2, self.considered), self.left // 2)
+                self.began, phase = self.rounds, share
+            self.visits += [self.rounds] * self.left
+            self.rounds, self.spent = self.rounds + 1, (phase, share)
+        return self.visits[simulation - self.first]
+
+
+def phases(considered: int) -> int:
+    """ceil(log2 m), and 1 for a single action."""
+    return max(math.ceil(math.log2(considered)), 1)
 
 
 def mixed_value(node: Node) -> float:

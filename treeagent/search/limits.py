@@ -38,17 +38,19 @@ class Limits:
         """Whether a tree that has spent this budget may start no further simulation."""
         return self.share(spent) >= 1
 
-    def share(self, spent: Budget) -> float:
+    def share(self, spent: Budget, in_flight: int = 0) -> float:
         """The share of the limits that a tree has spent, by the limit that it will reach first; from 1 on, no
-        simulation starts."""
+        simulation starts. Simulations ``in_flight`` are taken to cost what those before them cost on average."""
+        started = spent.simulations + in_flight
+        scale = started / spent.simulations if spent.simulations else 1.0
         return max(
             used / limit
             for limit, used in (
-                (self.simulations, spent.simulations),
-                (self.environment_steps, spent.environment_steps),
-                (self.environment_steps, spent.imagined_steps),
-                (self.generated_tokens, spent.generated_tokens),
-                (self.seconds, spent.seconds),
+                (self.simulations, started),
+                (self.environment_steps, spent.environment_steps * scale),
+                (self.environment_steps, spent.imagined_steps * scale),
+                (self.generated_tokens, spent.generated_tokens * scale),
+                (self.seconds, spent.seconds * scale),
             )
             if limit is not None
         )

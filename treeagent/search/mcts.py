@@ -24,7 +24,14 @@ import numpy as np
 from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
 from treeagent.search.growth import Growth, end, mark_exhausted, may_draw, note_known
-from treeagent.search.gumbel import considered_visits, gumbel_noise, improved_policy, root_scores, visit_deficits
+from treeagent.search.gumbel import (
+    Halving,
+    gumbel_noise,
+    improved_policy,
+    phases,
+    root_scores,
+    visit_deficits,
+)
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.puct import (
     exploration_at_depth,
@@ -47,7 +54,7 @@ class Search(Searcher):
     @property
     def widening(self) -> int:
         """How many candidates are sampled at a time; 0 where each state gets a fixed set of them."""
-        return self.config.widening if self.config.selection == "puct" else 0
+        return 0 if self.config.selection == "uct" else self.config.widening
 
     def grow(self, growth: Growth) -> Iterator[Request]:
         """Each iteration is up to ``leaves`` simulations, by the four phases above."""
@@ -125,6 +132,8 @@ class Search(Searcher):
         """
         if not may_draw(growth, node):
             return False
+        if self.config.selection == "gumbel" and node is growth.tree.root and not self._gathers(growth):
+            return False
         open_edges = [edge for edge in node.edges if self._is_open(edge)]
         if not open_edges:
             return True
@@ -132,6 +141,19 @@ class Search(Searcher):
         c = self._exploration(growth, 1 + visits)
         new = puct_score(value, growth.unseen[id(node)], 1 + visits, len(growth.drawn[id(node)]), c)
         return new > max(self._scores(growth, node, open_edges))
+
+    def _gathers(self, growth: Growth) -> bool:
+        """Whether the root may still get candidates, before sequential halving begins: until ``gumbel.considered`` are
+        there, the policy has no others, or the share of the first phase is spent."""
+        root, considered = growth.tree.root, self.config.gumbel.considered
+        if growth.halving is not None or not may_draw(growth, root) or len(root.edges) >= considered:
+            return False
+        return self._share(growth) < 1 / phases(considered)
+
+    def _share(self, growth: Growth) -> float:
+        """The share of the limits that will be spent when the simulations in flight are finished."""
+        in_flight = sum(edge.in_flight for edge in growth.tree.root.edges)
+        return self.config.limits.share(growth.tree.budget, in_flight)
 
     def _wants_candidates(self, growth: Growth, path: Path) -> bool:
         """Whether a path ends at a state at which candidates are to be sampled."""
@@ -152,7 +174,7 @@ class Search(Searcher):
                 self._prepare_root(growth)
 
     def _prepare_root(self, growth: Growth) -> None:
-        """Mix noise into the priors of the root, and make the schedule of sequential halving."""
+        """Mix noise into the priors of the root, and draw the Gumbel noise of its edges."""
         edges, config = growth.tree.root.edges, self.config
         if config.root_noise and self.noise:
             # Drawn anew from the tree's seed: where candidates are added, the old ones keep their noise.
@@ -160,9 +182,7 @@ class Search(Searcher):
             for edge, share in zip(edges, rng.dirichlet([ROOT_NOISE_ALPHA] * len(edges)), strict=True):
                 edge.prior = (1 - config.root_noise) * edge.prior + config.root_noise * float(share)
         if config.selection == "gumbel":
-            assert config.limits.simulations is not None
             growth.noise = gumbel_noise(len(edges), growth.tree.seed) if self.noise else [0.0] * len(edges)
-            growth.schedule = considered_visits(min(config.gumbel.considered, len(edges)), config.limits.simulations)
 
     def _best_edge(self, growth: Growth, node: Node, sampled: Sequence[Edge] | None = None) -> Edge | None:
         """The edge to follow, one of the ``sampled`` ones where candidates were sampled just now; None where other
@@ -224,8 +244,7 @@ class Search(Searcher):
         if node is not growth.tree.root:
             deficits = visit_deficits(node, improved_policy(node, self.config))
             return {id(edge): deficit for edge, deficit in zip(node.edges, deficits, strict=True)}
-        started = growth.tree.budget.simulations + sum(edge.in_flight for edge in node.edges)
-        due = growth.schedule[started]
+        due = 0 if self._gathers(growth) else self._due(growth)
         scores = root_scores(node, growth.noise, self.config)
         # The schedule says how many visits the chosen action must have had. Where all such actions are exhausted, those
         # whose visits are nearest to that number take over: the penalty outweighs any score.
@@ -233,6 +252,18 @@ class Search(Searcher):
             id(edge): score - 1e6 * abs(edge.visits + edge.in_flight - due)
             for edge, score in zip(node.edges, scores, strict=True)
         }
+
+    def _due(self, growth: Growth) -> int:
+        """How many visits the root's action must have had for the simulation that starts now to choose it."""
+        edges = growth.tree.root.edges
+        started = growth.tree.budget.simulations + sum(edge.in_flight for edge in edges)
+        if growth.halving is None:
+            considered = min(self.config.gumbel.considered, len(edges))
+            visits = [edge.visits + edge.in_flight for edge in edges]
+            least = min(visits)
+            behind = min(visits.count(least), considered)
+            growth.halving = Halving(considered, [least] * behind, started, least + 1)
+        return growth.halving.due(started, self._share(growth))
 
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. One whose step failed changes no statistics; the tree's error says what happened."""

@@ -7,6 +7,7 @@ from treeagent.search.asking import AskTell
 from treeagent.search.batches import Searcher
 from treeagent.search.chains import BestOfN, RandomExpand
 from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.entropy_expand import EntropyExpand
 from treeagent.search.frontier import Beam, BestFirst
 from treeagent.search.growth import begin
 from treeagent.search.lookahead import Lookahead
@@ -32,6 +33,7 @@ _METHODS: Mapping[SearchMethod, type[Searcher]] = {
     "beam": Beam,
     "best_first": BestFirst,
     "random_expand": RandomExpand,
+    "entropy_expand": EntropyExpand,
     "lookahead": Lookahead,
     "ab_mcts": ABMCTS,
     "rebase": Rebase,
