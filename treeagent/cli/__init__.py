@@ -7,13 +7,14 @@ import errno
 import sys
 from contextlib import suppress
 
-from treeagent.cli import data, envs, look, runs, world
+from treeagent.cli import data, envs, look, plan, runs, world
 from treeagent.cli.app import app, tell
 from treeagent.run.terminal import close_unwritable, guard_streams
 
 __all__ = ["main"]
 
 app.add_typer(runs.app)
+app.add_typer(plan.app)
 app.add_typer(look.app)
 app.add_typer(data.app)
 app.add_typer(envs.app, name="envs")

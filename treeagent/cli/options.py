@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help sho
     from treeagent.cli.door import Use
     from treeagent.config import Method, RunConfig
     from treeagent.run.folder import Run
-    from treeagent.run.progress import RichProgress
+    from treeagent.run.times import Timed
 
 
 Config = Annotated[
@@ -81,7 +81,7 @@ def open_run(
     learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
     checkpoint: Path | None = None,
     lender: Path | None = None,
-) -> "Iterator[tuple[Run, RichProgress]]":
+) -> "Iterator[tuple[Run, Timed]]":
     """The run to write and its progress; where it ``learns`` or asks a judge, its alarms are printed at the end.
 
     Its settings come from ``--config``, else from the run that is resumed, else from ``lender``, whose trees are
@@ -111,6 +111,7 @@ def open_run(
     from treeagent.report.show import show_alarms
     from treeagent.run.folder import Run
     from treeagent.run.progress import RichProgress
+    from treeagent.run.times import TIMES, Timed
     from treeagent.run.trackers import tracked
     from treeagent.workers.machine import fitted
 
@@ -122,9 +123,11 @@ def open_run(
     if told:
         Terminal(stderr=True).print(told, soft_wrap=True)
     with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
-        progress = RichProgress(run=run.path)
+        shown = RichProgress(run=run.path)
+        progress = Timed(shown, run.path / TIMES)
         yield run, progress
-        progress.finish()
+        progress.write()
+        shown.finish()
         if methods or config.rewards.judge:
             show_alarms(run, Terminal(stderr=True))
 

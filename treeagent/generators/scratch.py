@@ -53,8 +53,18 @@ def train_tokenizer(texts: Iterable[str], config: ScratchConfig) -> PreTrainedTo
 
 def random_model(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed: int) -> Qwen3ForCausalLM:
     """A Qwen3 with random weights that depend on ``seed`` alone."""
-    shape = Qwen3Config(
-        vocab_size=len(tokenizer),
+    shape = scratch_shape(config)
+    shape.vocab_size = len(tokenizer)
+    shape.eos_token_id, shape.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(shape)
+
+
+def scratch_shape(config: ScratchConfig) -> Qwen3Config:
+    """The configuration of a model from scratch, with the most tokens that its tokenizer may have."""
+    return Qwen3Config(
+        vocab_size=config.vocabulary,
         hidden_size=config.width,
         intermediate_size=config.width * 8 // 3 // 16 * 16,
         num_hidden_layers=config.layers,
@@ -66,9 +76,6 @@ def random_model(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed
         # Unit-variance activations from the first step: a narrow model at the usual 0.02 learns at half the pace.
         initializer_range=config.width**-0.5,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=None,
+        pad_token_id=None,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Qwen3ForCausalLM(shape)

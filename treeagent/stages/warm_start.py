@@ -22,7 +22,7 @@ from treeagent.types import derive_seed
 from treeagent.views.early_experience import reflection_rows, reflections, world_rows
 from treeagent.views.tokens import TokenRow, path_rows
 
-_TOKENIZER_EPISODES = 1500
+TOKENIZER_EPISODES = 1500
 """Demonstrations whose text a tokenizer from scratch is made of."""
 _FEWEST_SUCCESSES = 0.01
 """Least share of the demonstrations that must earn a positive return."""
@@ -45,7 +45,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     settings, early = config.warm_start, config.warm_start.early_experience
     with progress.track("demonstrations", settings.episodes) as advance:
         played = _advancing(demonstrations(config), advance)
-        first = list(islice(played, _TOKENIZER_EPISODES))
+        first = list(islice(played, TOKENIZER_EPISODES))
         _require_successes(config, first)
         texts = (text for tree in first for text in _texts(config, tree))
         weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")

@@ -1,0 +1,98 @@
+"""The command that tells what a run will cost: plan."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from treeagent.cli.options import Overrides, Trust, find_checkpoint, require_trust, require_trusted_worlds
+from treeagent.run.terminal import Terminal
+
+if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+    from treeagent.cli.door import Use
+
+app = typer.Typer()
+
+
+@app.command()
+def plan(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.toml|RUN",
+            help="A recipe's name, a TOML file, or the folder of a run, beside whose plan stands what it took.",
+        ),
+    ],
+    overrides: Overrides = None,
+    command: Annotated[
+        Literal["quickstart", "train"] | None,
+        typer.Option("--command", help="The command that will run it; by default quickstart, or what made RUN."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHECKPOINT", help="The policy that train starts from; by default a warm start makes one."
+        ),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", min=0, metavar="PER_HOUR", help="Price of an hour of all machines.")
+    ] = None,
+    measure: Annotated[bool, typer.Option(help="Measure on this machine, for a minute or two.")] = True,
+    trust: Trust = False,
+) -> None:
+    """Tell what a run will cost: tokens, steps and time of each stage, hours, price and memory.
+
+    Runs a few items of every stage in a temporary folder. Writes nothing else.
+
+    Example: treeagent plan quickstart collect.tasks=200 --price 0.5
+    """
+    from treeagent.config import load_config
+    from treeagent.run.recipes import find_recipe
+
+    path = Path(target)
+    made = path if (path / "config.toml").is_file() else None
+    file = find_recipe(target) if made is None else made / "config.toml"
+    if made is not None:
+        require_trust(file, overrides or (), trust)
+    config = load_config(file, overrides or ())
+    require_trusted_worlds(config, trust)
+
+    from treeagent.cli.door import require
+    from treeagent.report.plan import print_memory, print_plan
+    from treeagent.run.cost import Shape, modelled, stage_costs
+    from treeagent.run.folder import Run
+    from treeagent.run.progress import RichProgress
+    from treeagent.run.times import taken
+    from treeagent.stages.measure import measure as measured
+    from treeagent.stages.measure import model_size, this_device
+    from treeagent.workers.machine import fitted
+
+    run = None if made is None else Run.open(made)
+    rounds = run is not None and any(stage.startswith("alarms-") or stage == "adapt" for stage in run.stages())
+    kind = command or ("train" if rounds or checkpoint is not None else "quickstart")
+    start = None if checkpoint is None else find_checkpoint(checkpoint)
+    if run is not None and start is None and kind == "train":
+        start = run.taken("start")
+    if measure:
+        uses: list[Use] = ["collect", "update", "evaluate"] if kind == "quickstart" else ["adapt", "update", "evaluate"]
+        methods = config.update.methods if kind == "quickstart" else config.adapt.methods
+        require(config, uses if start else ["warm_start", *uses], methods, start)
+    config, told = fitted(config, start)
+    console = Terminal()
+    if told:
+        console.print(told, soft_wrap=True)
+    size, device = model_size(config, start), this_device(config)
+    if measure:
+        rates = measured(config, kind, RichProgress(), start)
+    else:
+        rates = modelled(config, Shape.assumed(config), size, device)
+        if start is not None:
+            rates = rates.without_warm_start()
+    print_plan(stage_costs(config, kind, rates), console, price=price, taken=None if run is None else taken(run))
+    print_memory(config, kind, size, rates, device, console)
+    if not measure:
+        console.print(
+            "by formulas alone, with assumed turns and a device of usual speed: expect a factor of two or three",
+            style="dim",
+            soft_wrap=True,
+        )

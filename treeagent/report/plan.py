@@ -1,0 +1,154 @@
+"""What a run will cost, as a table: its stages, hours, price and memory, and beside them what a run took."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from rich.table import Table
+from rich.text import Text
+
+from treeagent.config import RunConfig
+from treeagent.report.table import narrow_table
+from treeagent.run.cost import (
+    STAGES,
+    Device,
+    Kind,
+    ModelSize,
+    Rates,
+    StageCost,
+    fitting,
+    needed,
+    priced,
+    training_memory,
+)
+from treeagent.run.terminal import Terminal
+
+_FIGURES = {
+    "generated_tokens": "generated tokens",
+    "trained_tokens": "trained tokens",
+    "environment_steps": "environment steps",
+    "seconds": "time",
+}
+
+
+def print_plan(
+    stages: Sequence[StageCost],
+    console: Terminal,
+    *,
+    price: float | None = None,
+    taken: Mapping[str, StageCost] | None = None,
+) -> None:
+    """Print the stages, and the hours and price of the run.
+
+    Args:
+        price: of an hour of all machines together.
+        taken: by stage, what a run has taken; rounds are added up beside it.
+    """
+    shown = list(stages) if taken is None else summed(stages)
+    console.print("", _table(shown, taken), sep="\n")
+    hours, whole = priced(stages, price or 0.0)
+    words = f"whole run: about {duration(3600 * hours)}"
+    words += f", {whole:,.2f} at {price:g} an hour" if price is not None else ""
+    if taken:
+        words += f"; taken so far: {duration(sum(each.seconds for each in taken.values()))}"
+    console.print("", words, sep="\n", soft_wrap=True)
+
+
+def summed(stages: Sequence[StageCost]) -> list[StageCost]:
+    """One entry a stage: the rounds added up."""
+    found: dict[str, StageCost] = {}
+    for stage in stages:
+        before = found.get(stage.name, StageCost(stage.name))
+        found[stage.name] = replace(before, **{key: getattr(before, key) + getattr(stage, key) for key in _FIGURES})
+    return [found[name] for name in STAGES if name in found]
+
+
+def _table(stages: Sequence[StageCost], taken: Mapping[str, StageCost] | None) -> Table:
+    headings = {"stage": True}
+    for key, name in _FIGURES.items():
+        headings |= {name: False} if taken is None else {name: False, f"{'taken':<{len(key)}}": False}
+    table = narrow_table(headings)
+    for stage in [*stages, _total(stages, "sum")]:
+        cells = [f"round {stage.round}: {stage.name}" if stage.round else stage.name]
+        for key in _FIGURES:
+            cells.append(_cell(key, getattr(stage, key)))
+            if taken is not None:
+                whole = stage.name not in STAGES
+                one = _total(list(taken.values()), "") if whole else taken.get(stage.name, StageCost(stage.name))
+                cells.append(_cell(key, getattr(one, key)))
+        table.add_row(*map(Text, cells), style="bold" if stage.name not in STAGES else "")
+    return table
+
+
+def _total(stages: Sequence[StageCost], name: str) -> StageCost:
+    return StageCost(name, **{key: sum(getattr(stage, key) for stage in stages) for key in _FIGURES})
+
+
+def _cell(key: str, value: float) -> str:
+    if not value:
+        return "–"
+    return duration(value) if key == "seconds" else rounded(value)
+
+
+def rounded(value: float) -> str:
+    """A count to three digits: 1,230, 45,600 or 7.89 M."""
+    if value >= 1e6:
+        scaled, unit = (value / 1e9, "G") if value >= 1e9 else (value / 1e6, "M")
+        return f"{scaled:.3g} {unit}"
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours with two or three digits."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def print_memory(
+    config: RunConfig, kind: Kind, size: ModelSize, rates: Rates, device: Device, console: Terminal
+) -> None:
+    """Print what a device must hold at a time, and warn where it does not fit."""
+    console.print("", f"memory of the {device.name}: {_gib(device.memory)}", sep="\n", soft_wrap=True)
+    for memory, count in needed(config, kind, size, rates):
+        whole = memory.bytes * count
+        times = f"{count} × " if count > 1 else ""
+        largest = sorted(memory.parts.items(), key=lambda part: -part[1])
+        told = ", ".join(f"{name} {_gib(part)}" for name, part in largest if part >= 0.05 * memory.bytes)
+        console.print(f"  {memory.name}: {times}{_gib(memory.bytes)} ({told})", soft_wrap=True)
+        if whole <= device.memory:
+            continue
+        advice = _advice(config, memory.name, size, rates, device, count)
+        words = f"{memory.name} will not fit: {_gib(whole)} are needed. {advice}"
+        console.print(Text(words, style="yellow"), soft_wrap=True)
+
+
+def _advice(config: RunConfig, name: str, size: ModelSize, rates: Rates, device: Device, count: int) -> str:
+    if name == "search":
+        return (
+            "Lower policy.cache_bytes or workers, set policy.dtype=bfloat16, or use a smaller model"
+            if config.policy.generator == "local"
+            else "Lower policy.cache_bytes or vllm.gpu_memory_utilization"
+        )
+    table = "warm_start.training" if name == "warm start" else f"update.{name}"
+    rate = rates.warm if name == "warm start" else rates.updates[name]  # type: ignore[index]  # a method's name
+    section, own = table.split(".")
+    rows = getattr(getattr(config, section), own).batch_size
+    assert rate is not None
+    row_tokens = rate.step_tokens / (rows * config.training.accumulation)
+
+    def bytes_under(changed: RunConfig) -> float:
+        fewer = getattr(getattr(changed, section), own).batch_size
+        return count * training_memory(changed, name, size, fewer, row_tokens).bytes
+
+    chosen = fitting(config, bytes_under, device.memory, table)
+    if chosen:
+        return f"It fits with {' '.join(chosen)}"
+    adapter = "" if config.policy.lora else "set policy.lora.rank=16, "
+    return (
+        f"Neither checkpointing nor a smaller micro-batch helps: {adapter}use a smaller model, or share the weights "
+        "out by update.accelerate_config=models/fsdp"
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**29 else f"{size / 2**20:.0f} MiB"

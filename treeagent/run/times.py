@@ -1,0 +1,114 @@
+"""How long the stages of a run take: a progress that keeps time, and the file RUN/times.jsonl."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import orjson
+
+from treeagent.config import Method
+from treeagent.run.cost import STAGES, StageCost
+from treeagent.run.folder import Run
+from treeagent.run.progress import Advance, Progress, Stage
+from treeagent.store import regular
+
+TIMES = "times.jsonl"
+"""Name of the file in a run's folder."""
+_WRITE_SECONDS = 10.0
+"""A killed run loses at most about this much of its time."""
+_WORKS = {
+    "demonstrations": "demonstrations",
+    "warm_start": "warm start",
+    "warm_start_world": "warm start",
+    "search": "search",
+    "value": "value head",
+    "evaluate": "evaluation",
+}
+
+
+def stage_of(work: str) -> str:
+    """The stage that a piece of work belongs to, one of ``STAGES`` in a quickstart or in rounds. Updates are named
+    after their methods, ``rft`` or ``round-1-rft``."""
+    return "updates" if work.rsplit("-", 1)[-1] in get_args(Method) else _WORKS.get(work, work)
+
+
+class Timed:
+    """A ``Progress`` that writes how long each stage takes to a file, a line whenever some seconds have passed.
+
+    All wall time counts to one stage: what passes before a piece of work begins counts to it, and pieces that run side
+    by side count once. Several runs of the same folder add up.
+    """
+
+    def __init__(self, shown: Progress, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shown, self._path, self._clock = shown, path, clock
+        self._counted = clock()
+        self._stage = STAGES[0]
+
+    def plan(self, stages: Sequence[Stage]) -> None:
+        self._shown.plan(stages)
+
+    def warn(self, sentence: str) -> None:
+        self._shown.warn(sentence)
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        self._stage = stage_of(name)  # what has passed since the last piece of work ended prepared this one
+        with self._shown.track(name, total) as shown:
+
+            def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+                if self._clock() - self._counted >= _WRITE_SECONDS:
+                    self.write()
+                shown(count, fields)
+
+            try:
+                yield advance
+            finally:
+                self.write()
+
+    def write(self) -> None:
+        """Write the time since the last line."""
+        now = self._clock()
+        line = {"stage": self._stage, "seconds": round(now - self._counted, 3)}
+        self._counted = now
+        with regular(self._path).open("ab+") as file:
+            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":  # a kill has torn the last line
+                file.write(b"\n")
+            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def stage_seconds(path: Path) -> dict[str, float]:
+    """Seconds of each stage by a file of ``Timed``; empty where there is none. A line that a kill has torn is left
+    out."""
+    found: dict[str, float] = {}
+    for line in regular(path).read_bytes().splitlines() if path.exists() else ():
+        try:
+            row = orjson.loads(line)
+            found[row["stage"]] = found.get(row["stage"], 0.0) + float(row["seconds"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def taken(run: Run) -> dict[str, StageCost]:
+    """What each stage of a run has taken so far: seconds by RUN/times.jsonl, tokens and steps by the facts of its
+    stages. Tokens of validations are not recorded, nor those that GRPO trains on."""
+    found = {name: StageCost(name, seconds=seconds) for name, seconds in stage_seconds(run.path / TIMES).items()}
+
+    def add(name: str, **counts: float) -> None:
+        before = found.get(name, StageCost(name))
+        found[name] = replace(before, **{key: getattr(before, key) + value for key, value in counts.items()})
+
+    for stage, facts in run.stages().items():
+        trained = facts.get("update", {}).get("metrics", {}).get("num_tokens", 0.0)
+        if stage == "warm_start":
+            add("demonstrations", environment_steps=facts["environment_steps"])
+            add("warm start", trained_tokens=trained)
+        elif "generated_tokens" in facts:
+            counts = {key: facts[key] for key in ("generated_tokens", "environment_steps")}
+            add("evaluation" if stage.startswith("evaluate-") else "search", **counts)
+        elif trained:
+            add("updates", trained_tokens=trained)
+    return found

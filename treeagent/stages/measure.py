@@ -1,0 +1,385 @@
+"""Measure what a run will cost: its own stages, with few items and a policy that has trained for some seconds.
+
+The functions, settings, batches and workers are the run's, in a temporary folder; only counts are smaller. So a rate
+includes what a worker loses by sharing the machine with the others.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+from treeagent.agent.checkpoint import base_and_adapter, count_weights, load_checkpoint
+from treeagent.agent.gguf import memory_bytes
+from treeagent.config import Method, Mode, RunConfig
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import scratch_shape
+from treeagent.learners.lora import with_adapter
+from treeagent.run.cost import Affine, Device, Kind, ModelSize, PlayRate, Rates, TrainRate
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.metrics import Cost
+from treeagent.run.progress import Advance, Progress, Stage
+from treeagent.run.trees import read_trees
+from treeagent.search.node import Budget
+from treeagent.stages.build import make_chat
+from treeagent.stages.demonstrate import demonstrations, tokenise
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.search import BatchJob, batches, search_batch
+from treeagent.stages.update import fit_base, learn, scored_rows
+from treeagent.stages.warm_start import TOKENIZER_EPISODES, warm_start
+from treeagent.types import NothingToLearn
+from treeagent.views.values import value_rows
+from treeagent.workers.machine import cores
+from treeagent.workers.processes import kept_workers, run_jobs
+
+Result = TypeVar("Result")
+_DEMONSTRATIONS = 400
+"""Enough for a tokenizer from scratch, and for hundreds of rows."""
+_WARM_SECONDS = 15.0
+"""A small model from scratch learns the form of a turn in about this time."""
+_LEAST_STEPS = 60
+"""Below this, a model from scratch hardly finishes an episode."""
+_PLAY_SECONDS = 8.0
+"""No batch is played that would take longer."""
+_FIRST_STEPS = 5
+"""Optimiser steps of a measurement; the first one, which is slower, and the last one do not count."""
+_GROWTH = 4
+"""Factor from one batch to the next larger one."""
+_CORE_FLOPS, _CORE_BANDWIDTH = 3e10, 5e9
+"""Of one core, roughly, where nothing is measured."""
+_GPUS = (("H200", 350e12, 3.4e12), ("H100", 350e12, 2.3e12), ("A100", 150e12, 1.4e12), ("", 50e12, 0.6e12))
+"""By a part of the name: operations and bytes a second of bfloat16 that programs reach; the last row is a guess."""
+
+
+class Marks:
+    """A ``Progress`` that notes when each piece of work advanced."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self.times: dict[str, list[tuple[float, int]]] = {}
+        """Clock and items done at the start of each piece of work, at every advance and at its end."""
+
+    def plan(self, stages: Sequence[Stage]) -> None:
+        """A measurement has no course of stages."""
+
+    def warn(self, sentence: str) -> None:
+        """What concerns a policy that has hardly trained concerns nobody."""
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        marks, done = self.times.setdefault(name, []), 0
+        marks.append((time.perf_counter(), 0))
+        with self._shown.track(f"measure {name}", total) as shown:
+
+            def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+                nonlocal done
+                done += count
+                marks.append((time.perf_counter(), done))
+                shown(count, fields)
+
+            yield advance
+        marks.append((time.perf_counter(), done))
+
+    def step_seconds(self, name: str) -> float:
+        """Mean seconds of an optimiser step. What the trainer does before its first and after its last step counts to
+        these two, which are left out."""
+        steps = [mark for mark in self.times[name][:-1] if mark[1]][:-1]
+        (begun, first), (ended, last) = steps[0], steps[-1]
+        return (ended - begun) / max(last - first, 1)
+
+
+@dataclass(slots=True)
+class _Rehearsal:
+    """What the parts of a measurement share."""
+
+    config: RunConfig
+    run: Run
+    marks: Marks
+    jobs: int = 0
+    """Batches played so far."""
+    searched: int = 0
+    """Training tasks searched so far."""
+
+
+def measure(config: RunConfig, kind: Kind, progress: Progress, checkpoint: Path | None = None) -> Rates:
+    """Rates for ``stage_costs``, in a minute or two for a small model.
+
+    Args:
+        config: the run's settings as ``fitted`` to this machine.
+        checkpoint: what the run starts from; by default a warm start.
+
+    Raises:
+        RunError, UserError: as the run itself.
+    """
+    marks = Marks(progress)
+    low = config.environment.returns[0]
+    # Where few trees hold a success, rows of other ones tell the time as well.
+    update = replace(
+        config.update,
+        imitation=replace(config.update.imitation, min_return=low),
+        targets=replace(config.update.targets, min_return=low),
+        pairs=replace(config.update.pairs, min_margin=1e-9),
+    )
+    config = replace(config, update=update)
+    with tempfile.TemporaryDirectory(prefix="treeagent-plan-") as place:
+        folder = Path(place)
+        warmed = None if checkpoint is not None else _warm(config, marks, folder)
+        start = checkpoint if warmed is None else warmed.policy
+        assert start is not None
+        with Run.create(folder / "rest", config, resume=False) as run, kept_workers(config):
+            rest = _Rehearsal(config, run, marks)
+            began = time.perf_counter()
+            _search(rest, start, 1)
+            begun = time.perf_counter() - began
+            search, costs = _played(
+                lambda size: _search(rest, start, size), min(config.collect.batch, config.collect.tasks)
+            )
+            spent = sum(costs, Cost())
+            found: dict[Mode, PlayRate] = {}
+            for mode in dict.fromkeys(("greedy", *config.evaluate.modes)):
+                found[mode] = _mode(rest, start, mode)
+            value_seconds, base = _value(rest, start)
+            updates = _updates(rest, kind, base, value_seconds, None if warmed is None else warmed.rate)
+    return Rates(
+        search=_rate(spent.budget, spent.trees, search),
+        modes=found,
+        updates=updates,
+        warm=None if warmed is None else warmed.rate,
+        demonstration_seconds=Affine(0.0, 0.0) if warmed is None else warmed.seconds,
+        demonstration_steps=0.0 if warmed is None else warmed.steps,
+        value_seconds=value_seconds,
+        start_seconds=max(begun - search(1), 0.0),
+    )
+
+
+def _rate(spent: Budget, tasks: int, seconds: Affine) -> PlayRate:
+    return PlayRate(spent.generated_tokens / max(tasks, 1), spent.environment_steps / max(tasks, 1), seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Warmed:
+    policy: Path
+    rate: TrainRate
+    seconds: Affine
+    """Of n demonstrations."""
+    steps: float
+    """Of the environment, a demonstration."""
+
+
+def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
+    """A short warm start, and then, where the time allows, one of more steps, which leaves a better policy."""
+    settings = config.warm_start
+    count = min(settings.episodes, _DEMONSTRATIONS)
+    most = settings.training.max_steps
+    wanted = _FIRST_STEPS
+    for name in ("first", "second"):
+        training = replace(
+            settings.training, max_steps=wanted, warmup_steps=min(settings.training.warmup_steps, wanted // 4)
+        )
+        small = replace(
+            config,
+            warm_start=replace(settings, episodes=count, tasks=min(settings.tasks, count), training=training),
+        )
+        marks.times.clear()
+        with Run.create(folder / name, small, resume=False) as run:
+            policy = warm_start(small, run, marks)
+            facts = run.facts("warm_start")
+        seconds = marks.step_seconds("warm_start")
+        affordable = int(_WARM_SECONDS / seconds)
+        if config.policy.model is None:
+            affordable = max(affordable, _LEAST_STEPS)
+        affordable = min(affordable, most or affordable)
+        if name == "second" or affordable <= 2 * _FIRST_STEPS:
+            break
+        wanted = affordable
+    steps, update = wanted, facts["update"]
+    told = marks.times["demonstrations"]
+    (began, _), (first, _), (last, _), (ended, _) = told[0], told[1], told[-2], told[-1]
+    sample = [tree for _, tree in zip(range(64), demonstrations(small), strict=False)]
+    chat = make_chat(load_checkpoint(policy, device_map=config.policy.device_map), config)
+    lessons = time.perf_counter()
+    for tree in sample:
+        tokenise(tree, chat)
+    lesson = (time.perf_counter() - lessons) / len(sample)
+    # A tokenizer from scratch is made of the first demonstrations alone.
+    once = max(ended - last - count * lesson, 0.0)
+    if config.policy.model is None:
+        once *= min(settings.episodes, TOKENIZER_EPISODES) / count
+    return _Warmed(
+        policy,
+        TrainRate(
+            update["metrics"]["num_tokens"] / steps,
+            seconds,
+            steps / update["metrics"]["epoch"] * settings.episodes / count,
+            max(update["seconds"] - steps * seconds, 0.0),
+        ),
+        Affine(first - began + once, (last - first) / max(count - 1, 1) + lesson),
+        facts["environment_steps"] / count,
+    )
+
+
+def _played(play: Callable[[int], Sequence[Result]], most: int) -> tuple[Affine, list[Result]]:
+    """The seconds of a batch by its size, from batches of growing size up to ``most``, and the results of all."""
+    points, results, size = list[tuple[float, float]](), list[Result](), min(2, most)
+    while True:
+        began = time.perf_counter()
+        results += play(size)
+        seconds = time.perf_counter() - began
+        points.append((size, seconds))
+        if size == most or _GROWTH * seconds > _PLAY_SECONDS:
+            return Affine.through(*points), results
+        size = min(_GROWTH * size, most)
+
+
+def _search(rest: _Rehearsal, policy: Path, size: int) -> list[Cost]:
+    """Search a batch of ``size`` training tasks in each worker, the next ones each time."""
+    config = rest.config
+    jobs = list[BatchJob]()
+    for _ in range(_busy(config, config.collect.tasks)):
+        tasks = [place % config.collect.tasks for place in range(rest.searched, rest.searched + size)]
+        jobs.append(BatchJob(config, policy, COLLECTED, rest.jobs, tasks, rest.run.trees))
+        rest.jobs, rest.searched = rest.jobs + 1, rest.searched + size
+    return [cost for _, cost in run_jobs(search_batch, jobs, config)]
+
+
+def _busy(config: RunConfig, tasks: int) -> int:
+    """Workers that a stage of so many tasks keeps busy."""
+    return max(min(config.workers, -(-tasks // config.collect.batch)), 1)
+
+
+def _mode(rest: _Rehearsal, policy: Path, mode: Mode) -> PlayRate:
+    """Play validation tasks: held-out ones tell no more of the cost."""
+    config, held_out = rest.config, rest.config.update.validation_tasks
+
+    def play(size: int) -> list[Budget]:
+        jobs = list[BatchJob]()
+        for _ in range(_busy(config, config.evaluate.tasks)):
+            [job] = batches(config, rest.run, policy, f"measure-{mode}", range(size), mode, first=rest.jobs)
+            jobs.append(replace(job, split="validation", trees=None, episodes=None))
+            rest.jobs += 1
+        return [outcome.budget for _, (outcomes, _) in run_jobs(evaluate_batch, jobs, config) for outcome in outcomes]
+
+    seconds, budgets = _played(play, min(config.collect.batch, config.evaluate.tasks, held_out))
+    spent = Budget()
+    for budget in budgets:
+        spent.add(budget)
+    return _rate(spent, len(budgets), seconds)
+
+
+def _value(rest: _Rehearsal, policy: Path) -> tuple[float, Path]:
+    """Seconds of the value head's fit on the rows of the whole run, and the policy with the head fitted. Where the
+    trees end nowhere, so that there is nothing to fit, the fit counts as nothing."""
+    config, began = rest.config, time.perf_counter()
+    try:
+        base = fit_base(config, rest.run, rest.marks, policy)
+    except NothingToLearn:
+        return 0.0, policy
+    seconds = time.perf_counter() - began
+    fitted = rest.run.facts("base")["value"]
+    positions = fitted["train_positions"] + fitted["held_out_positions"]
+    trees = read_trees(rest.run.trees)
+    rows = [row for tree in trees for row in value_rows(tree, config.update.values)]
+    wanted = min(config.update.value_rows, len(rows) * config.collect.tasks / len(trees))
+    known = positions * len(rows) / max(sum(len(row.value_positions) for row in rows), 1)
+    return seconds * wanted / max(known, 1.0), base
+
+
+def _updates(
+    rest: _Rehearsal, kind: Kind, policy: Path, value_seconds: float, warm: TrainRate | None
+) -> dict[Method, TrainRate]:
+    """A few steps of each method: side by side as in the quickstart, or one after the other as in a round."""
+    config, run = rest.config, rest.run
+    methods: tuple[Method, ...] = config.update.methods if kind == "quickstart" else config.adapt.methods
+    few = {"max_steps": _FIRST_STEPS, "validate_every": 10**6}
+    small = replace(
+        config,
+        update=replace(
+            config.update,
+            validation_tasks=1,
+            **{method: replace(cast(Any, getattr(config.update, method)), **few) for method in methods},
+        ),
+    )
+    trees = read_trees(run.trees)
+    share = config.collect.tasks / len(trees)
+
+    def train(some: Sequence[Method]) -> None:
+        learn(small, run, rest.marks, [(policy, method, run.checkpoints / method) for method in some], [COLLECTED])
+
+    for some in [methods] if kind == "quickstart" else [(method,) for method in methods]:
+        try:
+            train(some)
+        except NothingToLearn:
+            continue
+    rates: dict[Method, TrainRate] = {}
+    for method in filter(run.is_done, methods):
+        metrics, settings = run.facts(method)["update"]["metrics"], getattr(config.update, method)
+        if method == "grpo":  # which counts no tokens
+            rows = list(scored_rows(trees, config.update.advantages))
+            length = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows) / len(rows)
+            tokens = length * settings.batch_size * config.training.accumulation
+        else:
+            tokens = metrics["num_tokens"] / _FIRST_STEPS
+        per_epoch = _FIRST_STEPS / metrics["epoch"] * share
+        rates[method] = TrainRate(tokens, rest.marks.step_seconds(method), per_epoch, value_seconds)
+    known = next(iter(rates.values()), warm)
+    for method in methods:
+        if method not in rates and known is not None:
+            rates[method] = replace(known, steps_per_epoch=0.0, fixed_seconds=value_seconds)
+    return rates
+
+
+def model_size(config: RunConfig, checkpoint: str | Path | None = None) -> ModelSize:
+    """The sizes of the policy's model, read from its configuration without its weights.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    policy = config.policy
+    name = policy.model if checkpoint is None else checkpoint
+    if name is not None:
+        count_weights(name)  # which says what is wrong with a name
+    shape: PretrainedConfig = (
+        scratch_shape(ScratchConfig(**asdict(policy.scratch)))
+        if name is None
+        else AutoConfig.from_pretrained(base_and_adapter(name)[0], trust_remote_code=False)
+    )
+    with torch.device("meta"):
+        whole = AutoModelForCausalLM.from_config(shape, dtype=shape.dtype or torch.float32)
+        weights = sum(each.numel() for each in whole.parameters())
+        adapted = with_adapter(whole, policy.lora, 0)
+    text = shape.get_text_config()
+    inner = text.intermediate_size
+    if getattr(text, "num_experts_per_tok", None):
+        inner = text.num_experts_per_tok * getattr(text, "moe_intermediate_size", inner)
+    heads = text.num_attention_heads
+    number = whole.dtype if policy.dtype == "auto" else cast(torch.dtype, getattr(torch, policy.dtype))
+    return ModelSize(
+        weights=weights,
+        trained=sum(each.numel() for each in adapted.parameters() if each.requires_grad),
+        layers=text.num_hidden_layers,
+        width=text.hidden_size,
+        inner=inner,
+        keys=(getattr(text, "num_key_value_heads", None) or heads)
+        * (getattr(text, "head_dim", None) or text.hidden_size // heads),
+        vocabulary=text.vocab_size,
+        weight_bytes=number.itemsize,
+    )
+
+
+def this_device(config: RunConfig) -> Device:
+    """The device that the policy's weights are on; an H100 where the settings want a GPU and none is here."""
+    if config.policy.device_map in (None, "cpu") and config.policy.generator != "vllm":
+        count = max(config.threads, 1)
+        return Device(f"CPU, {cores()} cores", count * _CORE_FLOPS, count * _CORE_BANDWIDTH, memory_bytes())
+    name, memory = "H100, assumed: no GPU is here", 80e9
+    if torch.cuda.is_available():
+        known = torch.cuda.get_device_properties(0)
+        name, memory = known.name, float(known.total_memory)
+    flops, bandwidth = next((flops, rate) for part, flops, rate in _GPUS if part in name)
+    return Device(name, flops, bandwidth, memory)
