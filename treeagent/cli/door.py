@@ -57,6 +57,10 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         _require_tasks(config, env, uses)
         require_names(config.rewards, env.components)
         read_rules(config.rewards)
+        if config.rewards.judge and config.rewards.judge.tools:
+            from treeagent.stages.judging import judge_tools
+
+            judge_tools(config.rewards, env)
         if config.rewards.judge and config.rewards.judge.url:
             import treeagent.generators.remote  # noqa: F401 - an extra, whose lack is told here
         if config.policy.actions != "sample":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from treeagent.rewards.components import Components
 from treeagent.rewards.config import RewardsConfig, Tier
-from treeagent.rewards.judge import Judge, Verdict
+from treeagent.rewards.judge import Judge, Look, Verdict
 from treeagent.types import State, Value
 
 Learned = Callable[[], Awaitable[float | None]]
@@ -22,7 +22,9 @@ class Assessor:
     config: RewardsConfig
     judge: Judge | None = None
 
-    async def assess(self, end: State, components: Components, learned: Learned) -> dict[str, float]:
+    async def assess(
+        self, end: State, components: Components, learned: Learned, look: Look | None = None
+    ) -> dict[str, float]:
         """The components ``judge``, ``hacked``, ``learned`` and ``verdict`` of an end, as far as they are asked for and
         answered.
 
@@ -30,15 +32,16 @@ class Assessor:
         is 0 where the judge says that the reward was hacked. An end of which no tier says anything has none.
 
         Args:
+            look: carries out the judge's calls of tools.
             components: the end's other components, among them the rule's.
         """
         if not self.config.tiers:
-            return judged(await self._ask(end))
+            return judged(await self._ask(end, look))
         low, high = self.config.uncertain
         found: dict[str, float] = {}
         for tier in self.config.tiers:
             if tier == "judge":
-                found |= judged(await self._ask(end))
+                found |= judged(await self._ask(end, look))
             elif tier == "learned" and (value := await learned()) is not None:
                 found["learned"] = value
             said = (components if tier == "rule" else found).get(component_of(tier, self.config))
@@ -50,8 +53,12 @@ class Assessor:
             found["verdict"] = 0.0
         return found
 
-    async def _ask(self, end: State) -> Verdict | None:
-        return None if self.judge is None else await self.judge.ask(end.task, end.messages)
+    async def _ask(self, end: State, look: Look | None) -> Verdict | None:
+        return (
+            None
+            if self.judge is None
+            else await self.judge.ask(end.task, end.messages, look if self.judge.tools else None)
+        )
 
 
 def component_of(tier: Tier, config: RewardsConfig) -> str:

@@ -40,6 +40,10 @@ class JudgeConfig:
     """Most tokens of a reply, reasoning included."""
     timeout: Annotated[float, Field(gt=0)] = 60.0
     """Seconds after which a request is given up; it is tried twice."""
+    tools: tuple[str, ...] = ()
+    """Read-only tools of the environment that the judge may call before it answers, where the episode ended."""
+    most_tool_calls: Annotated[int, Field(gt=0)] = 3
+    """Most calls of ``tools`` by each vote."""
     most_calls: Annotated[int, Field(ge=0)] | None = None
     """Most calls of the judge in a run; unset sets no limit."""
     most_tokens: Annotated[int, Field(ge=0)] | None = None

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.envs.base import ToolSpec
+from treeagent.envs.calls import as_call
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.rewards.cascade import Assessor, value_of
 from treeagent.rewards.components import Rule, Step, derived, ruled, total, unjudged
 from treeagent.rewards.config import RewardsConfig
+from treeagent.rewards.judge import Look
 from treeagent.rewards.rubric import Reference, call_scores
 from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition, Value, waiting
 
@@ -63,8 +65,30 @@ class ScoredDynamics:
         ended = came.terminated or came.truncated
         if ended and self.ends is not None:
             with waiting():  # a verdict may take longer than a step of the environment
-                components |= await self.ends.assess(came.state, components, value_of(self.value, came.state))
+                components |= await self.ends.assess(
+                    came.state, components, value_of(self.value, came.state), self._look(state, action, came)
+                )
         reward = came.reward
         if self.config.weights and self.weigh:
             reward = None if unjudged(self.config, components, ended) else total(self.config.weights, components)
         return replace(came, reward=reward, components=components)
+
+    def _look(self, before: State, action: Action, came: Transition) -> Look | None:
+        """How a judge looks at where an episode ended; None where there is no environment."""
+        return None if self.place is None else look_at(self.place, before, action, came.state)
+
+
+def look_at(place: EnvDynamics, before: State, action: Action, end: State) -> Look:
+    """Carries out calls of read-only tools at ``end``. An environment takes no calls after an answer, which changes
+    nothing but that: there they are made at ``before``. Where luck would tell, the place of the other steps is left
+    alone."""
+    answers = {tool.name for tool in place.env.tools() if tool.answers}
+    call = as_call(action.call, place.env.tools())
+    answered = isinstance(call, ToolCall) and call.name in answers and not place.env.stochastic
+    stand = before if answered else end
+
+    async def look(call: ToolCall) -> str:
+        found = await place.step(stand, Action(call.name, call))
+        return found.state.messages[-1].content
+
+    return look

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from treeagent.agent.checkpoint import load_checkpoint
+from treeagent.envs.base import Env, ToolSpec
 from treeagent.generators.base import Failure, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
@@ -22,22 +23,45 @@ _RETRIES = 1
 """A judge is asked about many ends: one that does not answer must not hold each of them up for long."""
 
 
-def assessor(config: RewardsConfig, run: Path, stage: str) -> Assessor | None:
+def assessor(config: RewardsConfig, run: Path, stage: str, env: Env | None = None) -> Assessor | None:
     """What judges the ends of episodes in a run's folder; None where the settings name nothing that does. Raises as
     ``judge_of`` does."""
-    return Assessor(config, judge_of(config, run, stage)) if config.assesses else None
+    return Assessor(config, judge_of(config, run, stage, env)) if config.assesses else None
 
 
-def judge_of(config: RewardsConfig, run: Path, stage: str) -> Judge | None:
-    """The judge of a run's folder, whose calls count under ``stage``; None where the settings name none.
+def judge_tools(config: RewardsConfig, env: Env) -> list[ToolSpec]:
+    """The tools that the judge may call.
 
     Raises:
-        UserError: the ledger cannot be used, or the judge's checkpoint cannot be loaded.
+        UserError: the environment cannot go back to the end of an episode, or one of them is no read-only tool of it.
+    """
+    named = () if config.judge is None else config.judge.tools
+    if named and env.snapshot_kind == "none":
+        raise UserError(
+            f"rewards.judge.tools names {', '.join(named)}, but the environment cannot go back to where an episode "
+            "ended (snapshot_kind 'none'): leave them out"
+        )
+    known = {tool.name: tool for tool in env.tools() if tool.read_only and not tool.answers}
+    for name in named:
+        if name not in known:
+            found = ", ".join(known) or "none"
+            raise UserError(
+                f"rewards.judge.tools names {name!r}, but the read-only tools are {found}: name one of them"
+            )
+    return [known[name] for name in named]
+
+
+def judge_of(config: RewardsConfig, run: Path, stage: str, env: Env | None = None) -> Judge | None:
+    """The judge of a run's folder, whose calls count under ``stage``; None where the settings name none. Without
+    ``env`` it calls no tools.
+
+    Raises:
+        UserError: the ledger cannot be used, the judge's checkpoint cannot be loaded, or as ``judge_tools``.
     """
     if config.judge is None:
         return None
     model = local(config.judge) if config.judge.url is None else Remote(config.judge, config.judge.url)
-    return Judge(config.judge, model, Ledger(run / FILE, stage))
+    return Judge(config.judge, model, Ledger(run / FILE, stage), judge_tools(config, env) if env is not None else ())
 
 
 def judge_figures(config: RewardsConfig, run: Path, stage: str) -> tuple[dict[str, float], list[str]]:

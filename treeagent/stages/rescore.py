@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
 from treeagent.config import RunConfig
+from treeagent.envs.dynamics import EnvDynamics
 from treeagent.marks import FILE, deciding
 from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.cascade import Assessor
 from treeagent.rewards.components import ComponentSums, Rule, components_of, read_rules, ruled, steps, stored_step
 from treeagent.rewards.config import ASSESSED, TOOL_SCORES, RewardsConfig
+from treeagent.rewards.dynamics import look_at
+from treeagent.rewards.judge import Look
 from treeagent.rewards.ledger import FILE as LEDGER
 from treeagent.rewards.ledger import Ledger
 from treeagent.rewards.reweigh import rescored
@@ -17,9 +20,10 @@ from treeagent.run.progress import Progress
 from treeagent.run.trees import run_marks
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_records
+from treeagent.stages.build import environment, play_on
 from treeagent.stages.judging import assessor, judge_figures
 from treeagent.store import read_as, regular, shard_place, shards, write_atomic, write_shard
-from treeagent.types import UserError
+from treeagent.types import ToolCall, UserError
 from treeagent.views.figures import tree_figures
 
 
@@ -36,7 +40,8 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
         RunError: the view was begun with other trees.
     """
     view.take_trees("rescore", source)
-    rules, ends = read_rules(config.rewards), _ends(config.rewards, source, view)
+    rules, played = read_rules(config.rewards), _played(config)
+    ends = _ends(config.rewards, source, view, played)
     jobs = [(name, index) for name in source.collections() for index, _ in enumerate(shards(source.trees, name))]
     require_stored(config.rewards, (tree for name in source.collections() for tree in _read(source, name)))
     with progress.track("rescore", len(jobs)) as advance:
@@ -46,7 +51,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                 if not shards(view.trees, name, index):
                     trees = list(read_as(from_record, source.trees, name, index))
                     if ends is not None:
-                        asyncio.run(assess_trees(trees, ends, rules))
+                        asyncio.run(assess_trees(trees, ends, rules, played))
                     told = rescored(trees, config.rewards, rules, source.config.search.process_weight)
                     write_shard(view.trees, name, index, to_records(told))
                 advance(1)
@@ -63,35 +68,71 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
     return figures
 
 
-def _ends(config: RewardsConfig, source: Run, view: Run) -> Assessor | None:
+def _ends(config: RewardsConfig, source: Run, view: Run, played: EnvDynamics | None) -> Assessor | None:
     """What judges the ends of a view, whose ledger begins as the run's: what the run's judge has said is not paid for
     again."""
     theirs, ours = source.path / LEDGER, view.path / LEDGER
     if config.judge is not None and theirs.is_file() and not ours.exists():
         Ledger(regular(theirs), "rescore").lend(ours)
-    return assessor(config, view.path, "rescore")
+    return assessor(config, view.path, "rescore", None if played is None else played.env)
 
 
-async def assess_trees(trees: Sequence[Tree], ends: Assessor, rules: Mapping[str, Rule]) -> None:
+def _played(config: RunConfig) -> EnvDynamics | None:
+    """The environment that a judge looks into; None where it has no tools.
+
+    Raises:
+        UserError: the trees hold thoughts as steps of their own.
+    """
+    if config.rewards.judge is None or not config.rewards.judge.tools:
+        return None
+    if config.search.granularity == "split":
+        raise UserError("rewards.judge.tools replays stored episodes, but search.granularity is 'split': leave it out")
+    return play_on(environment(config), config, "rescore")
+
+
+async def assess_trees(
+    trees: Sequence[Tree], ends: Assessor, rules: Mapping[str, Rule], played: EnvDynamics | None = None
+) -> None:
     """Write the components that ``ends`` gives to the ends of episodes in trees, in place of those of an earlier judge.
-    Rules are asked anew before; the tier "learned" reads V(s) as it is stored."""
+    Rules are asked anew before; the tier "learned" reads V(s) as it is stored. Where the judge calls tools, the episode
+    is replayed in ``played``."""
 
-    async def one(tree: Tree, before: Node, edge: Edge, node: Node) -> None:
+    async def one(tree: Tree, path: Sequence[Edge], node: Node) -> None:
+        edge, before = path[-1], tree.root if len(path) == 1 else path[-2].child
+        assert before is not None
+
         async def stored() -> float | None:
             return node.value if tree.budget.estimates else None
 
         step = stored_step(before, edge)
         kept = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
         kept |= ruled(rules, step) if step else {}
-        edge.components = kept | await ends.assess(node.state, kept, stored)
+        edge.components = kept | await ends.assess(
+            node.state, kept, stored, None if played is None else _look(played, tree, path)
+        )
 
     found = [
-        one(tree, before, edge, edge.child)
+        one(tree, path, node)
         for tree in trees
-        for before, edge in steps(tree)
-        if edge.child is not None and edge.child.ended and not edge.child.unknown and not edge.thought
+        for path, node in tree.walk()
+        if path and node.ended and not node.unknown and not path[-1].thought
     ]
     await asyncio.gather(*found)
+
+
+def _look(played: EnvDynamics, tree: Tree, path: Sequence[Edge]) -> Look:
+    """Replays a stored episode, then carries out a judge's call where it ended."""
+
+    async def look(call: ToolCall) -> str:
+        before = here = await played.reset(tree.task)
+        for edge in path:
+            before, came = here, await played.step(here, edge.action)
+            here = came.state
+            if edge.child is None or here.messages[-1].content != edge.child.state.messages[-1].content:
+                return "refused: the environment does not repeat this episode"
+        return await look_at(played, before, path[-1].action, here)(call)
+
+    return look
 
 
 def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:

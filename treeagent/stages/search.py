@@ -204,7 +204,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             told = time.monotonic()
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
-    ends = assessor(config.rewards, job.trees.parent, job.name) if job.trees is not None else None
+    ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
     if ends is not None and "learned" in config.rewards.tiers and actors.value is None:
         raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
     judging = partial(scored, played=dynamics, config=config, ends=ends, value=actors.value)
