@@ -40,7 +40,7 @@ def lines(run: Run) -> dict[str, str]:
 def test_it_shows_what_is_done_running_and_left(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
         progress = RichProgress(Terminal(quiet=True), run.path)
-        assert "told nothing yet" in told(run)
+        assert "told nothing yet" in " ".join(told(run).split())  # a long path wraps the line
         progress.plan(STAGES)
         with progress.track("demonstrations", 2) as advance:
             advance(2)
