@@ -155,7 +155,7 @@ def engine(place: Place) -> dict[str, float]:
         base, folders = _saved(place, Path(name))
         dtype = _precision(place)
         made = VllmGenerator(str(base), folders[0], VllmConfig(gpu_memory_utilization=0.5, max_model_len=4096), dtype)
-        shuffler, prompts = random.Random(0), 4 * place.size.batch
+        shuffler, prompts = random.Random(0), place.size.batch
         asked = SampleRequest(
             [words(shuffler, place, place.size.row) for _ in range(prompts)],
             4,
