@@ -5,11 +5,15 @@ import re
 import shutil
 from pathlib import Path
 
+import orjson
+from command import treeagent
+
+from treeagent.config import RunConfig
 from treeagent.report.gather import gather
-from treeagent.report.page import report
 from treeagent.run.folder import Run
 from treeagent.search.record import from_record, to_records
 from treeagent.store import read_as, shard_place, shards, write_shard
+from treeagent.world_model.fidelity import wilson_interval
 
 
 def test_every_figure_of_the_page_is_a_file_with_its_data(finished_run: Path) -> None:
@@ -45,5 +49,58 @@ def test_trees_of_an_older_version_give_no_curve_and_no_error(finished_run: Path
         for tree in trees:
             tree.spent = []
         write_shard(run / "trees", name, index, to_records(trees))
-    page = report(Run.open(run)).read_text()
-    assert "What a search reaches with less" not in page and "Coverage and judgement" in page
+    content = gather(Run.open(run))
+    assert not content.anytime and not content.collecting and content.rows
+
+
+def copy_of(run: Path, folder: Path, solved: str) -> Path:
+    """A copy of a run, renamed and with other marks in its first row of results."""
+    shutil.copytree(run, folder)
+    rows = Run.open(folder).result_rows()
+    low, high = wilson_interval(solved.count("1"), len(solved))
+    changed = {"success": solved.count("1") / len(solved), "success_low": low, "success_high": high}
+    rows[0] |= {"solved": solved, **changed}
+    (folder / "results.json").write_bytes(orjson.dumps(rows))
+    return folder
+
+
+def test_runs_are_compared_task_by_task(finished_run: Path, tmp_path: Path) -> None:
+    one, two = copy_of(finished_run, tmp_path / "one", "0001"), copy_of(finished_run, tmp_path / "two", "1101")
+    config = (two / "config.toml").read_text()
+    (two / "config.toml").write_text(config.replace("seed = 0", "seed = 3"))
+    page = tmp_path / "pages" / "both.html"
+    page.parent.mkdir()
+    done = treeagent("report", one, two, "--out", page)
+    assert done.returncode == 0, done.stderr
+    told = page.read_text()
+    # Differences of 1, 1, 0 and 0: mean 50 points, standard deviation 57.7, so 1.96 * 57.7 / 2.
+    assert "<td>+50.0 ± 56.6</td><td>4</td>" in told
+    assert '<td class="word">seed</td><td class="word">0</td><td class="word">3</td>' in told
+    links = re.findall(r'href="(figures/[^"]+)"', told)
+    assert "figures/comparison-tokens.csv" in links and all((page.parent / link).is_file() for link in links)
+    with (page.parent / "figures" / "comparison-tokens.csv").open() as file:
+        series = {row["series"] for row in csv.DictReader(file)}
+    assert {"one base mcts, taken", "two base mcts, taken", "two base greedy"} <= series
+
+
+def test_a_report_is_written_anew(finished_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    (run / "report.html").unlink()
+    shutil.rmtree(run / "figures")
+    assert treeagent("report", run).returncode == 0
+    assert (run / "report.html").is_file() and (run / "figures" / "anytime-tokens.svg").is_file()
+
+
+def test_what_cannot_be_reported_is_refused(finished_run: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    Run.create(empty, RunConfig(), resume=False).close()
+    for arguments, named in (
+        ([tmp_path / "none"], "none"),
+        ([empty], "empty"),
+        ([finished_run, empty], "empty"),
+        ([finished_run, finished_run.parent / "." / finished_run.name], "twice"),
+        ([finished_run, "--out", tmp_path / "page.html"], "--out"),
+    ):
+        done = treeagent("report", *arguments)
+        assert done.returncode == 2 and named in done.stderr, done.stderr

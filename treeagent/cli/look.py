@@ -131,6 +131,42 @@ def watch(
 
 
 @app.command()
+def report(
+    run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of one or more runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE.html",
+            help="The file of a comparison; by default comparison.html in the first RUN.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write the page of a run anew, or a page that compares several: results, curves, and settings that differ.
+
+    Reads each RUN; writes RUN/report.html, or the comparison, and every figure as SVG and CSV in a folder beside it.
+
+    Example: treeagent report runs/seed0 runs/seed1
+    """
+    from treeagent.report.compare import write_comparison
+    from treeagent.report.page import report as write_page
+    from treeagent.run.folder import Run, RunError
+
+    runs = [Run.open(folder) for folder in run_folders]
+    if len(runs) > 1:
+        page = out or run_folders[0] / "comparison.html"
+        write_comparison(page, runs)
+    elif out is not None:
+        raise RunError("--out names the file of a comparison: give two runs or more, or leave it out")
+    elif not runs[0].stages():
+        raise RunError(f"{runs[0].path} has finished no stage, so that there is nothing to report: go on with --resume")
+    else:
+        page = write_page(runs[0])
+    Terminal(soft_wrap=True).print(str(page))
+
+
+@app.command()
 def settings(
     section: Annotated[
         str,

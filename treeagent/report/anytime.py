@@ -5,7 +5,7 @@ which ends had been reached, and which of them the decision "leaf" would have ta
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,7 +87,12 @@ def _success(path: Sequence[Edge], node: Node) -> bool | None:
 
 
 def anytime_charts(
-    name: str, title: str, groups: Sequence[Progress], others: dict[str, Sequence[Line]] | None = None
+    name: str,
+    title: str,
+    groups: Sequence[Progress],
+    others: Mapping[str, Sequence[Line]] | None = None,
+    *,
+    coverage: bool = True,
 ) -> list[Chart]:
     """A figure for each kind of cost, of those in which something was spent.
 
@@ -95,10 +100,13 @@ def anytime_charts(
         name: what the names of the files begin with.
         title: what the titles begin with, such as "Success by".
         others: by cost, lines to draw beside the curves.
+        coverage: whether to draw what was found beside what would have been taken.
     """
     drawn: list[Chart] = []
     for cost, axis in COSTS.items():
         lines = [line for place, group in enumerate(groups) for line in _lines(group, cost, place)]
+        if not coverage:
+            lines = [line for line in lines if not line.dashed]
         beside = [line for line in (others or {}).get(cost, ()) if line.points[0][0] > 0]
         if lines:
             chart = Chart(file_name(name, cost), f"{title} {cost}", axis, "", [*lines, *beside], log=True, share=True)

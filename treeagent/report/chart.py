@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from treeagent.report.style import SERIES
 from treeagent.store import write_atomic
@@ -42,6 +42,8 @@ _STYLE: dict[Any, Any] = {
 }
 _LONGEST = 100
 """Characters of a figure's name, which a file system must take."""
+_WIDE = 22
+"""Characters of a label up to which two stand side by side."""
 _SPARSE = 40
 """Points up to which each has a marker."""
 Points = Sequence[tuple[float, float]]
@@ -140,8 +142,9 @@ def _coloured(svg: str, colours: dict[str, str]) -> str:
 def _drawn(chart: Chart) -> str:
     lines = [line for line in chart.lines if line.points]
     legend = len(lines) > 1 or any(line.label for line in lines)
+    columns = 1 if max((len(visible(line.label)) for line in lines), default=0) > _WIDE else 2
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(3.4, 2.1 + 0.17 * ((len(lines) + 1) // 2) * legend), layout="constrained")
+        figure = Figure(figsize=(3.4, 2.1 + 0.17 * (-(-len(lines) // columns)) * legend), layout="constrained")
         axes = figure.add_subplot()
         if chart.diagonal:
             xs = [x for line in lines for x, _ in line.points]
@@ -155,7 +158,7 @@ def _drawn(chart: Chart) -> str:
         axes.spines[["top", "right"]].set_visible(False)
         _scale(axes, chart, [x for line in lines for x, _ in line.points])
         if legend:
-            figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7, handlelength=2.5)
+            figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=7, handlelength=2.5)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return buffer.getvalue()
@@ -170,8 +173,8 @@ def _draw(axes: Any, line: Line, marker: str) -> None:
         axes.bar(xs, ys, width=width, color=colour, label=label, alpha=0.75)
         return
     if line.kind == "dots":
-        low = [y - low for y, (low, _) in zip(ys, line.band, strict=False)]
-        high = [high - y for y, (_, high) in zip(ys, line.band, strict=False)]
+        low = [max(y - low, 0.0) for y, (low, _) in zip(ys, line.band, strict=False)]  # but for rounding it is
+        high = [max(high - y, 0.0) for y, (_, high) in zip(ys, line.band, strict=False)]
         whiskers = [low, high] if line.band else None
         axes.errorbar(xs, ys, yerr=whiskers, fmt="D", color=colour, label=label, markersize=4, elinewidth=1)
         return
@@ -198,4 +201,4 @@ def _scale(axes: Any, chart: Chart, xs: Sequence[float]) -> None:
         bounds = [y for line in chart.lines for y in (*(y for _, y in line.points), *(high for _, high in line.band))]
         top = min(1.0, max(0.1, 1.15 * max(bounds)))
         axes.set_ylim(-0.02 * top, 1.02 * top)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))

@@ -6,6 +6,9 @@ from typing import Any
 from treeagent.report.chart import Chart, Line, file_name
 from treeagent.visible import visible
 
+SHOWN_FIRST = ("validation", "loss", "success", "reward", "rewards/accuracies", "rewards/margins", "entropy", "kl")
+"""Metrics whose curves are open on the page; where a stage has none of them, its first ones."""
+
 
 def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """stage -> metric -> (step, value), in the order they first appear; what is no number is left out."""

@@ -131,8 +131,8 @@ def allowed_by(run: Run) -> Callable[[Sequence[Edge]], bool]:
     return (lambda path: within(spent(path, budgets), budgets)) if budgets else lambda path: True
 
 
-def progress_of(run: Run, rows: Sequence[Row], label: str = "{policy} {mode}") -> list[Progress]:
-    """How the searches of each row went, of which trees are stored that tell it."""
+def progress_of(run: Run, rows: Sequence[Row], before: str = "") -> list[Progress]:
+    """How the searches of each row went, of which trees are stored that tell it. Labels begin with ``before``."""
     groups: list[Progress] = []
     settings, allowed, names = run.config.evaluate, allowed_by(run), shard_names(run.trees)
     for row in rows:
@@ -142,24 +142,25 @@ def progress_of(run: Run, rows: Sequence[Row], label: str = "{policy} {mode}") -
             searches = [found for tree in trees if (found := moments(tree, settings.likelihood_weight, allowed))]
             if searches:
                 decides = settings.decision == "leaf" and row["mode"] != "lookahead"
-                groups.append(Progress(label.format(**row), searches, decides))
+                groups.append(Progress(f"{before}{row['policy']} {row['mode']}", searches, decides))
     return groups
 
 
-def greedy_points(rows: Sequence[Row], label: str = "{policy} greedy") -> dict[str, Sequence[Line]]:
-    """By cost, each policy that was evaluated without search, as a point: its success and its mean cost of a task."""
+def greedy_points(rows: Sequence[Row], before: str = "", colour: int = 0) -> dict[str, Sequence[Line]]:
+    """By cost, each policy that was evaluated without search, as a point: its success and its mean cost of a task.
+    Labels begin with ``before``, colours with ``colour``."""
     greedy = [row for row in rows if row["mode"] == "greedy" and row["tasks"]]
     names = {"tokens": "generated_tokens", "steps": "environment_steps", "seconds": "seconds"}
     return {
         cost: [
             Line(
-                label.format(**row),
+                f"{before}{row['policy']} greedy",
                 [(row[names[cost]] / row["tasks"], row["success"])],
                 [(row["success_low"], row["success_high"])],
                 "dots",
                 colour=place,
             )
-            for place, row in enumerate(greedy)
+            for place, row in enumerate(greedy, start=colour)
             if "success_low" in row and names[cost] in row
         ]
         for cost in COSTS

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from treeagent.report.chart import Chart
-from treeagent.report.curves import curves
+from treeagent.report.curves import SHOWN_FIRST, curves
 from treeagent.report.describe import (
     SIGNAL_COLUMNS,
     SIGNAL_NOTE,
@@ -37,8 +37,6 @@ from treeagent.world_model.fidelity import wilson_interval
 
 Draw = Callable[[Sequence[Chart]], str]
 """Writes figures as files and gives their cards."""
-_SHOWN_FIRST = ("validation", "loss", "success", "reward", "rewards/accuracies", "rewards/margins", "entropy", "kl")
-"""Metrics whose curves are open on the page; where a stage has none of them, its first ones."""
 _OPEN = 3
 """Curves a stage shows before the rest: one line of a desktop page."""
 ANYTIME_NOTE = (
@@ -271,7 +269,7 @@ def _curves(draw: Draw, drawn: Mapping[str, Sequence[Chart]]) -> str:
     for stage, charts in drawn.items():
         order = sorted(
             charts,
-            key=lambda chart: _SHOWN_FIRST.index(chart.title) if chart.title in _SHOWN_FIRST else len(_SHOWN_FIRST),
+            key=lambda chart: SHOWN_FIRST.index(chart.title) if chart.title in SHOWN_FIRST else len(SHOWN_FIRST),
         )
         parts.append(f"<h3>{escaped(stage)}</h3>{draw(order[:_OPEN])}")
         if order[_OPEN:]:

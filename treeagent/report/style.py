@@ -41,7 +41,8 @@ h3 { font-size: .95rem; margin: 1.25rem 0 .5rem; color: var(--soft); font-weight
 }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem }
 th { font-size: .78rem; color: var(--soft); font-weight: 600; text-align: right; vertical-align: bottom }
-th, td { padding: .5rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+th, td { padding: .5rem .6rem; border-bottom: 1px solid var(--line); text-align: right }
+td { white-space: nowrap }
 tr:last-child td { border-bottom: 0 }
 .word { text-align: left }
 .best td { font-weight: 650 }

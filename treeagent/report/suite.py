@@ -31,9 +31,13 @@ _INJECTION = "injection"
 
 
 def difference(row: Row, plain: Row) -> tuple[float, float]:
+    """``paired_difference`` of two rows of the same tasks."""
+    return paired_difference(*([mark == "1" for mark in each["solved"]] for each in (row, plain)))
+
+
+def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[float, float]:
     """The mean difference of success on the same tasks, and half of its 95 % interval over tasks, in points."""
-    pairs = zip(row["solved"], plain["solved"], strict=True)
-    each = [100.0 * (int(one) - int(other)) for one, other in pairs]
+    each = [100.0 * (one - other) for one, other in zip(ones, others, strict=True)]
     spread = statistics.stdev(each) if len(each) > 1 else math.inf
     return statistics.fmean(each), 1.96 * spread / math.sqrt(len(each))
 

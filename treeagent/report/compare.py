@@ -1,0 +1,168 @@
+"""A page that compares runs: their results, task by task where the tasks are the same, their curves and settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from treeagent.config import config_difference, flat_settings
+from treeagent.report.anytime import anytime_charts
+from treeagent.report.chart import Chart, Line, file_name
+from treeagent.report.curves import SHOWN_FIRST, series
+from treeagent.report.describe import RESULT_COLUMNS, Row, cell
+from treeagent.report.gather import greedy_points, progress_of
+from treeagent.report.html import ANYTIME_NOTE
+from treeagent.report.parts import figures, interval_bar, page, sentences, table, warnings
+from treeagent.report.suite import paired_difference
+from treeagent.run.folder import Run, RunError
+from treeagent.run.reviewed import reviewed_rows
+from treeagent.search.record import check_format
+from treeagent.store import read_as, write_atomic
+from treeagent.visible import visible
+
+_COLUMNS = {
+    "run": "run",
+    "policy": "policy",
+    "mode": "mode",
+    "success": RESULT_COLUMNS["success"],
+    "against": "against the first run",
+    "same": "on same tasks",
+    "reward": RESULT_COLUMNS["reward"],
+    "tasks": "tasks",
+    "steps": "environment steps a task",
+    "tokens": "tokens a task",
+    "limit": "token limit",
+}
+_NOTE = (
+    "Against the first run: the mean difference from the same policy and mode there in points, ± half of its 95 % "
+    "interval over the test tasks that both runs played. It is empty where they have less than two in common."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A run with its results."""
+
+    name: str
+    run: Run
+    rows: Sequence[Row]
+
+
+def compared(runs: Sequence[Run]) -> list[Compared]:
+    """Runs that can be compared, each under a name of its own.
+
+    Raises:
+        RunError: a run is given twice, or has no results.
+    """
+    places = [run.path.resolve() for run in runs]
+    for place, run in enumerate(runs):
+        if places.index(places[place]) != place:
+            raise RunError(f"{run.path} is given twice: name each run once")
+    plain = [run.path.resolve().name for run in runs]
+    names = plain if len(set(plain)) == len(plain) else [str(run.path) for run in runs]
+    told = [Compared(name, run, reviewed_rows(run)) for name, run in zip(names, runs, strict=True)]
+    for each in told:
+        if not each.rows:
+            raise RunError(
+                f"{each.run.path} has no results to compare: give runs of quickstart, train or eval that have ended"
+            )
+    return told
+
+
+def write_comparison(path: Path, runs: Sequence[Run]) -> None:
+    """Write the page, and its figures to the folder ``figures`` beside it.
+
+    Raises:
+        RunError: as ``compared``.
+        CorruptShard, StoreError: a file is damaged or cannot be written.
+    """
+    told = compared(runs)
+    draw = partial(figures, path.parent)
+    groups = [group for each in told for group in progress_of(each.run, each.rows, f"{each.name} ")]
+    points = [greedy_points(each.rows, f"{each.name} ", len(groups) + place) for place, each in enumerate(told)]
+    beside = {cost: [line for lines in points for line in lines[cost]] for cost in points[0]}
+    anytime = anytime_charts("comparison", "Success by", groups, beside, coverage=False)
+    curves = _curves(told)
+    alarms = [f"{each.name}, {sentence}" for each in told for sentence in each.run.alarms()]
+    sections = [
+        _results(told),
+        f"<h2>What a search reaches with less</h2>{draw(anytime)}{sentences([ANYTIME_NOTE])}" if anytime else "",
+        _settings(told),
+        f"<h2>Training curves</h2>{draw(curves)}" if curves else "",
+    ]
+    before = f"<h2>Warnings</h2>{warnings(alarms)}" if alarms else ""
+    title = " and ".join(each.name for each in told)
+    write_atomic(path, page(f"treeagent: {title}", _headline(told), sections, before))
+
+
+def _headline(told: Sequence[Compared]) -> str:
+    best = [(each.name, max(each.rows, key=lambda row: row["success"])) for each in told]
+    said = (f"{name} {row['policy']} with {row['mode']} {100 * row['success']:.1f} %" for name, row in best)
+    return f"Best of each run: {'; '.join(said)}."
+
+
+def _results(told: Sequence[Compared]) -> str:
+    solved = {(each.name, *_key(row)): _solved(each.run, row) for each in told for row in each.rows}
+    first = told[0]
+    cells, bars = list[dict[str, str]](), dict[tuple[int, str], str]()
+    for each in told:
+        for row in each.rows:
+            shown = {key: cell(row, key) for key in ("policy", "mode", "success", "reward", "tasks")} | {
+                "run": each.name,
+                "steps": f"{row['environment_steps'] / row['tasks']:,.1f}",
+                "tokens": f"{row['generated_tokens'] / row['tasks']:,.0f}",
+                "limit": cell(row, "token_limit"),
+            }
+            ours, theirs = solved[each.name, *_key(row)], solved.get((first.name, *_key(row)), {})
+            same = [task for task in ours if task in theirs]
+            if each is not first and len(same) > 1:
+                mean, half = paired_difference([ours[task] for task in same], [theirs[task] for task in same])
+                shown |= {"against": f"{mean:+.1f} ± {half:.1f}", "same": f"{len(same):,}"}
+            if "success_low" in row:
+                bars[len(cells), "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
+            cells.append(shown)
+    most = max(row["success"] for each in told for row in each.rows)
+    best = [place for place, row in enumerate(row for each in told for row in each.rows) if row["success"] == most]
+    shown_table = table(_COLUMNS, cells, words=("run", "policy", "mode"), best=best, marked=bars)
+    return f"<h2>Results</h2>{shown_table}{sentences([_NOTE])}"
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row["policy"], row["mode"]
+
+
+def _solved(run: Run, row: Row) -> dict[str, bool]:
+    """Whether each task of a row was solved, by its id; empty where the run keeps no episodes of it."""
+    name = f"evaluate-{row['policy']}-{row['mode']}"
+    tasks = [str(record["task"]["id"]) for record in read_as(check_format, run.episodes, name)]
+    marks = str(row.get("solved", ""))
+    return {task: mark == "1" for task, mark in zip(tasks, marks, strict=True)} if len(tasks) == len(marks) else {}
+
+
+def _settings(told: Sequence[Compared]) -> str:
+    """The settings in which the runs differ."""
+    first = told[0].run.config
+    keys = sorted({key for each in told[1:] for key in config_difference(first, each.run.config)})
+    flat = {each.name: flat_settings(each.run.config) for each in told}
+    cells = [{"": key} | {name: _said(settings, key) for name, settings in flat.items()} for key in keys]
+    shown = table({"": "setting"} | {name: name for name in flat}, cells, words=("", *flat))
+    return f"<h2>Settings that differ</h2>{shown or sentences(['None: the runs have the same settings.'])}"
+
+
+def _said(settings: Mapping[str, object], key: str) -> str:
+    return str(settings[key]) if settings.get(key) is not None else "–"
+
+
+def _curves(told: Sequence[Compared]) -> list[Chart]:
+    """The chief metrics of each stage that two or more runs have, of all runs in one figure."""
+    found: dict[tuple[str, str], list[Line]] = {}
+    for place, each in enumerate(told):
+        for stage, metrics in series(each.run.metrics()).items():
+            for metric, points in metrics.items():
+                if metric in SHOWN_FIRST and len(points) > 1:
+                    found.setdefault((stage, metric), []).append(Line(each.name, points, colour=place))
+    return [
+        Chart(file_name("comparison", visible(stage), visible(metric)), f"{stage}: {metric}", "step", "", lines)
+        for (stage, metric), lines in found.items()
+        if len(lines) > 1
+    ]
