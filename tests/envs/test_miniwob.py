@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faulty_envs import children, gone
+from faulty_envs import WordsPolicy, children, gone
+from test_pool import grow, told
 
-from treeagent.envs import EnvCrashed, Forkable, WorkerEnv, check_env, make_env
+from treeagent.envs import EnvCrashed, EnvPool, Forkable, WorkerEnv, check_env, make_env
 from treeagent.envs.miniwob import Element, MiniWoBEnv, MiniWoBOptions, pages
 from treeagent.types import ToolCall, UserError
 
@@ -222,3 +223,16 @@ def test_every_page_that_ships_starts_twice_alike(browser: MiniWoBEnv) -> None:
         if env.reset(seed=7)[0] != first:
             other.append(page)
     assert other == []
+
+
+@pytest.mark.slow
+def test_a_pool_has_a_browser_for_each_instance_and_grows_the_same_trees(browser: MiniWoBEnv) -> None:
+    options = MiniWoBOptions(page="click-test-2")
+    browser.options = options
+    tasks, policy = browser.tasks("train", 3), WordsPolicy("click[1]", "click[2]", "click[9]")
+    serial, before = told(grow(browser, tasks, policy, simulations=4)), set(children())
+    with EnvPool(browser, lambda: MiniWoBEnv(options), 2) as pool:
+        assert told(grow(pool, tasks, policy, simulations=4)) == serial
+        started = set(children()) - before
+        assert started
+    assert all(map(gone, started))

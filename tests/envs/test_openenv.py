@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from faulty_envs import WordsPolicy
+from test_pool import grow, told
 
-from treeagent.envs import EnvCrashed, EnvTimeout, Forkable, SnapshotLost, check_env
+from treeagent.envs import EnvCrashed, EnvPool, EnvTimeout, Forkable, SnapshotLost, check_env
 from treeagent.envs.adapters.openenv import OpenEnvEnv, from_openenv
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.types import ToolCall, UserError
@@ -129,6 +131,22 @@ def test_the_conformance_check_passes_with_snapshots_over_the_wire(shop_server: 
     assert report.branches == report.equal_branches == 24
     env.close()
     other.close()
+
+
+@pytest.mark.parametrize("server", ["ours", "counter"])
+def test_a_pool_has_a_session_for_each_instance_and_grows_the_same_trees(
+    server: str, shop_server: str, counter_server: str
+) -> None:
+    def make() -> OpenEnvEnv:
+        return from_openenv(shop_server, name="shop", prompt="Buy it.") if server == "ours" else counter(counter_server)
+
+    words = ("search[lamp]", "click[next >]") if server == "ours" else ("1", "2", "3")
+    env, policy = make(), WordsPolicy(*words)
+    tasks = env.tasks("train", 3)
+    serial = told(grow(env, tasks, policy, simulations=6))
+    with EnvPool(env, make, 2) as pool:
+        assert told(grow(pool, tasks, policy, simulations=6)) == serial
+    env.close()
 
 
 def test_snapshots_outlive_the_resets_of_a_batch_and_are_replayed_in_another_session(shop_server: str) -> None:

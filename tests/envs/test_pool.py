@@ -206,7 +206,7 @@ def test_a_step_that_takes_too_long_costs_its_tree_and_the_instance_is_replaced(
     sound = told(grow(make(), [tasks[0], *tasks[2:]], simulations=2, leaves=1))
     with EnvPool(make(), make, 3) as pool:
         # A step waits for two others, which is no fault of its own.
-        trees = grow(pool, tasks, simulations=2, leaves=1, step_seconds=0.2)
+        trees = grow(pool, tasks, simulations=2, leaves=1, step_seconds=0.4)
     assert trees[1].error == "TimeoutError"
     assert [record["nodes"] for record in told([trees[0], *trees[2:]])] == [record["nodes"] for record in sound]
     assert Hanging.ended == 4
@@ -215,7 +215,7 @@ def test_a_step_that_takes_too_long_costs_its_tree_and_the_instance_is_replaced(
 def test_waiting_for_an_instance_is_no_part_of_a_step() -> None:
     class Slow(Stairs):
         def __init__(self) -> None:
-            time.sleep(0.15)  # nor is making it
+            time.sleep(0.5)  # nor is making it
             super().__init__("none")
 
         def step(self, action: str | ToolCall) -> StepResult:
@@ -223,8 +223,8 @@ def test_waiting_for_an_instance_is_no_part_of_a_step() -> None:
             return super().step(action)
 
     with EnvPool(Stairs("none"), Slow, 1) as pool:
-        trees = grow(pool, list(map(stairs_task, range(5))), simulations=1, leaves=1, step_seconds=0.1)
-    assert [tree.error for tree in trees] == [""] * 5
+        trees = grow(pool, list(map(stairs_task, range(15))), simulations=1, leaves=1, step_seconds=0.4)
+    assert [tree.error for tree in trees] == [""] * 15
 
 
 SCRIPT = """

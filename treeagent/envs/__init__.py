@@ -13,11 +13,13 @@ works, and ``treeagent envs check module:Class`` checks yours.
   ``"module:Class"``; ``EXTRAS`` names the extras that some need); ``Forkable`` goes back to a ``Mark``, by snapshot
   or by replay (``ReplayDivergence``); ``EnvDynamics`` is what search steps through, with rewards and step limit, on
   one environment or on an ``EnvPool`` of several.
+* ``AsyncEnv`` is the contract of an environment whose methods are coroutines; ``make_env`` makes it a ``WaitingEnv``.
 * Around one: ``WorkerEnv`` runs it in a process of its own, under time limits in seconds (``EnvTimeout``,
   ``EnvCrashed``); ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and cuts observations at a number of bytes.
 """
 
 from treeagent.envs.approval import Approve
+from treeagent.envs.asynchronous import AsyncEnv, WaitingEnv
 from treeagent.envs.base import (
     Demonstrator,
     Env,
@@ -43,6 +45,7 @@ __all__ = [
     "BUILT_IN",
     "EXTRAS",
     "Approve",
+    "AsyncEnv",
     "CallRefused",
     "CheckReport",
     "Demonstrator",
@@ -63,6 +66,7 @@ __all__ = [
     "ToolEnv",
     "ToolSpec",
     "VisitEnv",
+    "WaitingEnv",
     "WorkerEnv",
     "check_env",
     "env_class",

@@ -5,10 +5,12 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
+from treeagent.envs.asynchronous import WaitingEnv, is_async
 from treeagent.envs.base import Env
 from treeagent.types import UserError
 
@@ -71,35 +73,39 @@ def imported(name: str, what: str) -> Any:
         raise UserError(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
 
 
-def _makes_env(found: object) -> bool:
-    """Whether this is an environment's class, or a function in Python that says by its return type that it makes
-    one. Nothing else is called: a settings file may name any function there is, such as ``os:system``."""
+def _class_made(found: object) -> type | None:
+    """The class of the environments that this makes: itself, or what a function in Python says by its return type;
+    None where that is no environment. Nothing else is called: a settings file may name any function there is, such as
+    ``os:system``."""
     made = found
     if inspect.isfunction(found):
         made = found.__annotations__.get("return")
         if isinstance(made, str):  # written in quotes
             made = getattr(sys.modules.get(found.__module__), made, None)
     methods = (name for name, each in vars(Env).items() if inspect.isfunction(each) and not name.startswith("_"))
-    return inspect.isclass(made) and all(hasattr(made, name) for name in methods)
+    return made if inspect.isclass(made) and all(hasattr(made, name) for name in methods) else None
 
 
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
-    """Build a built-in environment by name, or the user's own by ``"module:Class"``.
+    """Build a built-in environment by name, or the user's own by ``"module:Class"``. An ``AsyncEnv`` becomes a
+    ``WaitingEnv``.
 
     A class with an ``options_type`` is built from one value of that type, any other from keyword arguments.
 
     Raises:
         UserError: no such environment, options that it does not take, or what is made is no environment.
     """
-    made: Callable[..., Env] = env_class(name)
-    if not _makes_env(made):
+    made: Callable[..., Any] = env_class(name)
+    kind = _class_made(made)
+    if kind is None:
         raise UserError(
             f"{name!r} is no environment: name a subclass of treeagent.envs.Env, or a function whose return type is one"
         )
     settings = dict(options or {})
     options_type = getattr(made, "options_type", None)
     try:
-        env = made(options_type(**settings)) if options_type is not None else made(**settings)
+        make = partial(made, options_type(**settings)) if options_type is not None else partial(made, **settings)
+        env: Env = WaitingEnv(make) if is_async(kind) else make()
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

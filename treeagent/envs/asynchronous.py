@@ -1,0 +1,167 @@
+"""Environments whose methods are coroutines, as an ``Env`` whose calls wait for them."""
+
+import asyncio
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import cache
+from threading import Thread
+from typing import Any, Protocol, TypeVar
+
+from treeagent.envs.base import Demonstrator, Env, SnapshotKind, StepResult, ToolSpec
+from treeagent.types import Origin, Split, Task, ToolCall
+
+Answer = TypeVar("Answer")
+
+
+class AsyncEnv(Protocol):
+    """An environment whose calls are coroutines, as where it speaks over a network by an asyncio client.
+
+    Subclass it and write ``reset``, ``step`` and ``tasks``. Every member means what it means in ``Env``. All
+    environments of a process run in one event loop, in which they are also made, so that a client may belong to the
+    loop; a call must not block it. A call that is given up is cancelled. With ``environment.parallel`` many run at
+    once.
+    """
+
+    snapshot_kind: SnapshotKind = "replay"
+    stochastic: bool = False
+    snapshot_portable: bool = True
+    only_success_ends: bool = False
+    components: tuple[str, ...] = ()
+    origin: Origin = "real"
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]: ...
+
+    async def step(self, action: str | ToolCall) -> StepResult: ...
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]: ...
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        return ()
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return ()
+
+    async def legal_actions(self) -> list[str] | None:
+        return None
+
+    async def verify(self) -> float | None:
+        return None
+
+    async def reference(self) -> Sequence[str | ToolCall] | None:
+        return None
+
+    async def snapshot(self) -> object:
+        raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
+
+    async def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
+
+    async def state_key(self) -> str | None:
+        return None
+
+    def demonstrator(self, noise: float) -> Demonstrator | None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    def interrupt(self) -> None:
+        return None
+
+
+class WaitingEnv(Env):
+    """An ``AsyncEnv`` as an ``Env``: each call runs in the event loop of all such environments, and waits for it.
+
+    Args:
+        make: the environment, or a coroutine that makes it. It is called in the loop.
+    """
+
+    def __init__(self, make: Callable[[], AsyncEnv | Awaitable[AsyncEnv]]) -> None:
+        self._call: Future[Any] | None = None
+
+        async def made() -> AsyncEnv:
+            found = make()
+            return await found if inspect.isawaitable(found) else found
+
+        env = self._env = self._waited(made())
+        self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
+        self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
+        self.only_success_ends, self.components = env.only_success_ends, env.components
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        return self._waited(self._env.reset(seed=seed, options=options))
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return self._waited(self._env.step(action))
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return self._env.tasks(split, count, start)
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        return self._env.variations(task, rng)
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return self._env.tools()
+
+    def legal_actions(self) -> list[str] | None:
+        return self._waited(self._env.legal_actions())
+
+    def verify(self) -> float | None:
+        return self._waited(self._env.verify())
+
+    def reference(self) -> Sequence[str | ToolCall] | None:
+        return self._waited(self._env.reference())
+
+    def snapshot(self) -> object:
+        return self._waited(self._env.snapshot())
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        self._waited(self._env.restore(snapshot, reseed=reseed))
+
+    def state_key(self) -> str | None:
+        return self._waited(self._env.state_key())
+
+    def demonstrator(self, noise: float) -> Demonstrator | None:
+        return self._env.demonstrator(noise)
+
+    def close(self) -> None:
+        self._waited(self._env.close())
+
+    def interrupt(self) -> None:
+        """Cancel the call that runs in another thread."""
+        if self._call is not None:
+            self._call.cancel()
+        self._env.interrupt()
+
+    def _waited(self, answer: Awaitable[Answer]) -> Answer:
+        async def run() -> Answer:
+            return await answer
+
+        future = asyncio.run_coroutine_threadsafe(run(), _loop())
+        self._call = future
+        try:
+            return future.result()
+        except CancelledError:
+            raise InterruptedError("the call was given up") from None
+        except BaseException:  # such as Ctrl-C, which comes to the thread that waits
+            future.cancel()
+            raise
+
+
+def is_async(made: object) -> bool:
+    """Whether this is an ``AsyncEnv`` or a class of such."""
+    return inspect.iscoroutinefunction(getattr(made, "step", None))
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all environments of this process, which runs until the process ends."""
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, name="async environments", daemon=True).start()
+    return loop
