@@ -4,7 +4,8 @@
     .venv/bin/python -m benchmarks.constants --seeds 0 1 2
 
 Each arm changes one constant of the recipe. c is ``search.c_init``, the weight of exploration; λ is
-``evaluate.likelihood_weight``, the weight of the policy's own probability in the choice of the plan.
+``evaluate.likelihood_weight``, the weight of the policy's own probability in the choice of the plan; "gain" is
+``evaluate.stop_at_gain``, below which the rest of the tokens is left.
 """
 
 from dataclasses import replace
@@ -19,6 +20,7 @@ from treeagent.search.limits import Limits
 QUESTION = "Which constants of tree search solve most validation tasks?"
 EXPLORATION = (0.25, 0.5, 1.0, 2.0)
 LIKELIHOOD = (0.0, 0.01, 0.02, 0.05)
+GAIN = (0.01, 0.02, 0.03, 0.05)
 
 
 def variants(config: RunConfig) -> dict[str, RunConfig]:
@@ -27,6 +29,7 @@ def variants(config: RunConfig) -> dict[str, RunConfig]:
     return {
         **{f"c = {c:g}": replace(config, search=replace(search, c_init=c)) for c in EXPLORATION},
         **{f"λ = {w:g}": replace(config, evaluate=replace(evaluate, likelihood_weight=w)) for w in LIKELIHOOD},
+        **{f"gain < {gain:g}": replace(config, evaluate=replace(evaluate, stop_at_gain=gain)) for gain in GAIN},
     }
 
 

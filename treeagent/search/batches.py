@@ -28,6 +28,7 @@ from treeagent.search.asking import (
     WantValue,
 )
 from treeagent.search.config import SearchConfig
+from treeagent.search.decide import end_rank
 from treeagent.search.growth import (
     Growth,
     arrive,
@@ -41,6 +42,7 @@ from treeagent.search.growth import (
     share_time,
 )
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
+from treeagent.search.stopping import LeastGain
 from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value
 
 Path = list[Edge]
@@ -76,6 +78,7 @@ class Searcher(ABC):
         value: without it a leaf is worth 0 beside the rewards on its path.
         critic: called if ``config.critic_weight`` is above 0.
         noise: False leaves out the noise at the root, as evaluation does.
+        least_gain: ends the search of a task before its limits do.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Searcher(ABC):
         critic: Critic | None = None,
         *,
         noise: bool = True,
+        least_gain: LeastGain | None = None,
     ) -> None:
         self.policy = policy
         self.dynamics = dynamics
@@ -94,6 +98,7 @@ class Searcher(ABC):
         self.value = value
         self.critic = critic
         self.noise = noise
+        self.least_gain = least_gain
 
     @abstractmethod
     def grow(self, growth: Growth) -> Iterator[Request]:
@@ -225,9 +230,11 @@ class Searcher(ABC):
 
     def room(self, growth: Growth) -> int:
         """How many simulations the tree may start side by side: at most ``leaves``, and none after it has failed,
-        succeeded or reached a limit."""
+        succeeded, reached a limit or has too little to gain."""
         tree, limits = growth.tree, self.config.limits
         if tree.error or tree.root.ended or growth.succeeded or limits.reached(tree.budget):
+            return 0
+        if self.least_gain and self.least_gain.reached(growth.best, limits.share(tree.budget)):
             return 0
         if limits.simulations is None:
             return self.config.leaves
@@ -250,9 +257,12 @@ class Searcher(ABC):
         return node.ended or (node.invalid and self.config.prune_invalid)
 
     def back_up(self, growth: Growth, path: Path) -> None:
-        """Finish a simulation, and note whether it was the success that ends the search."""
+        """Finish a simulation, and note whether it was the success that ends the search, and the best end so far."""
         backup(path, growth, self.config.process_weight)
         leaf, enough = path[-1].child, self.config.stop_at_return
+        if self.least_gain and leaf is not None and leaf.terminated:
+            rank = end_rank(growth.tree, path, leaf, self.least_gain.likelihood_weight)
+            growth.best = max(growth.best, rank[1])
         if enough is not None and leaf is not None and leaf.terminated:
             growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
 

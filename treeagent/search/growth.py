@@ -61,6 +61,8 @@ class Growth:
     """Sequential halving's schedule; None before the root's candidates are complete."""
     succeeded: bool = False
     """Whether a finished path has reached ``stop_at_return``."""
+    best: float = -math.inf
+    """G + λ log π of the best end of the task so far; kept where ``LeastGain`` may end the search."""
     bootstrap: bool = False
     """As ``SearchConfig.bootstrap``."""
     timed: int = 0

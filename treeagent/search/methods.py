@@ -14,6 +14,7 @@ from treeagent.search.lookahead import Lookahead
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.search.rebase import Rebase
+from treeagent.search.stopping import LeastGain
 from treeagent.types import (
     Action,
     Critic,
@@ -48,9 +49,10 @@ def make_search(
     critic: Critic | None = None,
     *,
     noise: bool = True,
+    least_gain: LeastGain | None = None,
 ) -> Searcher:
     """A search by the method that ``config.method`` names; the other arguments are ``Searcher``'s."""
-    return _METHODS[config.method](policy, dynamics, config, value, critic, noise=noise)
+    return _METHODS[config.method](policy, dynamics, config, value, critic, noise=noise, least_gain=least_gain)
 
 
 def ask_tell(

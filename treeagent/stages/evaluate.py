@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -173,7 +174,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
         if actors.value is not None or imagines:
             actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
-        playing = replan if imagines else play
+        playing = replan if imagines else partial(play, highest=config.environment.returns[1])
         outcomes, trees, episodes = asyncio.run(
             playing(
                 actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed, config.rewards.budgets

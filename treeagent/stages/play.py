@@ -19,6 +19,7 @@ from treeagent.search.growth import Growth, end, plant, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
+from treeagent.search.stopping import LeastGain
 from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed
 
 Episode = tuple[Growth, list[Edge]]
@@ -46,6 +47,8 @@ async def play(
     search: SearchConfig,
     seed: int,
     budgets: Mapping[str, float] | None = None,
+    *,
+    highest: float = 1.0,
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Plan on ``blind``, execute on ``verified``, and continue greedily where a plan ends before its task does.
 
@@ -54,6 +57,7 @@ async def play(
 
     Args:
         budgets: greatest sum of costs by component. A plan over one is not taken; the policy then acts greedily.
+        highest: the greatest return of a task, for ``stop_at_gain``.
 
     Returns:
         outcomes, trees and the episodes as ``execute`` gives them, in the order of the tasks; no trees for greedy.
@@ -64,7 +68,12 @@ async def play(
     refused = [False] * len(tasks)
     if mode != "greedy":
         settings = _settings(mode, config, search)
-        grower = make_search(actors.sampling, blind, settings, actors.value, actors.critic, noise=False)
+        # Lookahead takes no path to an end, and a path over its budget may not be taken.
+        by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
+        gain = LeastGain(config.stop_at_gain, highest, config.likelihood_weight) if by_ends else None
+        grower = make_search(
+            actors.sampling, blind, settings, actors.value, actors.critic, noise=False, least_gain=gain
+        )
         # Every mode has the same number of simulations in flight, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
@@ -111,9 +120,9 @@ def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) 
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)
-    # Parallel chains share the encoding of their prompt. With any further limit chains run one by one, since only
-    # then can the next one be left out.
-    alone = limits == Limits(simulations=config.best_of)
+    # Parallel chains share the encoding of their prompt. With any further limit, or where a good one may be the last,
+    # chains run one by one, since only then can the next one be left out.
+    alone = limits == Limits(simulations=config.best_of) and not config.stop_at_gain
     return replace(settings, limits=limits, leaves=config.best_of if alone else search.leaves)
 
 

@@ -1,0 +1,36 @@
+"""A search ends where the rest of its limits cannot pay."""
+
+import asyncio
+import math
+
+import pytest
+from toy_search import task
+from written_world import InOrder, Written
+
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.stopping import LeastGain
+
+
+def test_the_gain_by_hand() -> None:
+    """A quarter of the limits is left, and the best end is 0.2 below 1: a gain of 0.05 may be hoped for."""
+    assert LeastGain(0.06, 1.0, 0.0).reached(0.8, 0.75)
+    assert not LeastGain(0.04, 1.0, 0.0).reached(0.8, 0.75)
+    assert not LeastGain(1e9, 1.0, 0.0).reached(-math.inf, 0.75)
+    assert not LeastGain(0.0, 1.0, 0.0).reached(1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("least", "likelihood_weight", "episodes"),
+    [(0.25, 0.0, 4), (0.35, 0.0, 2), (0.25, 0.1, 6), (0.0, 0.0, 10)],
+)
+def test_the_end_of_a_search_by_hand(least: float, likelihood_weight: float, episodes: int) -> None:
+    """Each episode is two steps of -1 nat each and pays 0.6. Of 10 episodes, 4 leave 0.6 * 0.4 = 0.24 to hope for, 3
+    leave 0.28, 2 leave 0.32, 1 leaves 0.36. With λ = 0.1 the end is worth 0.4: 6 leave 0.24, 5 leave 0.3."""
+    world = Written(ends={"aa": 0.6})
+    config = SearchConfig(Limits(simulations=10), method="best_of_n")
+    gain = LeastGain(least, 1.0, likelihood_weight)
+    search = make_search(InOrder("a"), world, config, world, least_gain=gain)
+    [tree] = asyncio.run(search.run([task()], [0]))
+    assert tree.budget.simulations == episodes
