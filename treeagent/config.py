@@ -418,7 +418,7 @@ class EvaluateConfig:
     """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units a nat."""
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
     """The search of a task ends when the rest of its limits is expected to raise V + λ log π of the best end by less
-    than this, in reward units (``stopping.LeastGain``); at 0 it uses its limits up. It holds for ``decision`` "leaf"."""
+    than this, in reward units (``stopping.LeastGain``); at 0 it uses its limits up. For ``decision`` "leaf" alone."""
     suite: tuple[Disturbance, ...] = ()
     """Disturbances of the environment under which ``treeagent eval`` plays the same tasks again, one at a time;
     ``--suite full`` names all."""
