@@ -46,6 +46,7 @@ quickstart-llm: install $(filter runs/smollm2,$(MODEL))
 		policy.model=$(MODEL) policy.shots=2 'evaluate.modes=["greedy"]' $(LLM_SETTINGS)
 	$(BIN)/treeagent quickstart --config quickstart_llm --out $(LLM_RUN) --seed $(SEED) --resume \
 		policy.model=$(MODEL) $(LLM_SETTINGS)
+	$(BIN)/treeagent report $(LLM_RUN) $(LLM_RUN)_few_shot
 
 # A worker for each core. A file stays with one worker, so that its fixtures are made once.
 test: install-dev
