@@ -5,7 +5,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from treeagent.cli.options import Config, Overrides, RunFolder, Trust, find_checkpoint, require_trust
+from treeagent.cli.options import (
+    Config,
+    Overrides,
+    RunFolder,
+    Trust,
+    find_checkpoint,
+    measured_in_hindsight,
+    require_trust,
+)
 from treeagent.run.terminal import Terminal
 
 app = typer.Typer()
@@ -52,13 +60,7 @@ def export(
     if hindsight or model:
         if "criticality" not in views or not hindsight:
             raise RunError("--hindsight is of the view criticality, and --model of --hindsight: give all of them")
-        require_trust(run_folder / "config.toml", overrides or (), trust)
-
-        from treeagent.stages.hindsight import hindsight as measured
-        from treeagent.stages.hindsight import searching_policy
-
-        checkpoint = find_checkpoint(model) if model else searching_policy(run)
-        measure = (str(checkpoint), measured(checkpoint, config))
+        measure = measured_in_hindsight(run_folder, model, trust, overrides or ())
     rows = write(config, run, RichProgress(), views, format, out, measure)
     for name, count in rows.items():
         Terminal().print(f"{count:,} rows in {out / name}")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from treeagent.cli.options import RunFolder, require_trees
+from treeagent.cli.options import RunFolder, Trust, measured_in_hindsight, require_trees
 from treeagent.run.terminal import Terminal
 
 app = typer.Typer()
@@ -92,6 +92,13 @@ def view(
         bool, typer.Option("--follow", help="Write the page again as the runs go on, until interrupted or finished.")
     ] = False,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    hindsight: Annotated[
+        bool, typer.Option("--hindsight", help="Also ask the policy how much the outcome would have changed each step.")
+    ] = False,
+    model: Annotated[
+        str, typer.Option("--model", metavar="CHECKPOINT", help="The policy to ask; by default the one that searched.")
+    ] = "",
+    trust: Trust = False,
 ) -> None:
     """Write a page to look into the trees and episodes of runs: one file that needs no server and no network.
 
@@ -101,13 +108,16 @@ def view(
     """
     from treeagent.report.viewer.follow import write_and_follow
 
+    _, measure = measured_in_hindsight(run_folders[0], model, trust) if hindsight or model else ("", None)
+
     def written(page: Path, trees: int, first: bool) -> None:
         size = page.stat().st_size / 1e6
         Terminal().print(f"{trees:,} trees and episodes in {page} ({size:,.1f} MB)", soft_wrap=True)
         if first and browser:
             typer.launch(page.resolve().as_uri())
 
-    write_and_follow(run_folders, out or run_folders[0] / "view.html", written, names=only or (), follow=follow)
+    page = out or run_folders[0] / "view.html"
+    write_and_follow(run_folders, page, written, names=only or (), follow=follow, measure=measure)
 
 
 @app.command()

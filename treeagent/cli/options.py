@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help sho
     from treeagent.config import Method, RunConfig
     from treeagent.run.folder import Run
     from treeagent.run.times import Timed
+    from treeagent.search.node import Tree
 
 
 Config = Annotated[
@@ -209,3 +210,22 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     from treeagent.report.table import print_results
 
     print_results(rows, Terminal())
+
+
+def measured_in_hindsight(
+    run_folder: Path, model: str, trust: bool, overrides: Sequence[str] = ()
+) -> tuple[str, Callable[["Tree"], None]]:
+    """The policy that is asked in hindsight, by its folder or name, and the function that measures a tree.
+
+    Args:
+        run_folder: the run whose trees are measured.
+        model: a checkpoint; empty for the policy that searched.
+    """
+    require_trust(run_folder / "config.toml", overrides, trust)
+
+    from treeagent.config import load_config
+    from treeagent.run.folder import Run
+    from treeagent.stages.hindsight import hindsight, searching_policy
+
+    checkpoint = find_checkpoint(model) if model else searching_policy(Run.open(run_folder))
+    return str(checkpoint), hindsight(checkpoint, load_config(run_folder / "config.toml", overrides))

@@ -76,6 +76,8 @@ export interface Row {
   withheld?: boolean;
   advantage?: number;
   drop?: number;
+  /** By how much the policy would have chosen the step otherwise, told the outcome; in nats. */
+  divergence?: number;
   margin?: number;
   value?: number;
   said?: string;

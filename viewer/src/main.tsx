@@ -26,6 +26,7 @@ const HIGHLIGHTS: [string, (tree: Tree, at: number) => boolean][] = [
   ["preferred or rejected", (tree, at) => tree.is(at, PREFERRED | REJECTED)],
   ["critical (drop ≥ 0.5)", (tree, at) => (tree.steps[at].drop ?? 0) >= 0.5],
   ["high regret (drop ≤ −0.5, chosen)", (tree, at) => tree.is(at, CHOSEN) && (tree.steps[at].drop ?? 0) <= -0.5],
+  ["changed by hindsight (≥ 1 nat)", (tree, at) => (tree.steps[at].divergence ?? 0) >= 1],
   ["imagined", (tree, at) => tree.is(at, IMAGINED)],
   ["refused", (tree, at) => tree.is(at, REFUSED)],
   ["truncated", (tree, at) => tree.is(at, TRUNCATED)],

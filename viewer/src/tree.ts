@@ -119,6 +119,7 @@ export class Tree {
     }
     add("A", step.advantage, "advantage");
     add("drop", step.drop, "what Q drops by where the step is replaced by its tried siblings");
+    add("hindsight", step.divergence, "by how many nats the policy would have chosen the step otherwise, told the outcome");
     if (step.margin !== undefined) add("margin", step.margin, "margin of its preference pair");
     add("process", step.process, "process reward");
     add("critic", step.critic, "Q of the critic");

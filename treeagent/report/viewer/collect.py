@@ -2,7 +2,7 @@
 
 import base64
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,12 @@ class Collector:
     """Packs runs for the viewer. A shard that has not changed since the last call is not packed again, unless reviewers
     have said more of its tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, measure: Callable[[Tree], None] | None = None) -> None:
+        """
+        Args:
+            measure: sets further figures of a searched tree's actions before it is packed, such as ``Edge.divergence``.
+        """
+        self._measure = measure
         self._known: dict[tuple[object, ...], _Shard] = {}
 
     def collect(self, paths: Sequence[Path], names: Sequence[str] = ()) -> Content:
@@ -80,7 +85,7 @@ class Collector:
                     key = (file, _stamp(file), _stamp(beside))
                     shard = self._known.get(key)
                     if shard is None or shard.marks != [mark for mark in marks if mark.task_id in shard.tasks]:
-                        shard = _pack(run, file, kind, beside, marks)
+                        shard = _pack(run, file, kind, beside, marks, self._measure)
                     known[key] = shard
                     used |= shard.tokens
                     for line, summary in enumerate(shard.summaries):
@@ -114,10 +119,12 @@ def _run(run: Run, used: set[int]) -> dict[str, Any]:
     }
 
 
-def _pack(run: Run, file: Path, kind: str, beside: Path, marks: Sequence[Mark]) -> _Shard:
+def _pack(
+    run: Run, file: Path, kind: str, beside: Path, marks: Sequence[Mark], measure: Callable[[Tree], None] | None
+) -> _Shard:
     name, place = shard_place(file)
     shard, piece, size, said = _Shard(), list[bytes](), 0, by_task(marks)
-    for tree, packed in _packed(run, name, place, kind, beside, said):
+    for tree, packed in _packed(run, name, place, kind, beside, said, measure):
         written = orjson.dumps(packed.rows)
         if size + len(written) > _PIECE and piece:
             shard.pieces.append(squeeze(_array(piece)))
@@ -134,7 +141,13 @@ def _pack(run: Run, file: Path, kind: str, beside: Path, marks: Sequence[Mark]) 
 
 
 def _packed(
-    run: Run, name: str, place: int, kind: str, beside: Path, said: Mapping[str, Sequence[Mark]]
+    run: Run,
+    name: str,
+    place: int,
+    kind: str,
+    beside: Path,
+    said: Mapping[str, Sequence[Mark]],
+    measure: Callable[[Tree], None] | None,
 ) -> Iterator[tuple[Tree, Packed]]:
     if kind == "episodes":
         for episode in read_as(from_record, run.episodes, name, place):
@@ -147,6 +160,8 @@ def _packed(
         else {}
     )
     for tree in read_as(from_record, run.trees, name, place):
+        if measure is not None:
+            measure(tree)
         kind_of, marks = "plan" if plans else "training", said.get(tree.task.id, ())
         yield tree, pack(tree, run.config, kind_of, played.get(tree.task.id), marks)
 

@@ -78,6 +78,8 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
             row["advantage"] = _short(advantage)
         if (drop := drops.get(id(edge))) is not None:
             row["drop"] = _short(drop)
+        if edge.divergence is not None:
+            row["divergence"] = _short(edge.divergence)
         rows.append({name: value for name, value in row.items() if value not in ("", [], 0, None) or name == "parent"})
         if child is not None:
             places[id(child)] = number
