@@ -1,11 +1,12 @@
 """What the learners on TRL share: lending the model to a trainer, crash-safe checkpoints, running it to its end."""
 
+import gc
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -21,9 +22,11 @@ from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners import checkpoints
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
+from treeagent.learners.memory import GradientsAside, Inputs, in_parts
 from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.sharding import allow_cpu, gathered, sharing, trains_on_cpu
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
+from treeagent.types import UserError
 
 Model = PreTrainedModel | PeftModel
 _ROUTER = ("output_router_logits", "router_aux_loss_coef")
@@ -135,7 +138,12 @@ class Learner(Trainer):
     """Fingerprint of configuration and rows."""
     head: ValueHead | None = None
     optimiser: str = "adamw"
-    _total_train_tokens: int
+    aux_loss_enabled: bool
+    largest: int
+    """Rows of a whole batch."""
+    parts: int = 1
+    """Parts in which a batch goes through the model, since the whole of it did not fit into memory."""
+    _total_train_tokens: int = 0
 
     def create_accelerator_and_postprocess(self) -> None:
         allow_cpu(self.args.distributed_state)
@@ -153,12 +161,64 @@ class Learner(Trainer):
             )
         return super().create_optimizer(*args, **kwargs)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        loss: Tensor = super().training_step(*args, **kwargs)
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        alone = self.accelerator.num_processes == 1
+        aside = GradientsAside(model) if alone and self.current_gradient_accumulation_steps > 1 else None
+        loss: Tensor | None = None
+        while loss is None:
+            counted = self._total_train_tokens
+            try:
+                loss = super().training_step(model, inputs, num_items_in_batch)
+            except torch.OutOfMemoryError as error:
+                self._halve(str(error).partition("\n")[0])
+            if loss is None:  # here nothing holds the activations any more, as the error's traceback did
+                self._total_train_tokens = counted
+                model.zero_grad(set_to_none=True)
+                gc.collect()
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+        if aside is not None:
+            aside.add()
         everywhere = self.accelerator.gather(loss.detach())  # all processes stop together, or the others would wait
         if not torch.isfinite(everywhere).all():
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
         return loss
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Inputs, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """The loss of a batch; where memory is short, from its parts, whose losses add up to it."""
+        if self.parts == 1:
+            return self.batch_loss(model, inputs, num_items_in_batch)
+        return in_parts(self.model, self.part_losses(model, inputs, num_items_in_batch))
+
+    def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
+        return cast(Tensor, super().compute_loss(model, inputs, False, num_items_in_batch))
+
+    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
+        """The loss of each of ``parts`` parts of a batch, weighted so that their sum is the loss of the batch."""
+        raise NotImplementedError
+
+    @property
+    def separable(self) -> bool:
+        """Whether the loss of a batch is a sum over its rows. The balance of experts is not."""
+        return not self.aux_loss_enabled
+
+    def _halve(self, error: str) -> None:
+        """Have the batches go through the model in twice as many parts.
+
+        Raises:
+            UserError: they are single rows already, or their loss is no sum over rows, or other processes, which had no
+                such error, would wait.
+        """
+        if self.accelerator.num_processes > 1 or self.parts >= self.largest or not self.separable:
+            raise UserError(
+                f"step {self.state.global_step + 1} of a training ran out of memory ({error}): set "
+                "training.gradient_checkpointing=true, halve its batch_size and double training.accumulation, or train "
+                "an adapter (policy.lora.rank=16)"
+            )
+        self.parts *= 2
+        self.watch.on_metrics({"step": float(self.state.global_step + 1), "parts": float(self.parts)})
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         with no_progress_bars():
@@ -198,7 +258,7 @@ def fit(
     """
     start = time.perf_counter()
     model = trainer.model
-    trainer.batches, trainer.optimiser = batches, config.optimiser
+    trainer.batches, trainer.optimiser, trainer.largest = batches, config.optimiser, config.batch_size
     batches.processes = trainer.accelerator.num_processes
     trainer.watch = watch = Watch(model, config, hooks)
     trainer.remove_callback(PrinterCallback)
@@ -224,4 +284,4 @@ def fit(
     restore_weights(model, watch.best)
     done = watch.progress
     seconds = time.perf_counter() - start
-    return TrainResult(done.step, done.metrics, done.best_validation, done.best_step, seconds)
+    return TrainResult(done.step, done.metrics, done.best_validation, done.best_step, seconds, trainer.parts)

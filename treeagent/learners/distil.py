@@ -1,7 +1,8 @@
 """Policy distillation: the policy learns the distribution that a search gave to the candidates of each state."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -13,6 +14,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import DistilConfig
+from treeagent.learners.memory import Inputs, bounds
 from treeagent.learners.packed import pack, states_at, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
@@ -80,12 +82,13 @@ def train_distil(
             processing_class=tokenizer,
             data_collator=lambda items: _collate([rows[item["row"]] for item in items], hidden_size),
         )
+        trainer.hidden_size = hidden_size
         lengths = [len(row.prompt_ids) for row in rows]
         groups = [row.task_id for row in rows] if hidden_size else ()
         return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed, groups=groups), hooks)
 
 
-def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> dict[str, Tensor]:
+def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
     """States to what the model reads, and a vector for each of four columns of the candidates' tokens.
 
     ``tokens`` are their ids, ``places`` the flat positions from which they are predicted, ``targets`` π' of their
@@ -120,18 +123,30 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> dict[str, Tensor]:
         ),
         "targets": torch.tensor([each.target for (_, each), told in zip(kept, sampled, strict=True) for _ in told]),
         "count": torch.tensor(count),
+        "rows": rows,
         "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),
     }
 
 
 class _DistilTrainer(Learner, SFTTrainer):
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Tensor:
+    hidden_size: int
+    """As of ``_collate``."""
+
+    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
+        """A part's loss counts by its states, each of which has targets that sum to 1."""
+        rows, whole = inputs["rows"], inputs["targets"].sum()
+
+        def loss(first: int, last: int) -> Tensor:
+            part = _collate(rows[first:last], self.hidden_size)
+            place = whole.device
+            part = {name: each.to(place) if isinstance(each, Tensor) else each for name, each in part.items()}
+            share: Tensor = part["targets"].sum() / whole
+            return share * self.batch_loss(model, part, num_items_in_batch)
+
+        return (partial(loss, first, last) for first, last in bounds(len(rows), self.parts))
+
+    def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
+        inputs = {name: value for name, value in inputs.items() if name != "rows"}
         names = ("places", "tokens", "targets", "floor", "count")
         places, tokens, targets, floor, count = (inputs.pop(name) for name in names)
         with states_at(self.model, places):

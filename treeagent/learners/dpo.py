@@ -1,13 +1,14 @@
 """Direct preference optimisation on pairs from trees, the stored behaviour log-probabilities being the reference."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 from unittest.mock import patch
 
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from trl.trainer import dpo_trainer
 from trl.trainer.dpo_config import DPOConfig as DPOArguments
@@ -18,6 +19,7 @@ from treeagent.generators.attention import base_model
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import DPOConfig
+from treeagent.learners.memory import Inputs, bounds, cut
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.pairs import PreferencePair
@@ -110,6 +112,35 @@ def _collate(pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
 
 
 class _DPOTrainer(Learner, DPOTrainer):
+    loss_weights: list[float]
+
+    @property
+    def separable(self) -> bool:
+        """The terms "aot" and "aot_unpaired" compare sorted batches."""
+        return super().separable and not any(kind.startswith("aot") for kind in self.loss_types)
+
+    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
+        """A part's loss counts by its pairs; the mean over chosen tokens ("sft") by these tokens."""
+        pairs = len(inputs["ref_chosen_logps"])
+        chosen = inputs["completion_mask"][:pairs, 1:].sum(dim=1)
+        sides = [cut(inputs, 0, pairs, 2 * pairs), cut(inputs, pairs, 2 * pairs, 2 * pairs)]
+
+        def loss(first: int, last: int) -> Tensor:
+            one, other = (cut(side, first, last, pairs) for side in sides)
+            part = {name: one[name] if name.startswith("ref_") else torch.cat([one[name], other[name]]) for name in one}
+            share, tokens = (last - first) / pairs, (chosen[first:last].sum() / chosen.sum()).item()
+            weights = self.loss_weights
+            self.loss_weights = [
+                weight * (tokens if kind == "sft" else share)
+                for weight, kind in zip(weights, self.loss_types, strict=True)
+            ]
+            try:
+                return self.batch_loss(model, part, num_items_in_batch)
+            finally:
+                self.loss_weights = weights
+
+        return (partial(loss, first, last) for first, last in bounds(pairs, self.parts))
+
     def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
         return dataset  # tokenised when it was sampled
 

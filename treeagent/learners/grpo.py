@@ -5,7 +5,8 @@ TRL's GRPOTrainer computes the loss. Its earlier stage, which generates, rewards
 are collated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -19,6 +20,7 @@ from trl.trainer.utils import split_tensor_dict
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import GRPOConfig
+from treeagent.learners.memory import Inputs, bounds, cut
 from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
@@ -163,6 +165,30 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         batch = {name: tensor.to(self.accelerator.device) for name, tensor in _collate(rows).items()}
         batch["num_items_in_batch"] = self.accelerator.gather(batch["tool_mask"].sum()).sum()
         return batch
+
+    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
+        """Losses that divide by the tokens of all accumulated batches add up; "bnpo" and the anchor count by their
+        tokens, the others by rows."""
+        rows, trained = len(inputs["prompt_ids"]), inputs["tool_mask"].bool()
+        liked = trained & (inputs["advantages"] > 0)
+
+        def share(of: Tensor, first: int, last: int) -> float:
+            return (of[first:last].sum() / of.sum().clamp(min=1)).item()
+
+        def loss(first: int, last: int) -> Tensor:
+            part, anchor = cut(inputs, first, last, rows), self.anchor
+            weight = (last - first) / rows
+            if self.loss_type in ("dapo", "cispo", "vespo"):
+                weight = 1.0
+            elif self.loss_type == "bnpo":
+                weight = share(trained, first, last)
+            self.anchor = anchor * share(liked, first, last) / weight if weight else 0.0
+            try:
+                return weight * self.batch_loss(model, part, num_items_in_batch)
+            finally:
+                self.anchor = anchor
+
+        return (partial(loss, first, last) for first, last in bounds(rows, self.parts))
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         self._trained = inputs["tool_mask"].bool()

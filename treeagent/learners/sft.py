@@ -1,6 +1,7 @@
 """Supervised fine-tuning on the agent's own tokens, and of the value head from the same forward pass."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -14,6 +15,7 @@ from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import SFTConfig
+from treeagent.learners.memory import Inputs, bounds, cut
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow
@@ -95,19 +97,29 @@ def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
 
 
 class _SFTTrainer(Learner, SFTTrainer):
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Tensor:
+    def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
+        inputs = dict(inputs)
         places, targets = inputs.pop("value_places"), inputs.pop("value_targets")
+        share: float = inputs.pop("value_share", 1.0)
         with last_hidden_states(self.model) as hidden_states:
-            loss: Tensor = super().compute_loss(model, inputs, False, num_items_in_batch)  # type: ignore[no-untyped-call]
+            loss: Tensor = SFTTrainer.compute_loss(self, model, inputs, False, num_items_in_batch)
         if self.head is None or not len(targets):
             return loss
-        value_loss = self.head.loss(hidden_states[0][places[:, 0], places[:, 1]], targets)
+        value_loss: Tensor = self.head.loss(hidden_states[0][places[:, 0], places[:, 1]], targets)
         self._metrics["train"]["value_loss"].append(value_loss.item())
         # The token loss is already divided by the tokens of all accumulated batches.
-        return loss + _VALUE_WEIGHT * value_loss / self.current_gradient_accumulation_steps
+        return loss + _VALUE_WEIGHT * share * value_loss / self.current_gradient_accumulation_steps
+
+    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
+        places, targets, rows = inputs["value_places"], inputs["value_targets"], len(inputs["input_ids"])
+        tokens = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
+        if num_items_in_batch is None:
+            num_items_in_batch = inputs["labels"][:, 1:].ne(_IGNORED).sum()
+        for first, last in bounds(rows, self.parts):
+            mine = (places[:, 0] >= first) & (places[:, 0] < last)
+            part = cut(tokens, first, last, rows) | {
+                "value_places": places[mine] - torch.tensor([first, 0], device=places.device),
+                "value_targets": targets[mine],
+                "value_share": mine.sum().item() / max(len(targets), 1),
+            }
+            yield partial(self.batch_loss, model, part, num_items_in_batch)

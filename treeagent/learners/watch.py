@@ -49,6 +49,8 @@ class TrainResult:
     """The step whose weights the model holds; 0 are the weights it came with."""
     seconds: float
     """Wall time of this call."""
+    parts: int = 1
+    """Parts in which the batches went through the model in the end; more than 1 where memory was short."""
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:

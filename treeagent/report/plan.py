@@ -63,19 +63,18 @@ def summed(stages: Sequence[StageCost]) -> list[StageCost]:
 
 
 def _table(stages: Sequence[StageCost], taken: Mapping[str, StageCost] | None) -> Table:
-    headings = {"stage": True}
-    for key, name in _FIGURES.items():
-        headings |= {name: False} if taken is None else {name: False, f"{'taken':<{len(key)}}": False}
-    table = narrow_table(headings)
-    for stage in [*stages, _total(stages, "sum")]:
-        cells = [f"round {stage.round}: {stage.name}" if stage.round else stage.name]
-        for key in _FIGURES:
-            cells.append(_cell(key, getattr(stage, key)))
-            if taken is not None:
-                whole = stage.name not in STAGES
-                one = _total(list(taken.values()), "") if whole else taken.get(stage.name, StageCost(stage.name))
-                cells.append(_cell(key, getattr(one, key)))
-        table.add_row(*map(Text, cells), style="bold" if stage.name not in STAGES else "")
+    table = narrow_table({"stage": True} | dict.fromkeys(_FIGURES.values(), False))
+
+    def add(name: str, cost: StageCost, style: str = "") -> None:
+        table.add_row(*map(Text, [name, *(_cell(key, getattr(cost, key)) for key in _FIGURES)]), style=style)
+
+    for stage in stages:
+        add(f"round {stage.round}: {stage.name}" if stage.round else stage.name, stage)
+        if taken is not None:
+            add("  taken", taken.get(stage.name, StageCost(stage.name)), "dim")
+    add("sum", _total(stages, "sum"), "bold")
+    if taken is not None:
+        add("  taken", _total(list(taken.values()), "sum"), "bold")
     return table
 
 

@@ -196,3 +196,12 @@ def _much_more_than(share: float, least: float) -> float:
 
 def _fell(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:
     return last[name] < (1 - share) * first[name]
+
+
+def short_of_memory(name: str, table: str, parts: int) -> str:
+    """What is told of a training whose batches went through the model in ``parts`` parts, since memory was short.
+    ``table`` is the dotted key of its settings."""
+    return (
+        f"{name} ran out of memory and went on with batches in {parts} parts, which learn the same: lower "
+        f"{table}.batch_size and raise training.accumulation, or set training.gradient_checkpointing=true, to begin so"
+    )

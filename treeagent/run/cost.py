@@ -84,7 +84,7 @@ class Rates:
     value_seconds: float = 0.0
     """The fit of the base policy's value head."""
     start_seconds: float = 0.0
-    """Until the workers are there."""
+    """Until the workers are there; during a warm start nobody waits for them."""
 
     def without_warm_start(self) -> "Rates":
         """Those of a run that starts from a checkpoint."""
@@ -152,7 +152,7 @@ def _search(config: RunConfig, rates: Rates, number: int) -> StageCost:
         number,
         generated_tokens=tasks * rate.generated_tokens,
         environment_steps=tasks * rate.environment_steps,
-        seconds=seconds + (rates.start_seconds if number <= 1 else 0.0),
+        seconds=seconds + (rates.start_seconds if number <= 1 and rates.warm is None else 0.0),
     )
 
 

@@ -46,7 +46,7 @@ _WARM_SECONDS = 15.0
 _LEAST_STEPS = 60
 """Below this, a model from scratch hardly finishes an episode."""
 _PLAY_SECONDS = 8.0
-"""No batch is played that would take longer."""
+"""No batch is played that would take longer, but for a second one, which may take four times as long."""
 _FIRST_STEPS = 5
 """Optimiser steps of a measurement; the first one, which is slower, and the last one do not count."""
 _GROWTH = 4
@@ -232,7 +232,9 @@ def _played(play: Callable[[int], Sequence[Result]], most: int) -> tuple[Affine,
         results += play(size)
         seconds = time.perf_counter() - began
         points.append((size, seconds))
-        if size == most or _GROWTH * seconds > _PLAY_SECONDS:
+        # One size alone would take a batch's fixed part for a cost of each task.
+        patience = _PLAY_SECONDS if len(points) > 1 else 4 * _PLAY_SECONDS
+        if size == most or _GROWTH * seconds > patience:
             return Affine.through(*points), results
         size = min(_GROWTH * size, most)
 

@@ -25,7 +25,7 @@ from treeagent.marks import Mark
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.constraint import cost_tree, mean_costs, next_multiplier, penalised
 from treeagent.rewards.reweigh import rescored
-from treeagent.run.alarms import first_cause, value_alarms
+from treeagent.run.alarms import first_cause, short_of_memory, value_alarms
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
@@ -278,6 +278,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
             f"{update.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn from "
             f"more trees, validate on more tasks (update.validation_tasks), or change update.{job.method}.learning_rate"
         )
+    if result.parts > 1:
+        alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts))
     used = sum(len(node.marks) for tree in trees for node in tree.nodes())
     return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms, **({"marks": used} if used else {})}
 

@@ -10,7 +10,7 @@ from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
-from treeagent.run.alarms import refusal_sentence, row_alarms
+from treeagent.run.alarms import refusal_sentence, row_alarms, short_of_memory
 from treeagent.run.folder import Run, RunError
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Advance, Progress
@@ -86,6 +86,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         successes=successes,
         successes_kept=successes_kept,
     )
+    if result.parts > 1:
+        warnings.append(short_of_memory("the warm start", "warm_start.training", result.parts))
     for sentence in warnings:
         progress.warn(sentence)
     ended = [outcome for outcome in told.outcomes if outcome is not None]

@@ -1,0 +1,117 @@
+"""docs/scale.md's plan of costs: three small runs planned, then made, and both compared.
+
+    python -m benchmarks.plan
+    python -m benchmarks.plan --only frozenlake
+
+Each recipe is shortened to a run of some minutes on two cores. Its plan is measured right before the run, on the same
+machine, which nothing else should use. Tokens and steps do not depend on the machine.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.command import parser, record_of, settings_of
+from benchmarks.record import Record, Row, digest
+from treeagent import loop
+from treeagent.config import load_config
+from treeagent.report.plan import summed
+from treeagent.run.cost import StageCost, stage_costs
+from treeagent.run.folder import Run
+from treeagent.run.progress import RichProgress
+from treeagent.run.recipes import find_recipe
+from treeagent.run.times import TIMES, Timed, taken
+from treeagent.stages.measure import measure
+from treeagent.workers.machine import fitted
+from treeagent.workers.processes import kept_workers
+
+QUESTION = "How near is a plan of costs to what the run then takes?"
+RECIPES = {
+    "quickstart": (
+        "quickstart",
+        "warm_start.episodes=4000",
+        "warm_start.training.max_steps=600",
+        "collect.tasks=200",
+        "update.rft.max_steps=100",
+        "update.dpo.max_steps=40",
+        "update.grpo.max_steps=60",
+        "update.validation_tasks=60",
+        "evaluate.tasks=60",
+    ),
+    "frozenlake": (
+        "envs/frozenlake",
+        "warm_start.episodes=2000",
+        "collect.tasks=200",
+        "update.rft.max_steps=60",
+        "update.dpo.max_steps=40",
+        "update.grpo.max_steps=60",
+        "update.validation_tasks=60",
+        "evaluate.tasks=80",
+    ),
+    "planning": (
+        "planning",
+        "warm_start.episodes=1500",
+        "warm_start.training.max_steps=200",
+        "collect.tasks=60",
+        "update.rft.max_steps=40",
+        "update.validation_tasks=40",
+        "evaluate.tasks=40",
+    ),
+}
+"""By arm, the recipe and its shortening."""
+_KEYS = ("generated_tokens", "trained_tokens", "environment_steps", "seconds")
+
+
+def main(arguments: Sequence[str]) -> None:
+    made = parser(__doc__, "plan", seeds=(0,))
+    made.add_argument("--only", nargs="+", choices=list(RECIPES), default=list(RECIPES), help="recipes")
+    made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
+    asked = made.parse_args(arguments)
+    with record_of(asked, QUESTION) as record:
+        for arm in asked.only:
+            for seed in asked.seeds:
+                _compare(record, arm, seed, asked)
+
+
+def _compare(record: Record, arm: str, seed: int, asked: argparse.Namespace) -> None:
+    recipe, *overrides = RECIPES[arm]
+    config = load_config(find_recipe(recipe), [*overrides, *asked.set], seed=seed)
+    settings = digest(settings_of(config))
+    if record.has(arm, seed, settings):
+        return
+    config, _ = fitted(config)
+    planned = {
+        each.name: each
+        for each in summed(stage_costs(config, "quickstart", measure(config, "quickstart", RichProgress())))
+    }
+    with tempfile.TemporaryDirectory() as folder, Run.create(Path(folder) / "run", config, resume=False) as run:
+        progress = Timed(RichProgress(), run.path / TIMES)
+        with kept_workers(config):
+            loop.quickstart(config, run, progress)
+        progress.write()
+        took = taken(run)
+    figures = compared(planned, took)
+    record.add(Row(arm, seed, settings, seconds=sum(each.seconds for each in took.values()), figures=figures))
+    print(f"{arm}, seed {seed}: {figures['seconds ratio']:.2f} of the time that the run took", flush=True)
+
+
+def compared(planned: dict[str, StageCost], took: dict[str, StageCost]) -> dict[str, float]:
+    """Planned and taken figures of each stage, such as "search seconds planned", and of the whole run what was planned
+    as a ratio to what was taken. Ratios leave out what a run does not record: tokens of validations, GRPO's."""
+    figures = dict[str, float]()
+    for key in _KEYS:
+        known = [name for name in planned if name in took and (key == "seconds" or getattr(took[name], key))]
+        known = [name for name in known if key == "seconds" or name != "updates"]
+        for name in known:
+            figures[f"{name} {key} planned"] = getattr(planned[name], key)
+            figures[f"{name} {key} taken"] = getattr(took[name], key)
+        whole = sum(getattr(took[name], key) for name in known)
+        if whole:
+            figures[f"{key} ratio"] = sum(getattr(planned[name], key) for name in known) / whole
+    return figures
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

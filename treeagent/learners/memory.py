@@ -1,0 +1,78 @@
+"""Out of memory in a training step: the batch goes through the model in parts, which changes no gradient.
+
+That is what half of the micro-batch and twice the accumulation would do, without another order of the rows.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Inputs = dict[str, Any]
+
+
+def bounds(rows: int, parts: int) -> list[tuple[int, int]]:
+    """Where the parts of ``rows`` rows begin and end: about equal ones, at most as many as rows."""
+    parts = min(parts, rows)
+    cuts = [rows * part // parts for part in range(parts + 1)]
+    return list(pairwise(cuts))
+
+
+def cut(inputs: Inputs, first: int, last: int, rows: int) -> Inputs:
+    """The rows from ``first`` to before ``last`` of tensors that have ``rows`` rows; everything else as it is."""
+    return {
+        name: value[first:last] if isinstance(value, Tensor) and value.dim() and len(value) == rows else value
+        for name, value in inputs.items()
+    }
+
+
+def in_parts(model: nn.Module, losses: Iterable[Callable[[], Tensor]]) -> Tensor:
+    """The sum of losses, as one tensor whose backward pass adds gradients that are known already. Those of each loss
+    are computed before the next one, so that the activations of one at a time are in memory, and one more copy of the
+    gradients."""
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    sums = list[Tensor | None]([None] * len(trained))
+    total: Tensor | None = None
+    for loss in losses:
+        value = loss()
+        for place, gradient in enumerate(torch.autograd.grad(value, trained, allow_unused=True)):
+            before = sums[place]
+            if gradient is not None:
+                sums[place] = gradient if before is None else before.add_(gradient)
+        total = value.detach() if total is None else total + value.detach()
+        del value
+    assert total is not None
+    whole: Tensor = _Known.apply(total, sums, *trained)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return whole
+
+
+class _Known(torch.autograd.Function):
+    """A value whose gradients by some weights are given."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor | None], *weights: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(None if each is None else each * outer[0] for each in ctx.gradients)
+
+
+class GradientsAside:
+    """The gradients of the micro-batches before, out of the way of one that may fail half-way through its backward
+    pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = [weight for weight in model.parameters() if weight.grad is not None]
+        self._kept = [weight.grad for weight in self._weights]
+        for weight in self._weights:
+            weight.grad = None
+
+    def add(self) -> None:
+        """Add them to those that the model has by now."""
+        for weight, kept in zip(self._weights, self._kept, strict=True):
+            assert kept is not None
+            weight.grad = kept if weight.grad is None else kept.add_(weight.grad)
