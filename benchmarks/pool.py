@@ -1,0 +1,219 @@
+"""How much sooner a search is done where the steps of a slow environment overlap (``environment.parallel``).
+
+    .venv/bin/python -m benchmarks.pool
+
+A small model, untrained, scores the legal actions of a walk on a grid, each of whose steps waits for 50 ms. All arms
+grow the same trees, which is checked. With a heavy tail, the waits are log-normal (σ = 1) of the same mean, the same
+ones for equal states. ``makespan`` is the time of the search over the larger of two bounds: all waits shared evenly by
+the instances, and the time of a search whose steps do not wait. The steps of a batch wait for the longest of them.
+"""
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.config import RunConfig, load_config
+from treeagent.envs import AsyncEnv, Env, StepResult, task_to_play
+from treeagent.envs.base import SnapshotKind
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.run.metrics import Cost
+from treeagent.run.trees import read_trees
+from treeagent.search.record import to_record
+from treeagent.stages.search import BatchJob, search_batch
+from treeagent.types import Split, Task, ToolCall, UserError, derive_seed
+
+QUESTION = "How much sooner is a search done where the steps of a slow environment overlap?"
+MOVES: Mapping[str, tuple[int, int]] = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
+SHAPE = ScratchConfig(width=32, heads=2, layers=1, vocabulary=300, context=512)
+
+
+class Walk(Env):
+    """The agent walks on a grid. ``tail`` makes the waits log-normal; ``portable`` lets any instance go on."""
+
+    snapshot_kind: SnapshotKind = "exact"
+
+    def __init__(self, seconds: float = 0.0, tail: bool = False, portable: bool = True) -> None:
+        self.seconds, self.tail, self.snapshot_portable = seconds, tail, portable
+        self.place: tuple[str, int, int] = ("", 0, 0)
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.place = (task_to_play(self, seed, options).id, 0, 0)
+        return "at 0 0", {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        time.sleep(self.wait())
+        return self.moved(action)
+
+    def wait(self) -> float:
+        """Seconds of the next step."""
+        if not self.tail:
+            return self.seconds
+        return self.seconds * random.Random(derive_seed(0, *self.place)).lognormvariate(-0.5, 1.0)
+
+    def moved(self, action: str | ToolCall) -> StepResult:
+        if action not in MOVES:
+            return "no such way", 0.0, False, False, {"tool_error": "no such way"}
+        (task, x, y), (right, up) = self.place, MOVES[str(action)]
+        self.place = task, x + right, y + up
+        return f"at {x + right} {y + up}", float(x + right + y + up == 6), False, False, {}
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [Task(f"walk-{split}-{place}", "walk", split, place) for place in range(start, start + count)]
+
+    def legal_actions(self) -> list[str] | None:
+        return [*MOVES]
+
+    def snapshot(self) -> object:
+        return self.place
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        assert isinstance(snapshot, tuple)
+        self.place = snapshot
+
+    def state_key(self) -> str | None:
+        return str(self.place)
+
+
+class Strolling(AsyncEnv):
+    """``Walk`` by coroutines."""
+
+    snapshot_kind: SnapshotKind = "exact"
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.walk = Walk(seconds)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        return self.walk.reset(seed=seed, options=options)
+
+    async def step(self, action: str | ToolCall) -> StepResult:
+        await asyncio.sleep(self.walk.wait())
+        return self.walk.moved(action)
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return self.walk.tasks(split, count, start)
+
+    async def legal_actions(self) -> list[str] | None:
+        return self.walk.legal_actions()
+
+    async def snapshot(self) -> object:
+        return self.walk.snapshot()
+
+    async def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        self.walk.restore(snapshot, reseed=reseed)
+
+    async def state_key(self) -> str | None:
+        return self.walk.state_key()
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an arm plays."""
+
+    instances: int
+    waits: bool = True
+    tail: bool = False
+    portable: bool = True
+    name: str = "benchmarks.pool:Walk"
+
+    def settings(self, seconds: float, trees: int, simulations: int) -> RunConfig:
+        options: dict[str, object] = {"seconds": seconds if self.waits else 0.0}
+        if self.name.endswith(":Walk"):
+            options |= {"tail": self.tail, "portable": self.portable}
+        given = ",".join(f"{key}={str(value).lower()}" for key, value in options.items())
+        return load_config(
+            None,
+            [
+                f"environment.name={self.name}",
+                f"environment.options={{{given}}}",
+                f"environment.parallel={self.instances}",
+                "environment.max_steps=8",
+                "policy.actions=score",
+                "policy.max_new_tokens=8",
+                f"search.limits={{simulations={simulations}}}",
+                f"collect.tasks={trees}",
+            ],
+        )
+
+
+WAYS = {
+    "no waits": Way(1, waits=False),
+    "no waits, 16 instances": Way(16, waits=False),
+    "1 instance": Way(1),
+    "4 instances": Way(4),
+    "16 instances": Way(16),
+    "16 instances of coroutines": Way(16, name="benchmarks.pool:Strolling"),
+    "heavy tail, 1 instance": Way(1, tail=True),
+    "heavy tail, 16 instances": Way(16, tail=True),
+    "heavy tail, 16 instances, each its own trees": Way(16, tail=True, portable=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """One search of all trees."""
+
+    cost: Cost
+    seconds: float
+    processor: float
+    """Seconds of all threads."""
+    nodes: list[Any]
+
+
+def searched(config: RunConfig, checkpoint: Path) -> Searched:
+    with tempfile.TemporaryDirectory() as folder:
+        job = BatchJob(config, checkpoint, "collect", 0, range(config.collect.tasks), Path(folder))
+        started, processor = time.perf_counter(), time.process_time()
+        cost = search_batch(job, lambda event: None)
+        seconds, processor = time.perf_counter() - started, time.process_time() - processor
+        return Searched(cost, seconds, processor, [to_record(tree)["nodes"] for tree in read_trees(Path(folder))])
+
+
+def main() -> None:
+    options = repeating(__doc__, "pool", rounds=3)
+    options.add_argument("--seconds", type=float, default=0.05, help="of a step")
+    options.add_argument("--trees", type=int, default=32)
+    options.add_argument("--simulations", type=int, default=8, help="of a tree")
+    asked = options.parse_args()
+    torch.set_num_threads(1)
+    tokenizer = train_tokenizer(["Thought: on Action: north east south west at 0 1 2 3 4 5 6 7 walk"] * 5, SHAPE)
+
+    def measure(number: int) -> Figures:
+        with tempfile.TemporaryDirectory() as folder:
+            save_checkpoint(Checkpoint(random_model(tokenizer, SHAPE, number), tokenizer), Path(folder) / "model")
+            done = dict[str, Searched]()
+            for arm, way in {"": WAYS["no waits"], **WAYS}.items():  # the first one loads the model
+                config = way.settings(asked.seconds, asked.trees, asked.simulations)
+                done[arm] = searched(config, Path(folder) / "model")
+                if done[arm].nodes != done[""].nodes:
+                    raise UserError(f"the arm {arm!r} grew other trees: this is a bug")
+        model, simulations = done["no waits"].seconds, asked.trees * asked.simulations
+        figures = dict[str, dict[str, float]]()
+        for arm, way in WAYS.items():
+            found, serial = done[arm], done["heavy tail, 1 instance" if way.tail else "1 instance"]
+            each = {"seconds": found.seconds, "processor ms / simulation": 1000 * found.processor / simulations}
+            if way.waits:
+                shared = (serial.seconds - model) / way.instances
+                each |= {"ratio": serial.seconds / found.seconds, "makespan": found.seconds / max(shared, model)}
+            figures[arm] = each
+        return figures
+
+    with record_of(asked, QUESTION, trees=asked.trees, simulations=asked.simulations) as record:
+        add_rounds(record, asked.rounds, options_digest(asked), [*WAYS], measure)
+
+
+if __name__ == "__main__":
+    main()
