@@ -7,13 +7,13 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-from toy_search import ConstantValue, TablePolicy, after, begin, calls, plain, task
+from toy_search import ConstantValue, TablePolicy, after, begin, calls, task
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, accuracy, finished_paths, path_return, return_spread
-from treeagent.search.record import from_record
+from treeagent.search.record import from_record, to_record
 from treeagent.search.values import RolloutValue
 from treeagent.types import Action, State, Task, Transition
 from treeagent.views import AdvantageConfig, PairConfig, ValueTargetConfig, advantages, preference_pairs
@@ -85,7 +85,7 @@ def test_search_backs_up_zero_from_it() -> None:
 
 
 def test_with_bootstrap_the_task_would_go_on() -> None:
-    tree = from_record(plain(hall_tree(bootstrap=True)))
+    tree = from_record(to_record(hall_tree(bootstrap=True)))
     cut = [(path, node) for path, node in tree.walk() if node.truncated]
     assert cut
     for path, node in cut:
