@@ -44,7 +44,7 @@ def searched(env: Env, tasks: Sequence[Task], folder: Path) -> list[Record]:
     search = Search(BothWords(), EnvDynamics(env, max_steps=3), SearchConfig(limits=Limits(simulations=6)))
     trees = asyncio.run(search.run(tasks, list(range(len(tasks)))))
     write_shard(folder, "collect", 0, to_records(trees))
-    return [record | {"budget": record["budget"] | {"seconds": 0.0}, "spent": None} for record in read_records(folder)]
+    return [record | {"budget": record["budget"] | {"seconds": 0.0}, "spent": {}} for record in read_records(folder)]
 
 
 def around(bad: Task) -> list[Task]:
