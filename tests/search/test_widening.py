@@ -165,6 +165,15 @@ def test_gumbel_looks_no_further_than_the_considered() -> None:
     assert max(policy.drawn.values()) > 1
 
 
+def test_gumbel_draws_others_where_all_of_the_considered_are_explored() -> None:
+    """Every action ends the episode at once. Three are considered, and all tokens are spent, two a draw."""
+    policy = CountingPolicy(MANY)
+    config = SearchConfig(Limits(generated_tokens=40), selection="gumbel", gumbel=GumbelConfig(3))
+    [tree] = grow(policy, Maze(1.0, 0.0), config, HashValue())
+    assert policy.drawn == {("toy",): 20}
+    assert 3 < len(tree.root.edges) <= 20
+
+
 def test_without_widening_each_state_is_expanded_once() -> None:
     policy = CountingPolicy(WORDS)
     [tree] = grow(policy, ENDLESS, limited(30, candidates=3, widening=0))

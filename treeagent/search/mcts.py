@@ -132,11 +132,11 @@ class Search(Searcher):
         """
         if not may_draw(growth, node):
             return False
-        if self.config.selection == "gumbel" and node is growth.tree.root and not self._gathers(growth):
-            return False
         open_edges = [edge for edge in node.edges if self._is_open(edge)]
         if not open_edges:
             return True
+        if self.config.selection == "gumbel" and node is growth.tree.root and not self._gathers(growth):
+            return False
         visits, value = node.visits_in_flight, new_action_value(node, growth.value_range)
         c = self._exploration(growth, 1 + visits)
         new = puct_score(value, growth.unseen[id(node)], 1 + visits, len(growth.drawn[id(node)]), c)
@@ -144,7 +144,8 @@ class Search(Searcher):
 
     def _gathers(self, growth: Growth) -> bool:
         """Whether the root may still get candidates, before sequential halving begins: until ``gumbel.considered`` are
-        there, the policy has no others, or the share of the first phase is spent."""
+        there, the policy has no others, or the share of the first phase is spent. Later it gets others only where
+        all of these are explored."""
         root, considered = growth.tree.root, self.config.gumbel.considered
         if growth.halving is not None or not may_draw(growth, root) or len(root.edges) >= considered:
             return False
