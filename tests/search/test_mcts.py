@@ -68,7 +68,7 @@ def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int) -> No
     assert tree.budget.proposals == sum(bool(node.edges) for node in nodes) or config.widening
     for path, node in tree.walk():
         priors = sum(edge.prior for edge in node.edges)
-        widens = config.widening > 0 and config.selection == "puct"
+        widens = config.widening > 0 and config.selection != "uct"
         assert priors <= 1 + 1e-9 if widens else priors == pytest.approx(1.0 if node.edges else 0.0)
         assert all((edge.visits > 0) == (edge.child is not None) for edge in node.edges)
         assert all(edge.in_flight == 0 for edge in node.edges)

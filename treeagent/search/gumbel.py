@@ -72,14 +72,17 @@ class Halving:
         Args:
             share: of the limits that is spent once the simulations before it are finished.
         """
-        while simulation - self.first >= len(self.visits):
+        place = max(
+            simulation - self.first, 0
+        )  # one in flight that was given up when ``first`` was counted comes again
+        while place >= len(self.visits):
             phase, last = self.spent
             if self.rounds > self.began and share - phase + share - last > 1 / phases(self.considered) + 1e-9:
                 self.left = max(min(2, self.considered), self.left // 2)
                 self.began, phase = self.rounds, share
             self.visits += [self.rounds] * self.left
             self.rounds, self.spent = self.rounds + 1, (phase, share)
-        return self.visits[simulation - self.first]
+        return self.visits[place]
 
 
 def phases(considered: int) -> int:
