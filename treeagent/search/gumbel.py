@@ -74,7 +74,7 @@ class Halving:
         """
         place = max(
             simulation - self.first, 0
-        )  # one in flight that was given up when ``first`` was counted comes again
+        )  # one that was given up in flight comes again
         while place >= len(self.visits):
             phase, last = self.spent
             if self.rounds > self.began and share - phase + share - last > 1 / phases(self.considered) + 1e-9:
