@@ -113,6 +113,7 @@ def test_it_plays_as_textworld_itself_does(cache: str, kind: Kind) -> None:
     assert compared > 12
 
 
+@pytest.mark.slow
 def test_branches_equal_replays_in_any_order_across_games(
     cache: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

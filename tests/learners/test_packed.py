@@ -204,8 +204,9 @@ def tree_rows(model: nn.Module) -> list[AdvantageRow]:
 
 
 def _keep_gradient(seen: dict[str, Tensor], name: str, parameter: Tensor) -> None:
+    """Add the gradient of a micro-batch, which a learner keeps apart from those before it."""
     assert parameter.grad is not None
-    seen[name] = parameter.grad.clone()
+    seen[name] = parameter.grad + seen.get(name, 0.0)
 
 
 def trained(

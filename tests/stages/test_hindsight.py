@@ -116,6 +116,7 @@ def test_trees_in_other_tokens_are_refused(policy: LLMPolicy) -> None:
         measure_divergence(tree, policy)
 
 
+@pytest.mark.slow
 def test_it_is_exported_beside_the_drop_of_q(checkpoint: Checkpoint, policy: LLMPolicy, tmp_path: Path) -> None:
     tree = grown(policy.chat)
     with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
