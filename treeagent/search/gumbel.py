@@ -72,9 +72,7 @@ class Halving:
         Args:
             share: of the limits that is spent once the simulations before it are finished.
         """
-        place = max(
-            simulation - self.first, 0
-        )  # one that was given up in flight comes again
+        place = max(simulation - self.first, 0)  # one that was given up in flight comes again
         while place >= len(self.visits):
             phase, last = self.spent
             if self.rounds > self.began and share - phase + share - last > 1 / phases(self.considered) + 1e-9:
