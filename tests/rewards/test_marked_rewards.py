@@ -3,8 +3,8 @@
 from hand_trees import hand_tree
 
 from treeagent.config import load_config
-from treeagent.marks import deciding, new_mark, state_hash
-from treeagent.rewards.config import RewardsConfig
+from treeagent.marks import Verdict, deciding, new_mark, state_hash
+from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.reweigh import reweighed
 from treeagent.search.node import Tree, succeeds
 from treeagent.stages.update import sample_value_rows
@@ -31,6 +31,32 @@ def test_a_label_changes_the_outcome_and_survives_weighing_anew() -> None:
     [first, *_] = told.root.edges
     assert first.child is not None
     assert abs((first.child.edges[0].reward or 0.0) + 0.1) < 1e-9
+
+
+def test_people_outrank_the_judge_and_the_tiers() -> None:
+    """The search called A, A1 a success, the judge called it hacked. A person calls it solved, and then failed."""
+    cases: tuple[tuple[Verdict, float], ...] = (("solved", 1.0), ("failed", 0.0))
+    for verdict, worth in cases:
+        tree = under(hand_tree(), outcome=1.0)
+        [a, *_] = tree.root.edges
+        assert a.child is not None
+        won = a.child.edges[0]
+        end = won.child
+        assert end is not None
+        won.components = {**won.components, "hacked": 1.0}
+        assert not succeeds([a, won])
+        mark = new_mark("ada", verdict, state=state_hash(tree.task.id, end.state.messages), shown=("A1",))
+        lay_marks(tree, deciding([mark]))
+        assert succeeds([a, won]) == bool(worth)
+        judge = JudgeConfig(model="judge", items=("Is it right?",))
+        for config in (
+            RewardsConfig(weights={"outcome": 1.0}),
+            RewardsConfig(weights={"judge": 1.0}, judge=judge),
+            RewardsConfig(weights={"verdict": 1.0}, judge=judge, tiers=("rule", "judge")),
+        ):
+            [told] = reweighed([tree], config, {})
+            [first, *_] = told.root.edges
+            assert first.child is not None and first.child.edges[0].reward == worth
 
 
 def test_the_order_of_simulations_names_the_copies() -> None:

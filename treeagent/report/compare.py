@@ -35,7 +35,7 @@ _COLUMNS = {
 }
 _NOTE = (
     "Against the first run: the mean difference from the same policy and mode there in points, ± half of its 95 % "
-    "interval over the test tasks that both runs played. It is empty where they have less than two in common."
+    "interval over the test tasks that both runs played. It is empty where they have fewer than two in common."
 )
 
 

@@ -13,7 +13,7 @@ def lay_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
     * An action with a "veto", "edit" or "unsafe" is never preferred (``Tree.may_prefer``); an episode that was vetoed
       loses its last action so.
     * An end that reviewers call "solved" gets the return 1, one that they call "failed" the return 0, and the change is
-      backed up.
+      backed up. What a judge or tiers said of it (the components ``judge``, ``verdict`` and ``hacked``) gives way.
     * Every state keeps its marks, from which ``preference_pairs`` reads comparisons.
 
     Args:
@@ -44,11 +44,13 @@ def _relabel(path: Sequence[Edge], wanted: float, discount: float) -> None:
     child = last.child
     if child is None or child.unknown:
         return
-    change = wanted - outcome(path)
+    change, hacked = wanted - outcome(path), last.hacked
+    if last.components:
+        last.components = {**last.components, "judge": wanted, "verdict": wanted, "hacked": 0.0}
     child.bootstrap = False  # the reviewer has seen the end, so that V(s) stands for nothing that would follow
     last.reward = last.reward or 0.0  # an imported transcript may state none
     missing = wanted - outcome(path)
-    last.reward += missing
+    last.reward += change if hacked else missing  # a hacked end had taken back what the others paid
     if "outcome" in last.components:
         last.components = {**last.components, "outcome": last.components["outcome"] + missing}
     for edge in reversed(path):
