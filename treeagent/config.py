@@ -10,6 +10,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -725,7 +726,8 @@ def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple
             yield from known_settings(table, f"{prefix}{name}.")
 
 
-def _attribute_docstrings(section: type) -> dict[str, str]:
+@cache
+def _attribute_docstrings(section: type) -> Mapping[str, str]:
     """The string below each attribute, on one line; Python itself keeps none of them."""
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__[:-1]):

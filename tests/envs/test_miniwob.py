@@ -147,10 +147,13 @@ def test_going_back_reloads_the_page_and_plays_again(browser: MiniWoBEnv) -> Non
     assert [each.state for each in browser.elements if each.role == "textbox"] == ['value "a" focused', 'value ""']
 
 
-SLOWER = [pytest.param(page, marks=pytest.mark.slow) for page in ("email-inbox", "click-collapsible", "flight.AA")]
+SLOWER = [
+    pytest.param(page, marks=pytest.mark.slow)
+    for page in ("choose-date", "email-inbox", "click-collapsible", "flight.AA")
+]
 
 
-@pytest.mark.parametrize("page", ["click-tab-2", "choose-date", *SLOWER])
+@pytest.mark.parametrize("page", ["click-tab-2", *SLOWER])
 def test_branches_equal_replays(browser: MiniWoBEnv, page: str) -> None:
     env = opened(browser, page)
     report = check_env(env, env.tasks("train", 1)[0], branches=4, depth=3)

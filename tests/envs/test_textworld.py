@@ -144,6 +144,7 @@ def test_branches_equal_replays_in_any_order_across_games(
     assert branches >= 40
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_good_in_another_process(cache: str, env: TextWorldEnv, tmp_path: Path) -> None:
     begin(env)
     env.step("examine cookbook")

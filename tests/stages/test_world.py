@@ -87,6 +87,11 @@ def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
     assert 0 <= found["lambda_cap"] <= 1
     assert found["unreadable"] < 0.5  # so many steps teach the form at least
     assert found["openings"]["observation_exact"] > 0.5
+
+
+@pytest.mark.slow
+def test_an_audit_is_a_table(run: Path) -> None:
+    assert treeagent("world", "fit", run, *WORLD).returncode == 0
     table = treeagent("world", "eval", run)
     assert "share of imagined experience at most" in table.stdout.replace("\n", " ")
 
