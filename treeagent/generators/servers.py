@@ -237,7 +237,7 @@ class Servers:
             f"none of {self._section}.url serves {self.checkpoint!r} any more: start one on it"
         )
         for wait in (*_WAITS, None):
-            for server in self._in_turn(order):
+            for server, left_out in self._in_turn(order):
                 try:
                     answer = request(server)
                 except _FAILURES as error:
@@ -246,22 +246,24 @@ class Servers:
                     self._leave_out(server, error)
                     last, failed = server, error
                 else:
-                    server.left_out_until = 0.0
+                    if left_out:  # else the answer may have been under way when the server was left out since
+                        server.left_out_until = 0.0
                     return answer
             if wait is None or isinstance(failed, openai.APITimeoutError):  # no server is fast enough for it
                 break
             time.sleep(wait)
         return self._failure(last, failed)
 
-    def _in_turn(self, order: Sequence[Server]) -> Iterator[Server]:
-        """The servers that are not left out; where all are, those that have answered once."""
+    def _in_turn(self, order: Sequence[Server]) -> Iterator[tuple[Server, bool]]:
+        """The servers that are not left out; where all are, those that have answered once. With each, whether it is
+        left out."""
         found = False
         for server in order:
             if self._answers(server):
                 found = True
-                yield server
+                yield server, False
         if not found:
-            yield from (server for server in order if server.model)
+            yield from ((server, True) for server in order if server.model)
 
     def _answers(self, server: Server) -> bool:
         """Whether a server is not left out. After its time one thread checks it as at the start."""
