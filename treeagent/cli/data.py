@@ -7,6 +7,8 @@ import typer
 
 from treeagent.cli.options import (
     Config,
+    Hindsight,
+    HindsightModel,
     Overrides,
     RunFolder,
     Trust,
@@ -33,12 +35,8 @@ def export(
         ),
     ] = None,
     format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",
-    hindsight: Annotated[
-        bool, typer.Option("--hindsight", help="Of criticality: also ask the policy, which is told the outcome.")
-    ] = False,
-    model: Annotated[
-        str, typer.Option("--model", metavar="CHECKPOINT", help="The policy to ask; by default the one that searched.")
-    ] = "",
+    hindsight: Hindsight = False,
+    model: HindsightModel = "",
     trust: Trust = False,
 ) -> None:
     """Export views of the trees as a Hugging Face dataset, with one config for each view.

@@ -62,7 +62,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
 
             judge_tools(config.rewards, env)
         if config.rewards.judge and config.rewards.judge.url:
-            import treeagent.generators.remote  # noqa: F401 - an extra, whose lack is told here
+            import treeagent.generators.remote  # noqa: F401 - raises where the extra is missing
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)
 

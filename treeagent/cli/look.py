@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from treeagent.cli.options import RunFolder, Trust, measured_in_hindsight, require_trees
+from treeagent.cli.options import Hindsight, HindsightModel, RunFolder, Trust, measured_in_hindsight, require_trees
 from treeagent.run.terminal import Terminal
 
 app = typer.Typer()
@@ -92,12 +92,8 @@ def view(
         bool, typer.Option("--follow", help="Write the page again as the runs go on, until interrupted or finished.")
     ] = False,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    hindsight: Annotated[
-        bool, typer.Option("--hindsight", help="Also ask the policy how much the outcome would have changed each step.")
-    ] = False,
-    model: Annotated[
-        str, typer.Option("--model", metavar="CHECKPOINT", help="The policy to ask; by default the one that searched.")
-    ] = "",
+    hindsight: Hindsight = False,
+    model: HindsightModel = "",
     trust: Trust = False,
 ) -> None:
     """Write a page to look into the trees and episodes of runs: one file that needs no server and no network.

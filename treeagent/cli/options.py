@@ -37,6 +37,17 @@ Engine = Annotated[
     typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
 ]
 
+Hindsight = Annotated[
+    bool,
+    typer.Option(
+        "--hindsight", help="Also ask the policy how much the outcome would have changed each step (criticality)."
+    ),
+]
+HindsightModel = Annotated[
+    str,
+    typer.Option("--model", metavar="CHECKPOINT", help="Of --hindsight: the policy; by default the one that searched."),
+]
+
 Trust = Annotated[
     bool,
     typer.Option(

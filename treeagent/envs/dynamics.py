@@ -97,7 +97,7 @@ class EnvDynamics:
         self.env = env.env if isinstance(env, EnvPool) else env
         """The environment, standing wherever the last step left it; that of a pool is never stepped."""
         self._forks = dict[int, Forkable]()
-        """Of each instance, by the ``id`` of the environment, which it holds."""
+        """One for each instance, by ``id`` of its environment."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward
         self._costs = costs

@@ -22,8 +22,8 @@ class JudgeConfig:
     model: str
     """The judge: a name on the server, or a folder, a GGUF file or a name on the Hugging Face hub without ``url``."""
     items: tuple[str, ...]
-    """Yes/no questions about an episode, one thing each, of which yes is good. The component ``judge`` is the share of
-    answers that are yes."""
+    """Questions about an episode to which "yes" is the good answer; each asks one thing. The component ``judge`` is the
+    share of answers that are yes."""
     url: Annotated[str | None, REACHES_OUT] = None
     """Root of the OpenAI-compatible API of the judge's server; its key is read from ``OPENAI_API_KEY``. Unset runs the
     model in this process."""
