@@ -34,6 +34,11 @@ class CorruptShard(ValueError):
     """A shard that is not whole, not ours or of another version: one sentence with its name, the line and the fix."""
 
 
+def shard_file(name: str, index: int) -> str:
+    """The file name of shard ``index`` of ``name``."""
+    return f"{name}-{index:05d}.jsonl.zst"
+
+
 def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) -> Path:
     """Write records as shard ``index`` of ``name``, replacing one of that index. Returns its path.
 
@@ -42,7 +47,7 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
     Raises:
         StoreError: the file system refused, or a record is not JSON; nothing is left behind.
     """
-    file_name = f"{name}-{index:05d}.jsonl.zst"
+    file_name = shard_file(name, index)
     if not _SHARD.fullmatch(file_name):
         raise ValueError(f"{name!r} is no shard name: begin it with no dot, and leave slashes out")
     path = folder / file_name
@@ -82,7 +87,10 @@ def regular(path: Path) -> Path:
 
 def shards(folder: Path, name: str | None = None, index: int | None = None) -> list[Path]:
     """Paths of finished shards, sorted by name and index; optionally of one ``name`` or one ``index`` only. Empty if
-    the folder does not exist."""
+    the folder does not exist. Given both, one file is looked for and the folder is not listed."""
+    if name is not None and index is not None:
+        path = folder / shard_file(name, index)
+        return [path] if path.exists() else []
     if not folder.is_dir():
         return []
     matches = ((_SHARD.fullmatch(path.name), path) for path in folder.iterdir())
@@ -94,6 +102,15 @@ def shard_place(path: Path) -> tuple[str, int]:
     """The name and the index of a shard."""
     name, index = path.name.split(".")[0].rsplit("-", 1)
     return name, int(index)
+
+
+def shard_seal(path: Path) -> str:
+    """Tells a shard from another of its name, without reading it: its size in bytes, and the checksum of its content
+    that ends every shard (the low 32 bits of XXH64)."""
+    with regular(path).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 4, 0))
+        return f"{size}-{file.read(4)[::-1].hex()}"
 
 
 def shard_names(folder: Path) -> list[str]:

@@ -27,6 +27,7 @@ from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import planned_in
 from treeagent.imagination.verify import settle
 from treeagent.run.folder import Run
+from treeagent.run.index import tree_rows, write_trees
 from treeagent.run.metrics import Cost
 from treeagent.run.progress import QuietProgress
 from treeagent.run.trees import read_trees
@@ -34,14 +35,13 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Tree, accuracy, finished_paths, path_return, return_spread
-from treeagent.search.record import to_record
 from treeagent.stages import world
 from treeagent.stages.audit import audit_world
 from treeagent.stages.rounds import Searched, _what_was_searched
 from treeagent.stages.search import BatchJob, search_batch
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import experiences
-from treeagent.store import digest, read_records, shards, write_shard
+from treeagent.store import digest, read_records, shards
 from treeagent.types import Dynamics, ToolCall, UserError
 from treeagent.views.advantages import AdvantageConfig, advantages
 from treeagent.views.figures import tree_figures
@@ -278,8 +278,9 @@ def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_
     assert (seen.accuracy, believed.accuracy) == (0.25, 1.0)
     with Run.create(tmp_path / "run", load_config(CONFIG), resume=False) as run:
         for name, places, trees in (("collect-0", [0, 1], real), ("collect-1-imagined", [1, 2], imagined)):
-            write_shard(run.trees, name, 0, map(to_record, trees))
-            run.finish(name, {"batches": [places]})
+            write_trees(
+                run.trees, name, 0, (replace(tree, place=place) for tree, place in zip(trees, places, strict=True))
+            )
         assert _what_was_searched(run, 1) == ({0: seen, 1: seen}, {0: seen, 1: seen})
         assert _what_was_searched(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
 
@@ -419,10 +420,8 @@ def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
 
 @pytest.mark.slow
 def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: Path) -> None:
-    stages = Run.open(run).stages()
-
     def places(name: str) -> list[int]:
-        return [place for batch in stages[name]["batches"] for place in batch]
+        return [row.place for row in tree_rows(run / "trees", name) if row.place is not None]
 
     searched = [*places("collect-1"), *places("collect-1-imagined")]
     assert len(set(searched)) == len(searched)

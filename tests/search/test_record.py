@@ -67,7 +67,7 @@ def assert_equal_fields(one: Tree | Node | Edge, two: Tree | Node | Edge, but: s
 def test_every_field_has_its_place_in_a_record() -> None:
     """A field added to one of these classes and not to the record would be lost at the first write."""
     for kind, kept, apart in (
-        (Tree, TREE_FIELDS, {"task", "root", "budget", "order", "spent"}),
+        (Tree, TREE_FIELDS, {"task", "root", "budget", "order", "spent", "place", "policy"}),
         (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges", "marks", "paid"}),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group", "vetoed", "components", "divergence"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
@@ -110,7 +110,8 @@ def test_an_unusual_tree_comes_back() -> None:
         Edge(call, 0.75, visits=3, value_sum=-0.1 + 0.2, reward=None, process=0.1, critic=-0.5, child=below),
     ]
     root.exhausted = True
-    tree = Tree(shop, 2**63 - 1, root, Budget(3, 4, 5, 2, 1, 2, 1, 6, 7, 8, 0.1 + 0.2), "OSError: gone", discount=0.9)
+    tree = Tree(shop, 2**63 - 1, root, Budget(3, 4, 5, 2, 1, 2, 1, 6, 7, 8, 0.1 + 0.2), "OSError: gone", 0.9)
+    tree.place, tree.policy = 7, "./checkpoints/base"
     assert_same(tree, reread(tree))
     again = reread(tree).root.edges[1].child
     assert again is not None

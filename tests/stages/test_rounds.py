@@ -12,6 +12,7 @@ from toy_doors import BothDoors, Doors
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
 from treeagent.run.folder import Run
+from treeagent.run.index import tree_rows
 from treeagent.run.progress import QuietProgress
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -86,7 +87,7 @@ def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Pa
     known = {0: Searched(0.5, 0.9), 1: Searched(0.5, 0.2)}  # 0.25 of the paths succeed: less, and no less
     with Run.create(tmp_path / "run", config, resume=False) as begun:
         write_shard(begun.trees, "vary-1", 0, map(to_record, trees))
-        begun.finish("vary-1", {"batches": [[0, 1]]})
+        begun.finish("vary-1", {"batches": 1})
         for _ in range(2):
             _vary(config, begun, QuietProgress(), tmp_path / "warm", 1, [(0, 0), (1, 0)], known)
             [shard] = shards(begun.trees, "collect-1-varied")
@@ -152,8 +153,7 @@ def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
 
 
 def test_a_task_searched_again_is_chosen_by_what_the_first_round_found(run: Path) -> None:
-    first = {place for batch in Run.open(run).facts("collect-1")["batches"] for place in batch}
-    second = {place for batch in Run.open(run).facts("collect-2")["batches"] for place in batch}
+    first, second = ({row.place for row in tree_rows(run / "trees", name)} for name in ("collect-1", "collect-2"))
     assert first == set(range(8))
     assert len(second) == 8
     assert 4 <= len(second - first) <= 8  # half of them at most are old
@@ -225,11 +225,11 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
         "collect.tasks=4", "collect.batch=4", "collect.resample=2", "search.candidates=1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert Run.open(out).facts("collect")["batches"] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert [row.place for row in tree_rows(out / "trees", "collect")] == list(range(12))
     with Run.create(out, Run.open(out).config, resume=True) as again:
         jobs = batches(again.config, again, run / "checkpoints" / "warm", "collect-1", range(4))
         search_batches(again.config, again, QuietProgress(), jobs, free=20)
-        assert again.facts("collect-1")["batches"] == [[0, 1, 2, 3], [20, 21, 22, 23], [24, 25, 26, 27]]
+        assert [row.place for row in tree_rows(again.trees, "collect-1")] == [*range(4), *range(20, 28)]
 
 
 @pytest.mark.parametrize(

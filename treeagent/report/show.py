@@ -13,10 +13,11 @@ from rich.tree import Tree as Branch
 from treeagent.report.describe import call_text, latest_signal, marks, observation, statistics
 from treeagent.report.table import narrow_table, print_results, print_signal
 from treeagent.run.folder import Run, RunError
+from treeagent.run.index import shard_rows
 from treeagent.run.reviewed import reviewed_rows
 from treeagent.run.terminal import Terminal
 from treeagent.search.decide import most_visited_path
-from treeagent.search.node import Edge, Node, Tree, solved
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import check_format, from_record
 from treeagent.store import read_as, shard_names
 from treeagent.visible import visible
@@ -132,13 +133,13 @@ def _trees_table(run: Run) -> Table:
     table = narrow_table({"trees": True} | dict.fromkeys(figures_of, False))
     for name in shard_names(run.trees):
         sums: Counter[str] = Counter()
-        for tree in read_as(from_record, run.trees, name):
-            sums["count"] += 1
-            sums["success"] += solved(tree)
-            sums["told"] += any(edge.reward is not None for node in tree.nodes() for edge in node.edges if edge.visits)
-            sums["errors"] += bool(tree.error)
-            sums["simulations"] += tree.budget.simulations
-            sums["generated_tokens"] += tree.budget.generated_tokens
+        for rows in shard_rows(run.trees, name):
+            sums["count"] += len(rows.trees)
+            sums["success"] += sum(row.accuracy > 0 for row in rows.trees)
+            sums["told"] += any(row.told for row in rows.trees)
+            sums["errors"] += sum(row.failed for row in rows.trees)
+            sums["simulations"] += rows.budget.simulations
+            sums["generated_tokens"] += rows.budget.generated_tokens
         # Trees planned at evaluation hold no rewards: whether they found a success is not for them to say.
         share = f"{100 * sums['success'] / sums['count']:.1f} %" if sums["told"] else "withheld"
         figures = (sums["count"], sums["errors"], sums["simulations"], sums["generated_tokens"])

@@ -152,7 +152,7 @@ class Run:
         Raises:
             RunError: the part was begun with another checkpoint.
         """
-        self._remember(purpose, self._named(checkpoint))
+        self._remember(purpose, named(checkpoint, self.path))
 
     def take_trees(self, purpose: str, lender: "Run") -> None:
         """Record which trees a part of this run learns from, before it begins: those of ``lender`` as they are now.
@@ -162,7 +162,8 @@ class Run:
         """
         files = [file for name in lender.collections() for file in shards(lender.trees, name)]
         size = sum(file.stat().st_size for file in files)
-        told = f"{len(files)} file{'s' * (len(files) != 1)} and {size:,} bytes of trees in {self._named(lender.trees)}"
+        count, where = f"{len(files)} file{'s' * (len(files) != 1)}", named(lender.trees, self.path)
+        told = f"{count} and {size:,} bytes of trees in {where}"
         self._remember(f"{purpose} from trees", told)
 
     def _remember(self, purpose: str, name: str) -> None:
@@ -181,14 +182,6 @@ class Run:
         if name is None:
             return None
         return self.path / name if name.startswith("./") else Path(name)
-
-    def _named(self, checkpoint: Path) -> str:
-        """A path relative to the run, which can be moved with it, if it lies inside; else the whole path, or the hub
-        name."""
-        whole, own = checkpoint.resolve(), self.path.resolve()
-        if whole.is_relative_to(own):
-            return f"./{whole.relative_to(own)}"
-        return str(whole if whole.is_dir() else checkpoint)
 
     def alarms(self) -> list[str]:
         """The alarms that stages recorded among their facts: one sentence each."""
@@ -254,6 +247,15 @@ class Run:
     def _require_lock(self) -> None:
         if self._lock is None:
             raise RunError(f"{self.path} is open for reading only: open it by Run.create to write")
+
+
+def named(checkpoint: Path, run: Path) -> str:
+    """A path as it is written in the run of folder ``run``: relative to it, which can be moved with it, if it lies
+    inside; else the whole path, or the hub name."""
+    whole, own = checkpoint.resolve(), run.resolve()
+    if whole.is_relative_to(own):
+        return f"./{whole.relative_to(own)}"
+    return str(whole if whole.is_dir() else checkpoint)
 
 
 def _refuse_foreign_folder(path: Path, resume: bool) -> None:

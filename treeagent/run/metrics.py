@@ -8,6 +8,7 @@ from typing import Any
 
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.usage import Usage
+from treeagent.run.index import ShardRows
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Budget, Tree
 
@@ -79,6 +80,8 @@ class Event:
     index: int = 0
     """Index of the batch whose ``cost`` this is."""
     cost: Cost | None = None
+    stored: ShardRows | None = None
+    """The rows of the trees that the batch has just stored."""
 
 
 Emit = Callable[[Event], None]

@@ -196,6 +196,11 @@ class Tree:
     spent: list[Spent] = field(default_factory=list[Spent], repr=False)
     """What the search had spent when each simulation ended, aligned with ``order``; empty in trees of older
     versions."""
+    place: int | None = None
+    """Index of the task in its split; of a variation, that of the task that it varies. None where nobody said."""
+    policy: str = ""
+    """The checkpoint whose policy searched, as a path from the folder of the run, or a hub name; empty where nobody
+    said."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
         """Every node with the edges that lead to it, parents first, siblings in order."""

@@ -5,7 +5,7 @@ to it, and only the messages and tokens that it adds. docs/files.md describes ev
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, get_args
 
 import orjson
@@ -52,6 +52,8 @@ def to_record(tree: Tree) -> Record:
         "format": FORMAT,
         "task": asdict(tree.task),
         **_plain(tree, TREE_FIELDS),
+        **({"place": tree.place} if tree.place is not None else {}),
+        **({"policy": tree.policy} if tree.policy else {}),
         "budget": asdict(tree.budget),
         # A node that a replay has removed since is in none of the places.
         **({"order": [places.get(id(node), -1) for node in tree.order]} if tree.order else {}),
@@ -61,7 +63,12 @@ def to_record(tree: Tree) -> Record:
 
 
 def to_records(trees: Iterable[Tree]) -> Iterator[Record]:
-    """The trees as JSON values, to be stored in one shard.
+    """The trees as JSON values, to be stored in one shard, as ``storable_trees`` gives them."""
+    return (record for _, record in storable_trees(trees))
+
+
+def storable_trees(trees: Iterable[Tree]) -> Iterator[tuple[Tree, Record]]:
+    """Trees with their JSON values.
 
     A tree that JSON cannot hold becomes a tree of its task alone, whose ``error`` is the reason. So the other trees are
     not lost with it.
@@ -71,8 +78,9 @@ def to_records(trees: Iterable[Tree]) -> Iterator[Record]:
             record = to_record(tree)
             orjson.dumps(record)
         except (TypeError, ValueError, RecursionError) as error:  # orjson's error is a TypeError
-            record = to_record(_unwritable(tree, error))
-        yield record
+            tree = _unwritable(tree, error)
+            record = to_record(tree)
+        yield tree, record
 
 
 def _unwritable(tree: Tree, error: Exception) -> Tree:
@@ -80,7 +88,7 @@ def _unwritable(tree: Tree, error: Exception) -> Tree:
     task = Task(storable(str(tree.task.id)), storable(str(tree.task.prompt)), split)
     reason = tree.error or f"the tree cannot be stored ({error}): see that the environment gives plain JSON values"
     root = Node(State(task, ()), truncated=True)
-    return Tree(task, tree.seed, root, tree.budget, storable(reason), tree.discount)
+    return replace(tree, task=task, root=root, error=storable(reason), order=[], spent=[])
 
 
 def from_record(record: Mapping[str, Any]) -> Tree:
@@ -100,7 +108,9 @@ def from_record(record: Mapping[str, Any]) -> Tree:
         order = [nodes[place] if place >= 0 else None for place in record.get("order", ())]
         budget = Budget(**record["budget"])
         spent = _spent(record.get("spent", {}))
-        return Tree(task, root=nodes[0], budget=budget, order=order, spent=spent, **_picked(record, TREE_FIELDS))
+        made = {"place": record.get("place"), "policy": record.get("policy", "")}
+        plain = _picked(record, TREE_FIELDS)
+        return Tree(task, root=nodes[0], budget=budget, order=order, spent=spent, **plain, **made)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
 

@@ -15,7 +15,8 @@ from treeagent.envs.disturbed import OF_TOOLS, obeyed
 from treeagent.imagination.load import planned_in, world_model
 from treeagent.imagination.verify import call_imagined
 from treeagent.run.folder import Run
-from treeagent.run.metrics import Emit
+from treeagent.run.index import append
+from treeagent.run.metrics import Emit, Event
 from treeagent.run.outcomes import (
     Outcome,
     PlayedBatch,
@@ -28,7 +29,6 @@ from treeagent.run.outcomes import (
 )
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
-from treeagent.search.record import to_records
 from treeagent.stages.build import (
     environment,
     in_turns,
@@ -42,7 +42,7 @@ from treeagent.stages.build import (
 )
 from treeagent.stages.play import play, replan
 from treeagent.stages.search import BatchJob, batches
-from treeagent.store import write_atomic, write_shard
+from treeagent.store import shards, write_atomic
 from treeagent.types import derive_seed
 from treeagent.workers.processes import run_jobs
 
@@ -110,11 +110,15 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
         if len(done) == len(whole[job.name]):
             run.finish(job.name, _row(job, [done[index] for index in sorted(done)]))
 
+    def on_event(event: Event) -> None:
+        if event.stored is not None:
+            append(run.trees, event.name, event.stored)
+
     waiting: list[BatchJob] = []
     for job in jobs:
         batch = kept_batch(_kept(run, job))
         folders = (run.episodes,) if job.mode == "greedy" else (run.episodes, run.trees)
-        if batch is not None and all((folder / job.shard).exists() for folder in folders):
+        if batch is not None and all(shards(folder, job.name, job.index) for folder in folders):
             take(job, batch)
         else:
             waiting.append(job)
@@ -127,7 +131,7 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
             some = [job for job in waiting if checkpoint in (None, job.checkpoint)]
             if checkpoint is not None:
                 serve(config, checkpoint, progress)
-            for job, batch in run_jobs(evaluate_batch, some, config):
+            for job, batch in run_jobs(evaluate_batch, some, config, on_event):
                 # What all failed by may be mended before they are played again.
                 if not went_nowhere(batch[0]):
                     keep_batch(_kept(run, job), batch)
@@ -189,8 +193,8 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         call_imagined([*trees, *episodes])
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
-        write_shard(job.trees, job.name, job.index, to_records(trees))
+        emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
     if job.episodes is not None and not went_nowhere(outcomes):
         job.episodes.mkdir(exist_ok=True)
-        write_shard(job.episodes, job.name, job.index, to_records(episodes))
+        job.write(job.episodes, episodes)
     return outcomes, seconds

@@ -42,5 +42,5 @@ def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Pat
             records = list(to_records(trees[place] for place in batch))
             write_shard(run.episodes, "imported", index, records)
             write_shard(run.trees, COLLECTED, index, records)
-        run.finish(COLLECTED, {"tasks": len(trees), "batches": batches, "value_signal": []})
+        run.finish(COLLECTED, {"tasks": len(trees), "batches": len(batches), "value_signal": []})
     return len(trees)

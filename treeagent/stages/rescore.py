@@ -16,13 +16,14 @@ from treeagent.rewards.ledger import FILE as LEDGER
 from treeagent.rewards.ledger import Ledger
 from treeagent.rewards.reweigh import rescored
 from treeagent.run.folder import Run
+from treeagent.run.index import append, write_trees
 from treeagent.run.progress import Progress
 from treeagent.run.trees import run_marks
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import from_record, to_records
+from treeagent.search.record import from_record
 from treeagent.stages.build import environment, play_on
 from treeagent.stages.judging import assessor, judge_figures
-from treeagent.store import read_as, regular, shard_place, shards, write_atomic, write_shard
+from treeagent.store import read_as, regular, shard_place, shards, write_atomic
 from treeagent.types import ToolCall, UserError
 from treeagent.views.figures import tree_figures
 
@@ -53,7 +54,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                     if ends is not None:
                         asyncio.run(assess_trees(trees, ends, rules, played))
                     told = rescored(trees, config.rewards, rules, source.config.search.process_weight)
-                    write_shard(view.trees, name, index, to_records(told))
+                    append(view.trees, name, write_trees(view.trees, name, index, told))
                 advance(1)
     if (marks := source.path / FILE).exists():
         write_atomic(view.path / FILE, regular(marks).read_bytes())

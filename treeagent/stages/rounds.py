@@ -15,18 +15,18 @@ from treeagent.config import RunConfig
 from treeagent.imagination.load import make_encoder
 from treeagent.run.alarms import alarms, imagination_alarms, training_alarms, value_alarms
 from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.index import tree_rows, write_trees
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
 from treeagent.search.limits import Limits
-from treeagent.search.node import accuracy, return_spread
-from treeagent.search.record import from_record, to_record
+from treeagent.search.node import accuracy
 from treeagent.stages.audit import audit_world
 from treeagent.stages.build import environment, variations
 from treeagent.stages.search import BatchJob, batches, search_batches
 from treeagent.stages.update import constrain, learn
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import claims_kept, fit, imagined_trees
-from treeagent.store import read_as, shards, write_shard
+from treeagent.store import shards
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures
@@ -263,9 +263,9 @@ def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict
 
 
 def _shown(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
-    for index, places in enumerate(run.stages().get(name, {}).get("batches", ())):
-        for place, tree in zip(places, read_as(from_record, run.trees, name, index), strict=True):
-            yield place, Searched(return_spread(tree), accuracy(tree))
+    return (
+        (row.place, Searched(row.spread, row.accuracy)) for row in tree_rows(run.trees, name) if row.place is not None
+    )
 
 
 def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:
@@ -305,7 +305,7 @@ def _vary(
     search_batches(config, run, progress, jobs)
     found = zip(varied, read_trees(run.trees, [name]), strict=True)
     kept = [(place, tree) for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))]
-    write_shard(run.trees, _varied_name(number), 0, (to_record(tree) for _, tree in kept))
+    write_trees(run.trees, _varied_name(number), 0, (tree for _, tree in kept))
     env = environment(config)
     bases = [task.id for place, _ in kept for task in env.tasks("train", 1, place)]
     run.finish(_varied_name(number), {"variations": len(varied), "kept": len(kept), "bases": bases})

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,12 +14,13 @@ from treeagent.imagination.load import world_model
 from treeagent.imagination.verify import call_imagined, settle
 from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.components import ComponentSums
-from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.folder import COLLECTED, Run, named
+from treeagent.run.index import ShardRows, append, shard_rows, write_trees
 from treeagent.run.metrics import Cost, Emit, Event, Meter
 from treeagent.run.progress import Progress
 from treeagent.search.methods import make_search
-from treeagent.search.node import Tree, return_spread
-from treeagent.search.record import from_record, to_records
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record
 from treeagent.stages.build import (
     environment,
     in_turns,
@@ -33,7 +34,7 @@ from treeagent.stages.build import (
     variations,
 )
 from treeagent.stages.judging import assessor, judge_figures
-from treeagent.store import read_as, shards, write_shard
+from treeagent.store import read_as, shards
 from treeagent.types import Split, UserError, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.workers.processes import run_jobs
@@ -68,10 +69,12 @@ class BatchJob:
     episodes: Path | None = None
     """Folder that the episodes of an evaluation are written to; None discards them."""
 
-    @property
-    def shard(self) -> str:
-        """File name of the shard that a finished batch leaves."""
-        return f"{self.name}-{self.index:05d}.jsonl.zst"
+    def write(self, folder: Path, trees: Sequence[Tree]) -> ShardRows:
+        """Store the batch's trees, or its episodes, as one shard; each says of which task and policy it is."""
+        policy = named(self.checkpoint, folder.parent)
+        for tree, place in zip(trees, self.tasks, strict=True):
+            tree.place, tree.policy = place, policy
+        return write_trees(folder, self.name, self.index, trees)
 
 
 def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
@@ -91,18 +94,21 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         return
     name, checkpoint = jobs[0].name, jobs[0].checkpoint
     run.take(name, checkpoint)
-    if run.is_done(name) and len(shards(run.trees, name)) == len(run.facts(name)["batches"]):
+    if run.is_done(name) and len(shards(run.trees, name)) == run.facts(name)["batches"]:
         return
     started = time.perf_counter()
-    spent, places = _search(config, run, progress, jobs), [list(job.tasks) for job in jobs]
+    spent, tasks = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
     for _ in range(config.collect.resample):
-        equal = sum(return_spread(tree) <= 1e-9 for job in jobs for tree in _stored(run, job))
+        first = jobs[0].index
+        equal = sum(
+            row.spread <= 1e-9 for rows in shard_rows(run.trees, name) if rows.index >= first for row in rows.trees
+        )
         if not equal:
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
         jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
         spent += _search(config, run, progress, jobs)
-        places += [list(job.tasks) for job in jobs]
+        tasks += equal
     sums, assessed = ComponentSums(), Assessments(config.rewards)
     stored = assessed.reading(sums.reading(read_as(from_record, run.trees, name)))
     signal, components = value_signal(stored), sums.figures()
@@ -110,7 +116,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     judging = costs | assessed.figures()
     if figures := signal_figures(signal) | components | judging:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
-    facts = {"tasks": sum(map(len, places)), "batches": places, "value_signal": [asdict(row) for row in signal]}
+    facts = {"tasks": tasks, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
     facts |= {"components": components} if components else {}
     facts |= {"judging": judging, "alarms": alarms} if judging else {}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
@@ -119,9 +125,9 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
 def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> Cost:
     """Search the batches that are not on disk yet; returns what all of them cost."""
     name = jobs[0].name
-    stored = {path.name for path in shards(run.trees, name)}
-    waiting = [job for job in jobs if job.shard not in stored]
-    finished = {job.index: sum(map(_cost, _stored(run, job)), Cost()) for job in jobs if job.shard in stored}
+    finished = {rows.index: _cost(rows) for rows in shard_rows(run.trees, name, keep=True)}
+    waiting = [job for job in jobs if job.index not in finished]
+    finished = {job.index: finished[job.index] for job in jobs if job.index in finished}
     running: dict[int, Cost] = {}
     started = time.perf_counter()
     # Rounds search several times, and each has its own name there.
@@ -132,6 +138,8 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
             return sum([*running.values(), *finished.values()], Cost())
 
         def on_event(event: Event) -> None:
+            if event.stored is not None:
+                append(run.trees, name, event.stored)
             if event.cost is not None and event.index not in finished:
                 running[event.index] = event.cost
                 advance(0, spent().figures(time.perf_counter() - started))
@@ -148,14 +156,9 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
         return spent()
 
 
-def _cost(tree: Tree) -> Cost:
-    """The cost of a stored tree, as far as its budget tells."""
-    return Cost(trees=1, failed=int(bool(tree.error)), budget=tree.budget)
-
-
-def _stored(run: Run, job: BatchJob) -> Iterator[Tree]:
-    """The trees of a batch on disk."""
-    return read_as(from_record, run.trees, job.name, job.index)
+def _cost(rows: ShardRows) -> Cost:
+    """The cost of stored trees, as far as their budgets tell."""
+    return Cost(trees=len(rows.trees), failed=sum(row.failed for row in rows.trees), budget=rows.budget)
 
 
 def batches(
@@ -224,5 +227,5 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         call_imagined(trees)
     whole.forget()
     if job.trees is not None:
-        write_shard(job.trees, job.name, job.index, to_records(trees))
+        emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
     return meter.read(trees)

@@ -1,0 +1,172 @@
+"""The index of stored trees: a small row a tree, for readers that need a few figures of every tree.
+
+Beside the shards of a name lies ``<name>.index.jsonl``, a JSON line a shard. The shards are the truth: an entry counts
+only while its shard has the size and the checksum that the entry names, and a shard without an entry is read. So the
+index may be deleted at any time, and a line that a kill has torn is no error.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from treeagent.search.node import Budget, Tree, accuracy, finished_paths, path_return, return_spread
+from treeagent.search.record import Record, from_record, storable_trees
+from treeagent.store import StoreError, read_as, regular, shard_place, shard_seal, shards, write_shard
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """What the index tells of a tree."""
+
+    task: str
+    """The task's id."""
+    place: int | None
+    """``Tree.place``."""
+    policy: str
+    """``Tree.policy``."""
+    nodes: int
+    spread: float
+    """``return_spread`` of the tree."""
+    accuracy: float
+    """``accuracy`` of the tree: above 0 where it holds a success."""
+    best: float | None
+    """The highest discounted return of a finished path; None where none finished."""
+    told: bool
+    """Whether the search saw a reward; False at evaluation, where rewards are withheld."""
+    failed: bool
+    """Whether the tree broke off with an error."""
+
+    @classmethod
+    def of(cls, tree: Tree) -> "TreeRow":
+        """The row of a tree."""
+        tried = (edge for node in tree.nodes() for edge in node.edges if edge.visits)
+        return cls(
+            tree.task.id,
+            tree.place,
+            tree.policy,
+            sum(1 for _ in tree.nodes()),
+            return_spread(tree),
+            accuracy(tree),
+            max((path_return(path, tree.discount) for path in finished_paths(tree)), default=None),
+            any(edge.reward is not None for edge in tried),
+            bool(tree.error),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """What the index tells of a shard."""
+
+    index: int
+    """The shard's number."""
+    seal: str
+    """``shard_seal`` of the file."""
+    budget: Budget
+    """What the trees cost together."""
+    trees: tuple[TreeRow, ...]
+    """In the order of the shard."""
+
+    @classmethod
+    def of(cls, path: Path, trees: Iterable[Tree]) -> "ShardRows":
+        """The rows of the shard ``path``, which holds ``trees``."""
+        budget, rows = Budget(), list[TreeRow]()
+        for tree in trees:
+            budget.add(tree.budget)
+            rows.append(TreeRow.of(tree))
+        return cls(shard_place(path)[1], shard_seal(path), budget, tuple(rows))
+
+
+def index_path(folder: Path, name: str) -> Path:
+    """Where the index of the shards of ``name`` lies."""
+    return folder / f"{name}.index.jsonl"
+
+
+def write_trees(folder: Path, name: str, index: int, trees: Iterable[Tree]) -> ShardRows:
+    """Write trees as one shard. Returns its rows, for ``append``; a worker leaves that to the run's single writer.
+
+    Raises:
+        StoreError: the file system refused.
+    """
+    written = list[Tree]()
+
+    def records() -> Iterator[Record]:
+        for tree, record in storable_trees(trees):
+            written.append(tree)
+            yield record
+
+    return ShardRows.of(write_shard(folder, name, index, records()), written)
+
+
+def append(folder: Path, name: str, rows: ShardRows) -> None:
+    """Add the entry of a shard to the index. Only the run's single writer may call this.
+
+    Raises:
+        StoreError: the file system refused.
+    """
+    path = index_path(folder, name)
+    line = orjson.dumps(rows, option=orjson.OPT_APPEND_NEWLINE)
+    try:
+        with regular(path).open("ab+") as file:
+            if file.tell():
+                file.seek(-1, 2)
+                line = line if file.read(1) == b"\n" else b"\n" + line  # behind a line that a kill has torn
+            file.write(line)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}: free some space") from error
+
+
+def shard_rows(folder: Path, name: str, *, keep: bool = False) -> Iterator[ShardRows]:
+    """The rows of every finished shard of ``name``, in order: from the index, or from a shard that it does not tell of.
+
+    Args:
+        keep: whether to add the entries that were missing to the index. Only the run's single writer may do so.
+
+    Raises:
+        CorruptShard: a shard that had to be read is damaged.
+    """
+    path = index_path(folder, name)
+    places = _places(path)
+    for shard in shards(folder, name):
+        index = shard_place(shard)[1]
+        seal, at = places.get(index, ("", 0))
+        found = _entry(path, at) if seal == shard_seal(shard) else None
+        if found is None:
+            found = ShardRows.of(shard, read_as(from_record, folder, name, index))
+            if keep:
+                append(folder, name, found)
+        yield found
+
+
+def tree_rows(folder: Path, name: str) -> Iterator[TreeRow]:
+    """``shard_rows``, tree by tree."""
+    return (row for shard in shard_rows(folder, name) for row in shard.trees)
+
+
+def _places(path: Path) -> dict[int, tuple[str, int]]:
+    """The seal that the last entry of each shard names, and the offset of its line."""
+    places: dict[int, tuple[str, int]] = {}
+    if not path.exists():
+        return places
+    at = 0
+    with regular(path).open("rb") as file:
+        for line in file:
+            with suppress(ValueError, TypeError, KeyError):  # a line that a kill has torn
+                entry = orjson.loads(line)
+                places[entry["index"]] = (entry["seal"], at)
+            at += len(line)
+    return places
+
+
+def _entry(path: Path, at: int) -> ShardRows | None:
+    """The entry whose line begins at an offset; None if it is another version's."""
+    with path.open("rb") as file:
+        file.seek(at)
+        entry = orjson.loads(file.readline())
+    try:
+        rows = tuple(TreeRow(**row) for row in entry["trees"])
+        return ShardRows(entry["index"], entry["seal"], Budget(**entry["budget"]), rows)
+    except (TypeError, KeyError):
+        return None
