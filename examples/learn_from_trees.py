@@ -44,7 +44,7 @@ def tiny_model(vocabulary: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFa
 
 
 def main(run: str, out: str, name: str = "", *, max_steps: int = 100) -> None:
-    trees = read_trees(Path(run) / "trees")
+    trees = list(read_trees(Path(run) / "trees"))
     pairs = [pair for tree in trees for pair in preference_pairs(tree, PairConfig(min_margin=0.1))]
     print(f"{len(trees)} trees give {len(pairs)} preference pairs")
     rows = [

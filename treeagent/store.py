@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -138,16 +139,23 @@ def read_as(
     for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):
             try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                raise _corrupt(path, number, "is not JSON") from None
-            if not isinstance(record, dict):
-                raise _corrupt(path, number, "is no record")
-            try:
-                parsed = parse(record)
+                parsed = parse(_record(path, number, line))
             except UserError as error:
                 raise CorruptShard(f"{path}, line {number}: {error}") from error
             yield parsed
+
+
+def read_line(folder: Path, name: str, index: int, line: int) -> dict[str, Any]:
+    """The record in one line of a shard, from 0; the lines before it are not parsed.
+
+    Raises:
+        CorruptShard: the shard is damaged up to there, or has no such line.
+    """
+    path = folder / shard_file(name, index)
+    for text in islice(_lines(path), line, line + 1):
+        record: dict[str, Any] = _record(path, line + 1, text)
+        return record
+    raise _corrupt(path, line + 1, "is missing")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -226,6 +234,16 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise _corrupt(path, number + 1, "is cut short or damaged") from None
     if pending:
         raise _corrupt(path, number + 1, "is cut short")
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        raise _corrupt(path, number, "is not JSON") from None
+    if not isinstance(record, dict):
+        raise _corrupt(path, number, "is no record")
+    return record
 
 
 def _unpacked(path: Path) -> Iterator[bytes]:

@@ -81,7 +81,7 @@ for method, sims in (("best_of_n", 8), ("mcts", 24)):
             )
             print(
                 "  StarPO-S keep 1/4 keeps the first trees whatever they hold:",
-                [t.task.id for t in informative(trees, 0.25)] == [t.task.id for t in trees[:50]],
+                informative([return_spread(t) for t in trees], 0.25) == [*range(50)],
             )
         if method == "best_of_n":
             sc = advantages([mixed[0]], AdvantageConfig(kind="grpo")) if rnd == 0 else {}

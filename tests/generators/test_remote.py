@@ -438,7 +438,7 @@ def test_a_remote_policy_collects_the_trees_of_a_local_one(shop: tuple[OpenAISer
         folder = checkpoint.parent / kind
         folder.mkdir()
         search_batch(BatchJob(chosen, checkpoint, COLLECTED, 0, [0, 1], folder), lambda event: None)
-        trees.append(read_trees(folder))
+        trees.append(list(read_trees(folder)))
     for one, two in zip(*trees, strict=True):
         assert one.error == "" and one.budget.generated_tokens > 0
         assert [path for path, _ in map(spelt, one.walk())] == [path for path, _ in map(spelt, two.walk())]
@@ -460,7 +460,7 @@ def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[O
     cost = search_batch(job, lambda event: None)
     assert (cost.trees, cost.failed) == (2, 0) and cost.encoded_tokens > 0
     with pytest.raises(UserError, match=r"the tree of task .*-train-0 in .* holds actions without token ids"):
-        read_trees(checkpoint.parent / "trees")
+        list(read_trees(checkpoint.parent / "trees"))
     outcomes, _ = evaluate_batch(replace(job, mode="greedy", split="test"), lambda event: None)
     assert [outcome.error for outcome in outcomes] == ["", ""]
     with pytest.raises(UserError, match=r"token ids, which policy.text_only"):

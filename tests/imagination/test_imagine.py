@@ -253,7 +253,7 @@ def batch(teller: Teller, policy: Path, folder: Path, *changes: str) -> tuple[Co
     with served(teller) as url:
         config = load_config(CONFIG, [*settings(url), *changes])
         job = BatchJob(config, policy, "collect-1-imagined", 0, [0, 1], folder, world=folder / "world-1")
-        return search_batch(job, lambda event: None), read_trees(folder, [job.name])
+        return search_batch(job, lambda event: None), list(read_trees(folder, [job.name]))
 
 
 def test_a_slow_model_is_waited_for_however_short_a_step_may_be(policy: Path, tmp_path: Path) -> None:
@@ -432,12 +432,12 @@ def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: P
 @pytest.mark.slow
 def test_variations_that_are_harder_yet_solvable_are_learned_from(run: Path) -> None:
     facts = Run.open(run).facts("collect-1-varied")
-    trees = read_trees(run / "trees", ["collect-1-varied"])
+    trees = list(read_trees(run / "trees", ["collect-1-varied"]))
     assert facts["variations"] == 2 and facts["kept"] == len(trees) > 0
     for tree in trees:
         assert tree.task.prompt.endswith("in the dark")
         assert 0 < accuracy(tree) < 0.5
-    assert len(read_trees(run / "trees", ["vary-1"])) == 2
+    assert len(list(read_trees(run / "trees", ["vary-1"]))) == 2
     assert all(tree.task.id.startswith(f"{base}.") for tree, base in zip(trees, facts["bases"], strict=True))
     dark = {one.task_id for one in experiences(Run.open(run)) if "in the dark" in one.history[0].content}
     assert dark and not any("." in name for name in dark), "a world model learns or is spared them with their tasks"

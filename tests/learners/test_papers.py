@@ -21,7 +21,7 @@ from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.sft import train_sft
 from treeagent.run.recipes import find_recipe
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, return_spread
 from treeagent.stages.update import informative, scored_rows
 from treeagent.types import Action, Message, State, Task
 from treeagent.views.imitation import imitation_rows
@@ -305,7 +305,7 @@ def test_dapo_and_starpo_s_leave_out_tasks_of_equal_returns() -> None:
         edge.reward = 1.0
     config = recipe("starpo_s")
     assert {row.task_id for row in scored_rows(trees, config.update.advantages)} == {"task-1"}
-    assert informative(trees, config.update.keep_trees) == trees[1:]
+    assert informative([return_spread(tree) for tree in trees], config.update.keep_trees) == [*range(1, len(trees))]
 
 
 def test_rft_imitates_every_distinct_success(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -182,7 +182,7 @@ def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str,
     config = load_config(None, [*settings, *chosen, "search.limits={simulations=8}"])
     collecting = BatchJob(config, tmp_path / "base", "collect", 0, [0, 1], tmp_path)
     assert search_batch(collecting, lambda event: None).budget.proposals > 2
-    trees = read_trees(tmp_path)
+    trees = list(read_trees(tmp_path))
     edges = [edge for tree in trees for node in tree.nodes() for edge in node.edges]
     assert not any(tree.error for tree in trees) and len(edges) > 10
     assert all(edge.action.token_ids for edge in edges)

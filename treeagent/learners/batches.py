@@ -1,10 +1,13 @@
 """From rows to padded batches, in an order that a resumed training finds again."""
 
-import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
@@ -13,6 +16,13 @@ from torch.utils.data import Sampler
 _POOL = 8
 """Rows of so many batches are sorted by length together, which saves padding but keeps batches different in every
 epoch."""
+
+
+class OfTask(Protocol):
+    """A row that belongs to a task."""
+
+    @property
+    def task_id(self) -> str: ...
 
 
 class Batches(Sampler[list[int]]):
@@ -58,35 +68,45 @@ class Batches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         shuffler = random.Random(f"{self.seed}/{self.epoch}")
         order = self._by_group(shuffler) if self.groups else self._by_length(shuffler)
-        batches = [order[start : start + self.size] for start in range(0, len(order), self.size)]
-        if self.full and self.processes > 1 and len(batches) > 1:
-            batches[-1] += order[: self.size - len(batches[-1])]
-        shuffler.shuffle(batches)
-        for start in range(0, len(batches), self.processes):
-            turn = list(itertools.islice(itertools.cycle(batches), start, start + self.processes))
+        starts = array("q", range(0, len(order), self.size))
+        if self.full and self.processes > 1 and len(starts) > 1:
+            order += order[: starts[-1] + self.size - len(order)]
+        shuffler.shuffle(starts)
+        for first in range(0, len(starts), self.processes):
+            turn = [starts[place % len(starts)] for place in range(first, first + self.processes)]
             for _ in range(self.repeats):
-                yield from turn
+                yield from (list(order[start : start + self.size]) for start in turn)
 
-    def _by_length(self, shuffler: random.Random) -> list[int]:
-        order = list(range(len(self.lengths)))
+    def _by_length(self, shuffler: random.Random) -> "array[int]":
+        order = array("q", range(len(self.lengths)))
         shuffler.shuffle(order)
         pool = self.size * _POOL
         for start in range(0, len(order), pool):
-            order[start : start + pool] = sorted(order[start : start + pool], key=lambda row: self.lengths[row])
+            order[start : start + pool] = array("q", sorted(order[start : start + pool], key=self.lengths.__getitem__))
         return order
 
-    def _by_group(self, shuffler: random.Random) -> list[int]:
-        members: dict[str, list[int]] = {}
+    def _by_group(self, shuffler: random.Random) -> "array[int]":
+        members: dict[str, array[int]] = {}
         for row, group in enumerate(self.groups):
-            members.setdefault(group, []).append(row)
+            members.setdefault(group, array("q")).append(row)
         names = list(members)
         shuffler.shuffle(names)
-        return [row for name in names for row in members[name]]
+        return array("q", (row for name in names for row in members[name]))
 
 
 def row_numbers(count: int) -> Dataset:
     """The data set that TRL gets: numbers of rows, which the collator looks up. Nothing is copied or tokenised."""
-    return Dataset.from_dict({"row": list(range(count))})
+    return Dataset.from_dict({"row": np.arange(count)})
+
+
+def lengths_of(lengths: Iterable[int]) -> Sequence[int]:
+    """Numbers of tokens, in 8 bytes each."""
+    return array("q", lengths)
+
+
+def tasks_of(rows: Sequence[OfTask]) -> Sequence[str]:
+    """The task of each row; rows of one task share one string."""
+    return [sys.intern(row.task_id) for row in rows]
 
 
 def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, value: float = 0) -> Tensor:

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 
-from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
 from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import DistilConfig
 from treeagent.learners.memory import Inputs, bounds
@@ -83,8 +83,8 @@ def train_distil(
             data_collator=lambda items: _collate([rows[item["row"]] for item in items], hidden_size),
         )
         trainer.hidden_size = hidden_size
-        lengths = [len(row.prompt_ids) for row in rows]
-        groups = [row.task_id for row in rows] if hidden_size else ()
+        lengths = lengths_of(len(row.prompt_ids) for row in rows)
+        groups = tasks_of(rows) if hidden_size else ()
         return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed, groups=groups), hooks)
 
 

@@ -16,7 +16,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from treeagent.generators.attention import base_model
-from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.memory import Inputs, bounds, cut
@@ -90,9 +90,9 @@ def train_dpo(
         if temperature != 1:  # TRL scores DPO at 1, where the stored log-probabilities would not match
             outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=outputs)
-        lengths = [
+        lengths = lengths_of(
             len(pair.context_ids) + max(len(pair.chosen.token_ids), len(pair.rejected.token_ids)) for pair in pairs
-        ]
+        )
         # TRL expects as many pairs from every process.
         return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed, full=True), hooks)
 

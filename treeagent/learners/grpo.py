@@ -17,7 +17,7 @@ from trl.trainer.grpo_config import GRPOConfig as GRPOArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
 from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.memory import Inputs, bounds, cut
@@ -25,6 +25,7 @@ from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.advantages import AdvantageRow
+from treeagent.views.spilled import where
 
 _PACK_TOKENS = 2048
 """Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
@@ -65,7 +66,7 @@ def train_grpo(
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     given = len(rows)
-    rows = [row for row in rows if any(row.mask)]
+    rows = where(rows, lambda row: any(row.mask))
     if not rows:
         raise NothingToLearn(
             f"none of {given} advantage rows trains a token: collect more trees, or lower "
@@ -97,11 +98,11 @@ def train_grpo(
         trainer.beta = config.beta  # given to the constructor, TRL would load a reference model
         # TRL draws `accumulation` batches at once, and draws them anew for every forward pass.
         batches = Batches(
-            [len(row.prompt_ids) + len(row.completion_ids) for row in rows],
+            lengths_of(len(row.prompt_ids) + len(row.completion_ids) for row in rows),
             config.batch_size * config.accumulation,
             config.seed,
             repeats=config.accumulation,
-            groups=[row.task_id for row in rows] if config.packed else (),
+            groups=tasks_of(rows) if config.packed else (),
         )
         return fit(trainer, config, rows, batches, hooks)
 

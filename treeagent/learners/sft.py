@@ -12,12 +12,13 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
-from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, lent
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.memory import Inputs, bounds, cut
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
+from treeagent.views.spilled import where
 from treeagent.views.tokens import TokenRow
 
 _IGNORED = -100
@@ -59,7 +60,7 @@ def train_sft(
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     given = len(rows)
-    rows = [row for row in rows if any(row.mask[1:]) or (head is not None and row.value_positions)]
+    rows = where(rows, lambda row: any(row.mask[1:]) or (head is not None and bool(row.value_positions)))
     if not rows:
         raise NothingToLearn(
             f"none of {given} rows has a token to imitate or a value to learn: collect more trees, or lower "
@@ -78,7 +79,7 @@ def train_sft(
             data_collator=lambda items: _collate([rows[item["row"]] for item in items]),
         )
         trainer.head = head
-        lengths = [len(row.token_ids) for row in rows]
+        lengths = lengths_of(len(row.token_ids) for row in rows)
         return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed), hooks)
 
 

@@ -5,7 +5,8 @@ E[G] - λ (E[C] - d) (Altman 1999). The multiplier takes gradient steps, λ <- m
 are compared by (Q_r - λ Q_c) / (1 + λ), whose scale does not grow with λ (Ray et al. 2019).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from treeagent.rewards.components import components_of, path_sums
 from treeagent.rewards.reweigh import retold
@@ -17,10 +18,15 @@ def next_multiplier(multiplier: float, rate: float, mean_cost: float, budget: fl
     return max(0.0, multiplier + rate * (mean_cost - budget))
 
 
-def mean_costs(trees: Sequence[Tree], names: Sequence[str]) -> dict[str, float]:
+def mean_costs(trees: Iterable[Tree], names: Sequence[str]) -> dict[str, float]:
     """The mean over finished paths of the sum of each component; 0 where no path finished."""
-    sums = [path_sums(path) for tree in trees for path in finished_paths(tree)]
-    return {name: sum(each.get(name, 0.0) for each in sums) / max(len(sums), 1) for name in names}
+    count, sums = 0, dict.fromkeys(names, 0.0)
+    for path in chain.from_iterable(map(finished_paths, trees)):
+        count += 1
+        found = path_sums(path)
+        for name in names:
+            sums[name] += found.get(name, 0.0)
+    return {name: total / max(count, 1) for name, total in sums.items()}
 
 
 def cost_tree(tree: Tree, name: str) -> Tree:

@@ -7,7 +7,8 @@ falls.
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from treeagent.search.node import Tree, solved
@@ -160,30 +161,38 @@ def row_alarms(
 
 def refusal_sentence(trees: Iterable[Tree]) -> str:
     """The commonest answer to calls that were malformed or refused, with its count; empty where none was."""
-    refusals = Counter(
-        node.state.messages[-1].content.strip() for tree in trees for node in tree.nodes() if node.invalid
-    )
+    return _commonest(Counter(chain.from_iterable(map(_refusals, trees))))
+
+
+def _refusals(tree: Tree) -> Iterator[str]:
+    return (node.state.messages[-1].content.strip() for node in tree.nodes() if node.invalid)
+
+
+def _commonest(refusals: Counter[str]) -> str:
     if not refusals:
         return ""
     reason, count = refusals.most_common(1)[0]
     return f"the commonest refusal, {count} of {refusals.total()}, is {reason!r:.200}"
 
 
-def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Sequence[Tree]) -> str:
+def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) -> str:
     """Why an update of these trees may have nothing to learn from; empty where the trees hold a success.
 
     Args:
         stages: what the run's stages recorded.
         trees: what the update was to learn from.
     """
-    if any(map(solved, trees)):
-        return ""
-    causes = []
+    count, refusals, causes = 0, Counter[str](), list[str]()
+    for tree in trees:
+        if solved(tree):
+            return ""
+        count += 1
+        refusals.update(_refusals(tree))
     warm = stages.get("warm_start", {})
     if warm.get("demonstration_success") == 0.0:
         causes.append(f"none of {warm['demonstrations']} demonstrations succeeded")
-    causes.append(f"search found no success in {len(trees)} trees")
-    if refused := refusal_sentence(trees):
+    causes.append(f"search found no success in {count} trees")
+    if refused := _commonest(refusals):
         causes.append(refused)
     return "; ".join(causes)
 

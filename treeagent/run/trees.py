@@ -1,13 +1,19 @@
 """The searched training trees of a run, read from its shards, with the marks of its reviewers."""
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from treeagent.marks import FILE, Mark, deciding, read_marks
 from treeagent.run.folder import COLLECTED
+from treeagent.run.index import shard_rows, tree_rows
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as
+from treeagent.store import read_as, read_line
 from treeagent.types import UserError
 from treeagent.views.marked import lay_marks
 
@@ -35,17 +41,91 @@ def marked_trees(
         yield lay_marks(tree, states) if tree.task.id in tasks else tree
 
 
-def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,), marks: Sequence[Mark] | None = None) -> list[Tree]:
-    """The searched training trees of shards of these names, changed as ``marked_trees`` does.
+def read_trees(
+    folder: Path, names: Sequence[str] = (COLLECTED,), marks: Sequence[Mark] | None = None
+) -> Iterator[Tree]:
+    """The searched training trees of shards of these names, changed as ``marked_trees`` does; one is in memory at a
+    time.
 
     Raises:
         UserError: a tree was collected by text alone.
     """
-    trees = [tree for name in names for tree in marked_trees(folder, name, marks=marks)]
-    for tree in trees:
-        if tree.text_only:
-            raise UserError(
-                f"the tree of task {tree.task.id} in {folder} holds actions without token ids: it was collected with "
-                "policy.text_only, and cannot be learned from; collect with a server that gives token ids"
-            )
-    return trees
+    return (_learnable(tree, folder) for name in names for tree in marked_trees(folder, name, marks=marks))
+
+
+def trees_by_task(
+    folder: Path, names: Sequence[str], marks: Sequence[Mark] | None = None
+) -> Iterator[tuple[Sequence[int], list[Tree]]]:
+    """The trees of ``read_trees``, those of a task together, with their places in its order. Tasks are in the order of
+    their first tree. The trees of one task are in memory at a time.
+
+    Raises:
+        UserError: as ``read_trees``.
+    """
+    states = deciding(run_marks(folder) if marks is None else marks)
+    repeated = _repeated(folder, names)
+    places = _places(folder, names, repeated)
+
+    def read(record: Mapping[str, Any]) -> Tree:
+        tree = from_record(record)
+        return _learnable(lay_marks(tree, states) if states else tree, folder)
+
+    first = 0
+    for name in names:
+        for rows in shard_rows(folder, name):
+            at = iter(range(first, first + len(rows.trees)))
+            first += len(rows.trees)
+
+            def unless_read(record: Mapping[str, Any], at: Iterator[int] = at) -> tuple[int, Tree] | None:
+                place = next(at)
+                found = places.get(record["task"]["id"]) if repeated else None
+                return (place, read(record)) if found is None or found[0].place == place else None
+
+            for given in read_as(unless_read, folder, name, rows.index):
+                if given is None:
+                    continue
+                place, tree = given
+                later = places.get(tree.task.id, ())[1:]
+                others = [read(read_line(folder, each.name, each.index, each.line)) for each in later]
+                yield [place, *(each.place for each in later)], [tree, *others]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tree lies."""
+
+    place: int
+    """Among all trees that are read."""
+    name: str
+    index: int
+    line: int
+    """In the shard, from 0."""
+
+
+def _repeated(folder: Path, names: Sequence[str]) -> set[int]:
+    """The hashes of the ids of tasks that have several trees; 8 bytes a tree are in memory."""
+    hashes = array("q", (hash(row.task) for name in names for row in tree_rows(folder, name)))
+    found, counts = np.unique(np.frombuffer(hashes, dtype=np.int64), return_counts=True)
+    return set(found[counts > 1].tolist())
+
+
+def _places(folder: Path, names: Sequence[str], repeated: Collection[int]) -> dict[str, list[_Place]]:
+    """Where the trees of the tasks lie that have several, by the task's id."""
+    places: dict[str, list[_Place]] = {}
+    first = 0
+    for name in names if repeated else ():
+        for rows in shard_rows(folder, name):
+            for line, row in enumerate(rows.trees):
+                if hash(row.task) in repeated:
+                    places.setdefault(row.task, []).append(_Place(first + line, name, rows.index, line))
+            first += len(rows.trees)
+    return places
+
+
+def _learnable(tree: Tree, folder: Path) -> Tree:
+    if tree.text_only:
+        raise UserError(
+            f"the tree of task {tree.task.id} in {folder} holds actions without token ids: it was collected with "
+            "policy.text_only, and cannot be learned from; collect with a server that gives token ids"
+        )
+    return tree

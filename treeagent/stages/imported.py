@@ -7,10 +7,9 @@ from treeagent.config import RunConfig
 from treeagent.export.transcripts import read_transcripts, transcript_tree
 from treeagent.generators.grammar import make_grammar
 from treeagent.run.folder import COLLECTED, Run
-from treeagent.search.record import to_records
+from treeagent.run.index import append, write_trees
 from treeagent.stages.build import conversation, known_tools, shots
 from treeagent.stages.demonstrate import tokenise
-from treeagent.store import write_shard
 
 _SHARD = 100
 """Trees in a shard."""
@@ -39,8 +38,8 @@ def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Pat
     with Run.create(out, config, resume=False) as run:
         run.episodes.mkdir(exist_ok=True)
         for index, batch in enumerate(batches):
-            records = list(to_records(trees[place] for place in batch))
-            write_shard(run.episodes, "imported", index, records)
-            write_shard(run.trees, COLLECTED, index, records)
+            some = [trees[place] for place in batch]
+            write_trees(run.episodes, "imported", index, some)
+            append(run.trees, COLLECTED, write_trees(run.trees, COLLECTED, index, some))
         run.finish(COLLECTED, {"tasks": len(trees), "batches": len(batches), "value_signal": []})
     return len(trees)

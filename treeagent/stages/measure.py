@@ -285,7 +285,7 @@ def _value(rest: _Rehearsal, policy: Path) -> tuple[float, Path]:
     seconds = time.perf_counter() - began
     fitted = rest.run.facts("base")["value"]
     positions = fitted["train_positions"] + fitted["held_out_positions"]
-    trees = read_trees(rest.run.trees)
+    trees = list(read_trees(rest.run.trees))
     rows = [row for tree in trees for row in value_rows(tree, config.update.values)]
     wanted = min(config.update.value_rows, len(rows) * config.collect.tasks / len(trees))
     known = positions * len(rows) / max(sum(len(row.value_positions) for row in rows), 1)
@@ -307,7 +307,7 @@ def _updates(
             **{method: replace(cast(Any, getattr(config.update, method)), **few) for method in methods},
         ),
     )
-    trees = read_trees(run.trees)
+    trees = list(read_trees(run.trees))
     share = config.collect.tasks / len(trees)
 
     def train(some: Sequence[Method]) -> None:

@@ -53,16 +53,17 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                     trees = list(read_as(from_record, source.trees, name, index))
                     if ends is not None:
                         asyncio.run(assess_trees(trees, ends, rules, played))
-                    told = rescored(trees, config.rewards, rules, source.config.search.process_weight)
-                    append(view.trees, name, write_trees(view.trees, name, index, told))
+                    again = rescored(trees, config.rewards, rules, source.config.search.process_weight)
+                    append(view.trees, name, write_trees(view.trees, name, index, again))
                 advance(1)
     if (marks := source.path / FILE).exists():
         write_atomic(view.path / FILE, regular(marks).read_bytes())
     sums, assessed = ComponentSums(), Assessments(config.rewards, deciding(run_marks(view.trees)))
-    found = [tree for name in view.collections() for tree in assessed.reading(sums.reading(_read(view, name)))]
+    stored = (tree for name in view.collections() for tree in _read(view, name))
+    told = tree_figures(assessed.reading(sums.reading(stored)))
     costs, alarms = judge_figures(config.rewards, view.path, "rescore")
     judging = costs | assessed.figures()
-    figures = tree_figures(found) | sums.figures() | judging
+    figures = told | sums.figures() | judging
     if not view.is_done("rescore"):
         view.log("rescore", {"step": 0, **figures})
         view.finish("rescore", figures | ({"alarms": alarms} if judging else {}))

@@ -15,7 +15,7 @@ from treeagent.config import RunConfig
 from treeagent.imagination.load import make_encoder
 from treeagent.run.alarms import alarms, imagination_alarms, training_alarms, value_alarms
 from treeagent.run.folder import COLLECTED, Run
-from treeagent.run.index import tree_rows, write_trees
+from treeagent.run.index import append, tree_rows, write_trees
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
 from treeagent.search.limits import Limits
@@ -305,7 +305,7 @@ def _vary(
     search_batches(config, run, progress, jobs)
     found = zip(varied, read_trees(run.trees, [name]), strict=True)
     kept = [(place, tree) for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))]
-    write_trees(run.trees, _varied_name(number), 0, (tree for _, tree in kept))
+    append(run.trees, _varied_name(number), write_trees(run.trees, _varied_name(number), 0, (tree for _, tree in kept)))
     env = environment(config)
     bases = [task.id for place, _ in kept for task in env.tasks("train", 1, place)]
     run.finish(_varied_name(number), {"variations": len(varied), "kept": len(kept), "bases": bases})

@@ -5,10 +5,14 @@ import math
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import COMPARING, Method, RunConfig
@@ -29,7 +33,7 @@ from treeagent.run.alarms import first_cause, short_of_memory, value_alarms
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event, logged
 from treeagent.run.progress import Progress
-from treeagent.run.trees import read_trees, run_marks
+from treeagent.run.trees import read_trees, run_marks, trees_by_task
 from treeagent.search.node import Tree, finished_paths, path_return, return_spread
 from treeagent.stages.build import (
     environment,
@@ -43,15 +47,19 @@ from treeagent.stages.build import (
 )
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
+from treeagent.store import shards
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import edited_rows, imitation_rows
 from treeagent.views.pairs import preference_pairs
 from treeagent.views.policy import policy_rows
+from treeagent.views.spilled import Picked, Spilled
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import value_rows
 from treeagent.workers.launch import launch
 from treeagent.workers.processes import run_jobs
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
         fitted = fit_value(
             checkpoint.model,
             head,
-            sample_value_rows(read_trees(run.trees), config, head.reward_range),
+            sample_value_rows(read_trees(run.trees), config, head.reward_range, run.checkpoints),
             ValueConfig(seed=config.seed),
             # Each epoch is a step, so that a fit that is repeated replaces its own rows of metrics.
             on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
@@ -151,9 +159,13 @@ def constrain(
     if not rewards.budgets:
         return {}
     if not run.is_done(stage):
-        found = rescored(read_trees(trees, names), rewards, read_rules(rewards), process_weight)
+        rules = read_rules(rewards)
+        found = (
+            tree for _, some in trees_by_task(trees, names) for tree in rescored(some, rewards, rules, process_weight)
+        )
         costs = mean_costs(found, list(rewards.budgets))
-        rate = rewards.multiplier_rate if found else 0.0  # a round in imagination alone measures nothing
+        # A round in imagination alone measures nothing.
+        rate = rewards.multiplier_rate if any(shards(trees, name) for name in names) else 0.0
         stepped = {
             name: next_multiplier(before.get(name, 0.0), rate, costs[name], budget)
             for name, budget in rewards.budgets.items()
@@ -234,37 +246,23 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     head = value_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
     checkpoint = replace(loaded, model=adapted)
-    trees = read_trees(job.trees, job.names, job.marks)
-    if config.rewards.active:
-        trees = rescored(trees, config.rewards, read_rules(config.rewards), job.process_weight)
-    trees = informative(trees, update.keep_trees)
-    refuse_foreign(trees, checkpoint, job)
-    read_ends(trees, make_chat(checkpoint, config))
-    value_rows = sample_value_rows(trees, config, head.reward_range)
+    taught = learn_rows(job, checkpoint, head.reward_range)
+    value_rows, rows = taught.values, taught.rows
     check_value_rows(head, value_rows, fitting)  # fails before the policy is trained, not after
     validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # only the one that leads is asked
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
-    multipliers = {name: value for name, value in job.multipliers.items() if value}
-    steered = [penalised(tree, multipliers) for tree in trees] if multipliers else trees
     match job.method:
         case "rft":
-            imitated = [row for tree in steered for row in imitation_rows(tree, update.imitation)]
-            encode = make_chat(checkpoint, config).encode_action
-            imitated += [row for tree in trees for row in edited_rows(tree, encode)]
-            result = train_sft(model, tokenizer, imitated, config.learner(SFTConfig, update.rft), **hooks)
+            result = train_sft(model, tokenizer, rows, config.learner(SFTConfig, update.rft), **hooks)
         case "distil":
-            targets = [row for tree in steered for row in policy_rows(tree, update.targets, config.search)]
-            result = train_distil(model, tokenizer, targets, config.learner(DistilConfig, update.distil), **hooks)
+            result = train_distil(model, tokenizer, rows, config.learner(DistilConfig, update.distil), **hooks)
         case "dpo":
-            weight = config.search.critic_weight
-            pairs = [pair for group in by_task(steered) for pair in preference_pairs(group, update.pairs, weight)]
             dpo = config.learner(DPOConfig, update.dpo)
-            result = train_dpo(model, tokenizer, pairs, dpo, temperature=temperature, **hooks)
+            result = train_dpo(model, tokenizer, rows, dpo, temperature=temperature, **hooks)
         case "grpo":
-            scored = list(scored_rows(trees, update.advantages, multipliers))
             grpo = config.learner(GRPOConfig, update.grpo)
-            result = train_grpo(model, tokenizer, scored, grpo, temperature=temperature, **hooks)
+            result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
     fitted = led(model, lambda: fit_value(model, head, value_rows, fitting), leads=leads)
     weights = whole_weights(model)
     if fitted is None:
@@ -280,8 +278,105 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         )
     if result.parts > 1:
         alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts))
-    used = sum(len(node.marks) for tree in trees for node in tree.nodes())
+    used = taught.marks
     return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms, **({"marks": used} if used else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What trees teach a policy and its value head."""
+
+    rows: Sequence[Any]
+    """Rows of the method's view, on disk."""
+    values: list[TokenRow]
+    """The sampled rows of value targets."""
+    marks: int
+    """How many marks of reviewers the trees have."""
+
+
+def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> Taught:
+    """The rows that a job learns from. The trees of one task are in memory at a time, and the rows lie on the disk of
+    the new checkpoint, so that memory hardly grows with the number of trees.
+
+    Args:
+        returns: range of the value head.
+
+    Raises:
+        UserError: the trees are another model's, or a setting does not fit.
+    """
+    config = job.config
+    chat, rewards = make_chat(checkpoint, config), config.rewards
+    rules = read_rules(rewards) if rewards.active else {}
+
+    def groups() -> Iterator[tuple[Sequence[int], list[Tree]]]:
+        for places, trees in trees_by_task(job.trees, job.names, job.marks):
+            yield places, rescored(trees, rewards, rules, job.process_weight) if rewards.active else trees
+
+    kept = None
+    if config.update.keep_trees < 1:
+        found = chain.from_iterable(zip(places, trees, strict=True) for places, trees in groups())
+        spreads = dict(sorted((place, return_spread(tree)) for place, tree in found))
+        kept = set(informative(list(spreads.values()), config.update.keep_trees))
+    folder, marks = job.out.parent, 0
+    rows, values = _InOrder[Any](folder), _InOrder[TokenRow](folder)
+    for places, trees in groups():
+        some = [(place, tree) for place, tree in zip(places, trees, strict=True) if kept is None or place in kept]
+        for place, tree in some:
+            refuse_foreign([tree], checkpoint, job)
+            read_ends([tree], chat)
+            marks += sum(len(node.marks) for node in tree.nodes())
+            values.add(place, clipped_value_rows(tree, config, returns))
+        for place, taught in method_rows(job, some, chat):
+            rows.add(place, taught)
+    return Taught(rows.sorted(), _sample(values.sorted(), config), marks)
+
+
+def method_rows(
+    job: TrainJob, trees: Sequence[tuple[int, Tree]], chat: ChatFormat
+) -> Iterator[tuple[int, Iterable[object]]]:
+    """The rows of a job's method, of all trees of a task, which have their places: with the place among the rows of
+    other tasks.
+
+    A view that compares the trees of a task yields them at the first one's place."""
+    config, update = job.config, job.config.update
+    multipliers = {name: value for name, value in job.multipliers.items() if value}
+    steered = [(place, penalised(tree, multipliers) if multipliers else tree) for place, tree in trees]
+    match job.method:
+        case "rft":
+            yield from ((place, imitation_rows(tree, update.imitation)) for place, tree in steered)
+            # Turns that reviewers wrote come behind all others.
+            yield from ((place + _LAST, edited_rows(tree, chat.encode_action)) for place, tree in trees)
+        case "distil":
+            yield from ((place, policy_rows(tree, update.targets, config.search)) for place, tree in steered)
+        case "dpo" if steered:
+            group = [tree for _, tree in steered]
+            yield trees[0][0], preference_pairs(group, update.pairs, config.search.critic_weight)
+        case "grpo" if steered:
+            yield trees[0][0], scored_rows([tree for _, tree in trees], update.advantages, multipliers)
+        case _:
+            pass
+
+
+_LAST = 1 << 40
+"""Added to the place of a tree to put rows behind those of all trees."""
+
+
+class _InOrder(Generic[Row]):
+    """Rows on disk that are added in another order than that in which they are read."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._rows, self._places = Spilled[Row](folder), array("q")
+
+    def add(self, place: int, rows: Iterable[Row]) -> None:
+        """Add rows to those of a place."""
+        for row in rows:
+            self._rows.append(row)
+            self._places.append(place)
+
+    def sorted(self) -> Sequence[Row]:
+        """The rows by place; those of one place as they were added."""
+        order = np.argsort(np.frombuffer(self._places, dtype=np.int64), kind="stable")
+        return Picked(self._rows, array("q", order.tobytes()))
 
 
 def _place(config: RunConfig) -> str | None:
@@ -317,23 +412,40 @@ def read_ends(trees: Sequence[Tree], chat: ChatFormat) -> None:
                 node.context_ids, node.left_out = chat.added_ids(reading), reading.left_out
 
 
-def sample_value_rows(trees: Sequence[Tree], config: RunConfig, returns: tuple[float, float]) -> list[TokenRow]:
-    """At most ``update.value_rows`` rows of value targets, drawn uniformly by the run's seed.
+def sample_value_rows(
+    trees: Iterable[Tree], config: RunConfig, returns: tuple[float, float], folder: Path | None = None
+) -> list[TokenRow]:
+    """At most ``update.value_rows`` of the ``clipped_value_rows`` of trees, drawn uniformly by the run's seed.
+
+    Args:
+        folder: on whose disk all rows lie meanwhile; by default the system's temporary folder.
+    """
+    rows = Spilled[TokenRow](folder)
+    for tree in trees:
+        for row in clipped_value_rows(tree, config, returns):
+            rows.append(row)
+    return _sample(rows, config)
+
+
+def _sample(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
+    places = array("q", range(len(rows)))
+    random.Random(derive_seed(config.seed, "value_rows")).shuffle(places)
+    return [rows[place] for place in places[: config.update.value_rows]]
+
+
+def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, float]) -> Iterator[TokenRow]:
+    """The rows of value targets of a tree.
 
     With rewards along the way, r + V may leave the range ``returns``, since V is an estimate: such targets are clipped.
     Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises. Where
     ``rewards.weights`` pays components, they are clipped too: the head may be older than the weights.
     """
-    rows = list[TokenRow]()
-    for tree in trees:
-        weighed = bool(config.rewards.weights)
-        found = [] if weighed else [path_return(path, tree.discount) for path in finished_paths(tree)]
-        low, high = min([returns[0], *found]), max([returns[1], *found])
-        for row in value_rows(tree, config.update.values):
-            clipped = tuple(min(max(target, low), high) for target in row.value_targets)
-            rows.append(replace(row, value_targets=clipped))
-    random.Random(derive_seed(config.seed, "value_rows")).shuffle(rows)
-    return rows[: config.update.value_rows]
+    weighed = bool(config.rewards.weights)
+    found = [] if weighed else [path_return(path, tree.discount) for path in finished_paths(tree)]
+    low, high = min([returns[0], *found]), max([returns[1], *found])
+    for row in value_rows(tree, config.update.values):
+        clipped = tuple(min(max(target, low), high) for target in row.value_targets)
+        yield replace(row, value_targets=clipped)
 
 
 def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:
@@ -357,12 +469,16 @@ def scored_rows(
             yield from advantage_rows(tree, scored)
 
 
-def informative(trees: Sequence[Tree], share: float) -> list[Tree]:
-    """The ``share`` of trees whose returns have the widest spread, in their given order (StarPO-S, Wang et al.
-    2025)."""
-    wanted = math.ceil(share * len(trees))
-    ranked = sorted(range(len(trees)), key=lambda place: -return_spread(trees[place]))
-    return [trees[place] for place in sorted(ranked[:wanted])]
+def informative(spreads: Sequence[float], share: float) -> list[int]:
+    """The places of the ``share`` of trees whose returns have the widest spread, in their given order (StarPO-S, Wang
+    et al. 2025).
+
+    Args:
+        spreads: ``return_spread`` of every tree.
+    """
+    wanted = math.ceil(share * len(spreads))
+    ranked = sorted(range(len(spreads)), key=lambda place: -spreads[place])
+    return sorted(ranked[:wanted])
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:

@@ -1,17 +1,22 @@
 """Figures of the trees that a policy searched: success, spread of returns, entropy, malformed and repeated steps."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from treeagent.envs.shield import FORBIDDEN
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, solved
 
 Figures = Mapping[str, float]
+_FIGURES = (
+    *("success", "reward", "reward_std", "entropy", "invalid", "forbidden", "repetition", "process", "steps", "failed"),
+    "restarts",
+)
 _GRAM = 3
 """Tokens that count as a repetition when an agent says them again."""
 
 
-def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
+def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
     """What a policy's trees show of it; empty for no trees.
 
     ``success``: share of tasks for which a finished path returned 1. ``reward``: mean return of finished paths.
@@ -22,27 +27,38 @@ def tree_figures(trees: Sequence[Tree]) -> dict[str, float]:
     share of trees that broke off with an error. ``restarts``: share of states at which old observations were left out,
     so that the prompt starts anew.
     """
-    if not trees:
+    sums = defaultdict[str, float](float)
+    counts = Counter[str]()
+
+    def count(name: str, value: float) -> None:
+        sums[name] += value
+        counts[name] += 1
+
+    tokens = 0
+    for tree in trees:
+        returns: list[float] = []
+        for path in finished_paths(tree):
+            returns.append(path_return(path, tree.discount))
+            count("reward", returns[-1])
+            count("repetition", repetition(path))
+            count("process", sum(edge.process for edge in path))
+            count("steps", len(path))
+        count("success", solved(tree))
+        count("failed", bool(tree.error))
+        if returns:
+            count("reward_std", statistics.pstdev(returns))
+        for node in tree.nodes():
+            count("restarts", bool(node.left_out))
+            for edge in node.edges:
+                tokens += len(edge.action.token_ids) - len(edge.action.forced)
+                sums["entropy"] -= edge.action.logprob
+                if edge.child is not None:
+                    count("invalid", edge.child.invalid)
+                    count("forbidden", _forbidden(edge.child))
+    if not counts:
         return {}
-    ends = [[(path, path_return(path, tree.discount)) for path in finished_paths(tree)] for tree in trees]
-    paths = [path for found in ends for path, _ in found]
-    returns = [[value for _, value in found] for found in ends]
-    drawn = [edge for tree in trees for node in tree.nodes() for edge in node.edges]
-    stepped = [edge.child for edge in drawn if edge.child is not None]
-    tokens = sum(len(edge.action.token_ids) - len(edge.action.forced) for edge in drawn)
-    return {
-        "success": mean([float(solved(tree)) for tree in trees]),
-        "reward": mean([value for values in returns for value in values]),
-        "reward_std": mean([statistics.pstdev(values) for values in returns if values]),
-        "entropy": -sum(edge.action.logprob for edge in drawn) / max(tokens, 1),
-        "invalid": mean([float(node.invalid) for node in stepped]),
-        "forbidden": mean([float(_forbidden(node)) for node in stepped]),
-        "repetition": mean([repetition(path) for path in paths]),
-        "process": mean([sum(edge.process for edge in path) for path in paths]),
-        "steps": mean([float(len(path)) for path in paths]),
-        "failed": mean([float(bool(tree.error)) for tree in trees]),
-        "restarts": mean([float(bool(node.left_out)) for tree in trees for node in tree.nodes()]),
-    }
+    counts["entropy"] = tokens
+    return {name: sums[name] / max(counts[name], 1) for name in _FIGURES}
 
 
 def repetition(path: Sequence[Edge]) -> float:

@@ -1,0 +1,37 @@
+"""Stored trees read as they are needed: those of a task together, whatever shards they lie in."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from hand_trees import random_tree
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import TempPathFactory
+
+from treeagent.run.index import append, write_trees
+from treeagent.run.trees import read_trees, trees_by_task
+from treeagent.search.record import to_record
+
+NAMES = ("collect-2", "collect-1")
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=5), st.randoms())
+def test_trees_of_a_task_come_together_where_its_first_tree_stands(
+    tmp_path_factory: TempPathFactory, shards: list[list[int]], shuffler: random.Random
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("trees")
+    for number, tasks in enumerate(shards):
+        trees = [random_tree(shuffler) for _ in tasks]
+        for tree, task in zip(trees, tasks, strict=True):
+            tree.task = replace(tree.task, id=f"task-{task}")
+        name, index = NAMES[number % 2], number // 2
+        rows = write_trees(folder, name, index, trees)
+        if shuffler.random() < 0.7:  # of some shards the index tells nothing
+            append(folder, name, rows)
+    stored = list(map(to_record, read_trees(folder, NAMES, marks=())))
+    groups: dict[str, list[int]] = {}
+    for place, record in enumerate(stored):
+        groups.setdefault(record["task"]["id"], []).append(place)
+    found = [(list(places), list(map(to_record, trees))) for places, trees in trees_by_task(folder, NAMES, marks=())]
+    assert found == [(places, [stored[place] for place in places]) for places in groups.values()]

@@ -1,0 +1,77 @@
+"""Rows of views on disk, for a training that reads a batch of them at a time, however many there are."""
+
+import os
+import pickle
+import tempfile
+import weakref
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar, overload
+
+Row = TypeVar("Row")
+
+
+class Spilled(Sequence[Row]):
+    """Rows in a temporary file. Memory holds 8 bytes a row.
+
+    The file has no name, so it goes away with the process, and no other process can change what is read from it.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Args:
+        folder: on whose disk the file lies; by default the system's temporary folder, which may be in memory.
+        """
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it is open as long as the rows are there
+        weakref.finalize(self, self._file.close)
+        self._ends = array("q", [0])
+
+    def append(self, row: Row) -> None:
+        """Add a row behind the others."""
+        self._ends.append(self._ends[-1] + self._file.write(pickle.dumps(row, pickle.HIGHEST_PROTOCOL)))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        self._file.flush()
+        first = self._ends[place]
+        row: Row = pickle.loads(os.pread(self._file.fileno(), self._ends[place + 1] - first, first))
+        return row
+
+
+class Picked(Sequence[Row]):
+    """Some rows of a sequence, in an order of their own. Nothing is copied."""
+
+    def __init__(self, rows: Sequence[Row], places: "array[int]") -> None:
+        """Args:
+        places: of the rows, in the new order.
+        """
+        self._rows, self._places = rows, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self._rows[place] for place in self._places)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        if isinstance(place, slice):
+            return Picked(self._rows, self._places[place])
+        return self._rows[self._places[place]]
+
+
+def where(rows: Sequence[Row], wanted: Callable[[Row], bool]) -> Sequence[Row]:
+    """The rows that are wanted, in their order."""
+    return Picked(rows, array("q", (place for place, row in enumerate(rows) if wanted(row))))
