@@ -235,7 +235,7 @@ def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat,
 
 
 def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
-    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection", "criticality", "marks"}
+    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection", "criticality", "marks", "nodes", "edges"}
     tree = shop_tree(chat, 7)
     good, bad = tree.root.edges
     assert good.child is not None and bad.child is not None
@@ -265,6 +265,28 @@ def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tm
             "Action: buy[1]",
         }
     ]
+
+
+def test_trees_are_exported_as_tables_of_nodes_and_edges(chat: ChatFormat, tmp_path: Path) -> None:
+    tree = shop_tree(chat, 7)
+    run = make_run(tmp_path / "run", [[tree]])
+    states = [node for _, node in tree.walk()]
+    made = write(run, tmp_path / "out", "nodes", "edges")
+    assert made == {"nodes": len(states), "edges": sum(len(node.edges) for node in states)}
+    nodes, edges = load(tmp_path / "out", "nodes"), load(tmp_path / "out", "edges")
+    places = {id(node): place for place, node in enumerate(states)}
+    stored = iter(edges)
+    for place, (row, node) in enumerate(zip(nodes, states, strict=True)):
+        assert (row["node"], row["value"], tuple(row["context_ids"])) == (place, node.value, node.context_ids)
+        for number, edge in enumerate(node.edges):
+            told = next(stored)
+            assert (told["node"], told["edge"], told["visits"]) == (place, number, edge.visits)
+            assert tuple(told["action_ids"]) == edge.action.token_ids
+            assert told["action_logps"] == pytest.approx(edge.action.logprobs)
+            assert told["child"] == (None if edge.child is None else places[id(edge.child)])
+            if edge.child is not None:
+                below = nodes[told["child"]]
+                assert (below["parent"], below["edge"]) == (place, number)
 
 
 def test_criticality_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
@@ -496,7 +518,8 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     said = sentence(run.path, "--out", out, "--view", "pears")
     assert (
         "'pears'" in said
-        and "pairs, advantages, sft, values, transitions, policy, world, marks, reflection, criticality" in said
+        and "pairs, advantages, sft, values, transitions, policy, world, nodes, edges, marks, reflection, criticality"
+        in said
     )
     said = sentence(run.path, "--out", out, "--view", "values", "update.pairs.min_margin=0.1")
     assert said.startswith("update.pairs.min_margin does not change what is exported: leave it out")

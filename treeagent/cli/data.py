@@ -31,7 +31,7 @@ def export(
         typer.Option(
             metavar="VIEW",
             help="View to export: pairs, advantages, sft, values or transitions (by default all five), policy, "
-            "world, reflection, criticality or marks. Give it again for more.",
+            "world, reflection, criticality, marks, or the trees themselves, nodes and edges. Give it again for more.",
         ),
     ] = None,
     format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",

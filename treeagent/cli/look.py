@@ -76,6 +76,26 @@ def show(
 
 
 @app.command()
+def verify(run_folder: RunFolder) -> None:
+    """Check that every stored tree and episode of a run is whole, and that the index tells what the shards hold.
+
+    Reads RUN/trees and RUN/episodes; writes nothing, and ends with the first damaged file.
+
+    Example: treeagent verify runs/shop
+    """
+    from treeagent.run.folder import Run
+    from treeagent.run.progress import RichProgress
+    from treeagent.run.verify import verify as check
+    from treeagent.store import shards
+
+    run = Run.open(run_folder)
+    for folder in (run.trees, run.episodes):
+        with RichProgress().track(f"verify {folder.name}", len(shards(folder))) as advance:
+            count, trees = check(folder, advance)
+        Terminal(soft_wrap=True).print(f"{count:,} shards with {trees:,} trees in {folder}: all whole")
+
+
+@app.command()
 def view(
     run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of one or more runs.")],
     out: Annotated[

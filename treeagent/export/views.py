@@ -164,6 +164,42 @@ def _criticality(tree: Tree, config: RunConfig) -> Iterator[Row]:
                 }
 
 
+def _nodes(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    numbers = {id(node): number for number, node in enumerate(tree.nodes())}
+    for path, node in tree.walk():
+        parent = tree.root if len(path) == 1 else path[-2].child if path else None
+        yield {
+            **_of_tree(tree),
+            "node": numbers[id(node)],
+            "parent": numbers[id(parent)] if parent else None,
+            "edge": parent.edges.index(path[-1]) if parent else None,
+            "observation": node.state.messages[-1].content if node.state.messages else "",
+            "context_ids": node.context_ids,
+            **{name: getattr(node, name) for name in ("value", "terminated", "truncated", "invalid", "origin")},
+            "depth": len(path),
+        }
+
+
+def _edges(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    numbers = {id(node): number for number, node in enumerate(tree.nodes())}
+    for node in tree.nodes():
+        for number, edge in enumerate(node.edges):
+            yield {
+                **_of_tree(tree),
+                "node": numbers[id(node)],
+                "edge": number,
+                "child": numbers[id(edge.child)] if edge.child is not None else None,
+                "action": edge.action.text,
+                "action_ids": edge.action.token_ids,
+                "action_logps": edge.action.logprobs,
+                **{name: getattr(edge, name) for name in ("prior", "visits", "value_sum", "reward", "critic")},
+            }
+
+
+def _of_tree(tree: Tree) -> Row:
+    return {"task_id": tree.task.id, "seed": tree.seed, "place": tree.place, "policy": tree.policy}
+
+
 def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
     """The conversation behind every prompt of the tree, by the prompt's tokens: up to each state, and with each action
     that was drawn there."""
@@ -215,7 +251,10 @@ _TYPES = {
     **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
     "value_positions": _ids,
     "candidate_ids": pyarrow.list_(_ids),
-    **dict.fromkeys(("depth", "choice", "visits"), pyarrow.int32()),
+    **dict.fromkeys(("depth", "choice", "visits", "place", "node", "parent", "edge", "child"), pyarrow.int32()),
+    **dict.fromkeys(("value", "prior", "value_sum", "critic"), _real),
+    **dict.fromkeys(("context_ids", "action_ids"), _ids),
+    **{"seed": pyarrow.int64(), "policy": _text, "action_logps": pyarrow.list_(pyarrow.float32())},
 }
 """The type of a column, which is the same in every view."""
 
@@ -248,6 +287,22 @@ VIEWS: Mapping[str, View] = {
         _columns("task_id", "prompt_ids", "candidate_ids", "candidate_logps", "targets", "origin"), _policy, "targets"
     ),
     "world": View(_columns("task_id", "messages", "input_ids", "labels"), _world),
+    "nodes": View(
+        _columns(
+            *("task_id", "seed", "place", "policy", "node", "parent", "edge", "observation", "context_ids", "value"),
+            *("terminated", "truncated", "invalid", "origin", "depth"),
+        ),
+        _nodes,
+        texts=True,
+    ),
+    "edges": View(
+        _columns(
+            *("task_id", "seed", "place", "policy", "node", "edge", "child", "action", "action_ids", "action_logps"),
+            *("prior", "visits", "value_sum", "reward", "critic"),
+        ),
+        _edges,
+        texts=True,
+    ),
     "marks": View(
         _columns(
             *("task_id", "prompt", "shown", "verdict", "choice", "text", "note", "who", "when", "source"),

@@ -140,6 +140,13 @@ def shard_rows(folder: Path, name: str, *, keep: bool = False) -> Iterator[Shard
         yield found
 
 
+def indexed(folder: Path, name: str) -> dict[int, ShardRows]:
+    """What the index tells of the shards of ``name``, by their number, whether or not it is still so."""
+    path = index_path(folder, name)
+    entries = {index: _entry(path, at) for index, (_, at) in _places(path).items()}
+    return {index: entry for index, entry in entries.items() if entry is not None}
+
+
 def tree_rows(folder: Path, name: str) -> Iterator[TreeRow]:
     """``shard_rows``, tree by tree."""
     return (row for shard in shard_rows(folder, name) for row in shard.trees)

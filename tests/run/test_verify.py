@@ -1,0 +1,58 @@
+"""``treeagent verify`` names the first damaged file of a run."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+from command import treeagent
+from hand_trees import hand_tree
+
+from treeagent.config import load_config
+from treeagent.run.folder import Run
+from treeagent.run.index import append, index_path, write_trees
+from treeagent.store import read_records, shards, write_shard
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Two shards of two trees, with their index."""
+    with Run.create(tmp_path / "run", load_config(None), resume=False) as made:
+        for index in range(2):
+            append(made.trees, "collect", write_trees(made.trees, "collect", index, [hand_tree(), hand_tree()]))
+    return made
+
+
+def test_a_whole_run_is_said_to_be_whole(run: Run) -> None:
+    said = treeagent("verify", run.path)
+    assert said.returncode == 0 and "2 shards with 4 trees" in said.stdout, said
+    index_path(run.trees, "collect").write_bytes(b'{"half a li')  # is rebuilt when it is needed
+    assert treeagent("verify", run.path).returncode == 0
+
+
+def test_a_damaged_shard_is_named(run: Run) -> None:
+    first, second = shards(run.trees)
+    for path in (second, first):
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        said = treeagent("verify", run.path)
+        assert said.returncode == 2 and path.name in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("logprobs", [-0.1]), ("logprobs", [0.5, -0.1]), ("token_ids", [10, -1]), ("forced", [2])]
+)
+def test_token_ids_that_do_not_fit_together_are_named(run: Run, key: str, value: list[float]) -> None:
+    records = list(read_records(run.trees))[:2]
+    records[1]["nodes"][0]["edges"][0][key] = value
+    path = write_shard(run.trees, "collect", 1, records)
+    said = treeagent("verify", run.path)
+    assert said.returncode == 2 and f"{path}, line 2" in said.stderr
+
+
+def test_an_index_that_tells_of_other_trees_is_named(run: Run) -> None:
+    path = index_path(run.trees, "collect")
+    first, second = map(orjson.loads, path.read_bytes().splitlines())
+    first["trees"][0]["accuracy"] = 0.125
+    path.write_bytes(b"".join(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in (first, second)))
+    said = treeagent("verify", run.path)
+    assert said.returncode == 2 and path.name in said.stderr

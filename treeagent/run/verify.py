@@ -1,0 +1,58 @@
+"""A check of everything that a run stores of trees: shards, token ids, index."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from treeagent.run.index import ShardRows, index_path, indexed
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record
+from treeagent.store import CorruptShard, read_as, shard_place, shards
+
+
+def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[int, int]:
+    """Read every shard of a folder. Returns how many shards there are, and how many trees.
+
+    Args:
+        on_shard: called after each shard.
+
+    Raises:
+        CorruptShard: a shard is damaged, a tree has token ids that do not fit together, or the index tells of other
+            trees than the shard holds. It is the first one in the order of names and numbers.
+    """
+    count, entries, of = 0, dict[int, ShardRows](), ""
+    files = shards(folder)
+    for path in files:
+        name, index = shard_place(path)
+        if name != of:
+            entries, of = indexed(folder, name), name
+        trees = list(read_as(from_record, folder, name, index))
+        for line, tree in enumerate(trees, start=1):
+            if fault := _fault(tree):
+                raise CorruptShard(
+                    f"{path}, line {line}: {fault}: delete this file, and run what made it with --resume"
+                )
+        found = ShardRows.of(path, trees)
+        told = entries.get(index, found)
+        if told.seal == found.seal and told != found:
+            raise CorruptShard(f"{index_path(folder, name)} tells of other trees than {path} holds: delete the index")
+        count += len(trees)
+        on_shard()
+    return len(files), count
+
+
+def _fault(tree: Tree) -> str:
+    """What is wrong with the token ids of a tree; empty if nothing is."""
+    for _, node in tree.walk():
+        for edge in node.edges:
+            ids, logprobs, forced = edge.action.token_ids, edge.action.logprobs, edge.action.forced
+            if logprobs and len(logprobs) != len(ids):
+                return (
+                    f"an action of task {tree.task.id} has {len(ids)} token ids and {len(logprobs)} log-probabilities"
+                )
+            if any(not 0 <= at < len(ids) for at in forced):
+                return f"an action of task {tree.task.id} has {len(ids)} token ids and a forced one beyond them"
+            if any(each < 0 for each in (*ids, *node.context_ids)):
+                return f"a token id of task {tree.task.id} is negative"
+            if any(each > 0 for each in logprobs):
+                return f"a log-probability of task {tree.task.id} is above 0"
+    return ""
