@@ -1,0 +1,141 @@
+"""The data path of stored trees: time and memory of an update's rows and of a curriculum, by the number of trees.
+
+    .venv/bin/python -m benchmarks.data --trees 1000 10000
+
+Synthetic trees of seven states, a tenth of them of a task that has another tree, lie in shards of 100. "held" reads all
+trees into a list and keeps all rows, as a simple program would; "update" reads the trees of one task at a time and
+keeps the rows on disk, as ``treeagent update grpo`` does. "curriculum" reads the spread and the accuracy of every tree:
+from the trees, or from the index. Each is a process of its own, whose largest memory counts, less that before it reads.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
+from treeagent.run.folder import COLLECTED
+from treeagent.run.index import append, tree_rows, write_trees
+from treeagent.run.trees import read_trees, trees_by_task
+from treeagent.search.node import Edge, Node, Tree, accuracy, return_spread
+from treeagent.types import Action, Message, State, Task
+from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
+from treeagent.views.spilled import Spilled
+
+QUESTION = "What do an update's rows and a curriculum take as the number of trees grows?"
+SHARD, REPEATED = 100, 10
+KINDS = ("update, held", "update", "curriculum, trees", "curriculum, index")
+
+
+def tree(number: int) -> Tree:
+    """Three levels of two siblings; every ``REPEATED``-th tree is of the task of the one before."""
+    draw, fresh = random.Random(number), itertools.count()
+    place = number - (number % REPEATED == 1)
+    task = Task(f"task-{place}", "Reach the goal.", "train", place)
+
+    def below(messages: tuple[Message, ...], depth: int) -> Node:
+        node = Node(State(task, messages), draw.random(), tuple(draw.randrange(32_000) for _ in range(12)))
+        node.terminated = depth == 2
+        for _ in range(2 if depth < 2 else 0):
+            ids = tuple(draw.randrange(32_000) for _ in range(8))
+            action = Action(f"go {next(fresh)}", "go", "", ids, tuple(-draw.random() for _ in ids))
+            said = Message("assistant", action.text, ids)
+            child = below((*messages, said, Message("user", "You see a door.")), depth + 1)
+            reward = float(draw.random() < 0.3) if child.terminated else 0.0
+            node.edges.append(Edge(action, 0.5, 2, draw.random() * 2, reward, child))
+        return node
+
+    return Tree(task, number, below((Message("user", task.prompt),), 0), place=place, policy="./checkpoints/base")
+
+
+def write(folder: Path, count: int) -> None:
+    """Store synthetic trees, with their index."""
+    for index in range(count // SHARD):
+        trees = map(tree, range(index * SHARD, (index + 1) * SHARD))
+        append(folder, COLLECTED, write_trees(folder, COLLECTED, index, trees))
+
+
+def scored(group: Sequence[Tree]) -> Iterator[AdvantageRow]:
+    """The rows of GRPO of the trees of one task."""
+    told = advantages(group, AdvantageConfig())
+    return (row for each in group for row in advantage_rows(each, told))
+
+
+def read(kind: str, folder: Path) -> int:
+    """Do one thing; returns how many rows or trees there were."""
+    match kind:
+        case "update, held":
+            groups: dict[str, list[Tree]] = {}
+            for each in list(read_trees(folder, marks=())):
+                groups.setdefault(each.task.id, []).append(each)
+            return len([row for group in groups.values() for row in scored(group)])
+        case "update":
+            rows = Spilled[AdvantageRow]()
+            for _, group in trees_by_task(folder, [COLLECTED], marks=()):
+                for row in scored(group):
+                    rows.append(row)
+            return len(rows)
+        case "curriculum, trees":
+            return len([(return_spread(each), accuracy(each)) for each in read_trees(folder, marks=())])
+        case _:
+            return len([(row.spread, row.accuracy) for row in tree_rows(folder, COLLECTED)])
+
+
+def measure(count: int) -> Figures:
+    """Every kind at a number of trees, each in a process of its own."""
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name), count)
+        for kind in KINDS:
+            command = [sys.executable, "-m", "benchmarks.data", "--part", kind, name]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+            seconds, growth, rows = json.loads(done.stdout)
+            found[kind] = {"growth MiB": growth / 2**10, "ms a tree": 1e3 * seconds / count, "rows": rows}
+    for what, slow in (("update", "update, held"), ("curriculum, index", "curriculum, trees")):
+        found[what]["memory ratio"] = found[what]["growth MiB"] / max(found[slow]["growth MiB"], 1e-9)
+        found[what]["time ratio"] = found[what]["ms a tree"] / found[slow]["ms a tree"]
+    return {f"{kind}, {count:,} trees": figures for kind, figures in found.items()}
+
+
+def _at(count: int, number: int) -> Figures:
+    return measure(count)
+
+
+def part(kind: str, folder: Path) -> None:
+    """One kind in this process; prints seconds, growth of the largest memory in KiB, and rows."""
+    read(kind, folder / "none")  # what is loaded by a first call belongs to none
+    Path("/proc/self/clear_refs").write_text("5")  # Linux forgets the largest memory so far
+    before, began = memory("VmRSS"), time.perf_counter()
+    rows = read(kind, folder)
+    print(json.dumps([time.perf_counter() - began, memory("VmHWM") - before, rows]))
+
+
+def memory(what: str) -> int:
+    """Resident memory of this process in KiB: now ("VmRSS"), or at its largest ("VmHWM")."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+def main() -> None:
+    options: argparse.ArgumentParser = repeating(__doc__, "data", rounds=1)
+    options.add_argument("--trees", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    options.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
+    asked = options.parse_args()
+    if asked.part:
+        part(asked.part[0], Path(asked.part[1]))
+        return
+    with record_of(asked, QUESTION) as record:
+        for count in asked.trees:
+            arms = [f"{kind}, {count:,} trees" for kind in KINDS]
+            add_rounds(record, asked.rounds, options_digest(asked, "trees"), arms, partial(_at, count))
+
+
+if __name__ == "__main__":
+    main()
