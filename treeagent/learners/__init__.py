@@ -1,4 +1,4 @@
-"""Training from what trees teach: supervised fine-tuning, policy distillation, DPO, GRPO and the fit of a value head.
+"""Training from what trees teach: supervised fine-tuning, policy distillation, DPO, GRPO, value heads, reward models.
 
 Each learner takes the rows of one view of ``treeagent.views`` and changes a model in place:
 
@@ -7,6 +7,7 @@ Each learner takes the rows of one view of ``treeagent.views`` and changes a mod
     train_dpo(model, tokenizer, preference pairs, DPOConfig())
     train_grpo(model, tokenizer, advantage rows, GRPOConfig())
     fit_value(model, head, value rows, ValueConfig())
+    train_reward(model, tokenizer, head, comparisons, RewardModelConfig())
 
 The settings are light; the learners load torch and TRL on first use.
 """
@@ -15,13 +16,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from treeagent.generators.config import LoraConfig
-from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, RewardModelConfig, SFTConfig, ValueConfig
 
 if TYPE_CHECKING:
     from treeagent.learners.distil import train_distil
     from treeagent.learners.dpo import train_dpo
     from treeagent.learners.grpo import train_grpo
     from treeagent.learners.lora import with_adapter
+    from treeagent.learners.reward import train_reward
     from treeagent.learners.sft import train_sft
     from treeagent.learners.value import ValueResult, fit_value
     from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
@@ -32,6 +34,7 @@ __all__ = [
     "GRPOConfig",
     "Hooks",
     "LoraConfig",
+    "RewardModelConfig",
     "SFTConfig",
     "TrainResult",
     "TrainingDiverged",
@@ -41,6 +44,7 @@ __all__ = [
     "train_distil",
     "train_dpo",
     "train_grpo",
+    "train_reward",
     "train_sft",
     "with_adapter",
 ]
@@ -50,6 +54,7 @@ _MODULES = {
     "dpo": ("train_dpo",),
     "grpo": ("train_grpo",),
     "lora": ("with_adapter",),
+    "reward": ("train_reward",),
     "sft": ("train_sft",),
     "value": ("ValueResult", "fit_value"),
     "watch": ("Hooks", "TrainResult", "TrainingDiverged"),

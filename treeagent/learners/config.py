@@ -173,3 +173,11 @@ class ValueConfig:
     """Epochs in a row without a lower held-out loss after which training stops."""
     seed: Seed = 0
     """Seed of the split of the tasks and of the order of positions."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RewardModelConfig(OptimiserConfig):
+    """A reward model by Bradley-Terry."""
+
+    centre: NonNegative = 0.01
+    """Weight of (u(chosen) + u(rejected))², which keeps the scores of a reward model around 0."""

@@ -1,0 +1,183 @@
+"""A reward model by Bradley-Terry: TRL's ``RewardTrainer`` on pairs of token ids, the value head as its score.
+
+TRL's own model class for classification would not load as a policy's checkpoint. Here the score is that of the value
+head, so that a reward model is a checkpoint with a head, which search reads as it reads the policy's.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedTokenizerBase
+from transformers.modeling_outputs import SequenceClassifierOutput
+from trl.trainer.reward_config import RewardConfig as RewardArguments
+from trl.trainer.reward_trainer import RewardTrainer
+
+from treeagent.agent.value_head import ValueHead
+from treeagent.generators.attention import last_hidden_states
+from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.common import Learner, Model, fit, lent
+from treeagent.learners.config import RewardModelConfig
+from treeagent.learners.memory import Inputs, bounds
+from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.types import NothingToLearn
+from treeagent.views.comparisons import Comparison
+
+
+def train_reward(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    head: ValueHead,
+    pairs: Sequence[Comparison],
+    config: RewardModelConfig,
+    **hooks: Unpack[Hooks],
+) -> TrainResult:
+    """Train a score u of conversations by Bradley-Terry; changes ``model`` and ``head`` in place.
+
+    The loss of a pair is -log σ(u(chosen) - u(rejected) - m) + c (u(chosen) + u(rejected))², in nats, where u is the
+    head's logit at the last token, m the pair's margin as a share of the head's reward range (Touvron et al. 2023,
+    equation 2) and c ``config.centre`` (Eisenstein et al. 2023).
+
+    Metrics, means over the steps since the last row: ``loss``; ``accuracy`` (share of pairs in the right order);
+    ``margin`` (mean u(chosen) - u(rejected)); ``min_reward``, ``mean_reward`` and ``max_reward`` (of u); ``num_tokens``
+    (tokens read so far); ``grad_norm`` (before clipping).
+
+    Raises:
+        NothingToLearn: there are no pairs.
+        TrainingDiverged: a loss or a gradient is NaN or infinite.
+    """
+    if not pairs:
+        raise NothingToLearn(
+            "no task has two ends or siblings whose returns differ by update.pairs.min_margin: collect more trees, or "
+            "lower it"
+        )
+    low, high = head.reward_range
+    text = model.config.get_text_config()
+    padding, labels = text.pad_token_id, model.config.num_labels
+    model.config.num_labels = 1  # TRL insists on it
+    try:
+        with lent(model, config, hooks, head) as arguments:
+            trainer = _RewardTrainer(
+                model=model,
+                args=RewardArguments(**arguments, max_length=None, center_rewards_coefficient=config.centre or None),
+                train_dataset=row_numbers(len(pairs)),
+                processing_class=tokenizer,
+                data_collator=lambda items: _collate([pairs[item["row"]] for item in items], high - low),
+            )
+            trainer.head = head
+            lengths = [max(len(pair.chosen_ids), len(pair.rejected_ids)) for pair in pairs]
+            # TRL expects as many pairs from every process.
+            return fit(trainer, config, pairs, Batches(lengths, config.batch_size, config.seed, full=True), hooks)
+    finally:
+        model.config.num_labels, text.pad_token_id = labels, padding
+
+
+def _collate(pairs: Sequence[Comparison], span: float) -> dict[str, Tensor]:
+    """Pairs to (2 * pairs, longest) tensors, chosen rows first as TRL wants them, and (pairs,) margins."""
+    rows = [pair.chosen_ids for pair in pairs] + [pair.rejected_ids for pair in pairs]
+    return {
+        "input_ids": pad(rows, torch.long),
+        "attention_mask": pad([[1] * len(row) for row in rows], torch.long),
+        "margin": torch.tensor([pair.margin / span for pair in pairs]),
+    }
+
+
+class _RewardTrainer(Learner, RewardTrainer):
+    aux_loss_enabled = False
+
+    def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
+        inputs = dict(inputs)
+
+        def scored(input_ids: Tensor, attention_mask: Tensor, use_cache: bool, **_: Any) -> SequenceClassifierOutput:
+            assert self.head is not None
+            logits = _logits(self.model, model, self.head, input_ids, attention_mask)
+            return SequenceClassifierOutput(logits=logits[:, None])
+
+        loss: Tensor = RewardTrainer.compute_loss(self, scored, inputs)
+        return loss
+
+    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
+        pairs = len(inputs["margin"])
+
+        def loss(first: int, last: int) -> Tensor:
+            places = [*range(first, last), *range(pairs + first, pairs + last)]
+            part = {name: inputs[name][places] for name in ("input_ids", "attention_mask")}
+            part["margin"] = inputs["margin"][first:last]
+            return self.batch_loss(model, part, None) * ((last - first) / pairs)
+
+        return (partial(loss, first, last) for first, last in bounds(pairs, self.parts))
+
+    def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
+        return dataset  # tokenised when it was sampled
+
+
+def _logits(whole: Model, called: Callable[..., Any], head: ValueHead, ids: Tensor, mask: Tensor) -> Tensor:
+    """The head's logit at the last token of each row, (rows, tokens) to (rows)."""
+    with last_hidden_states(whole) as collected:
+        called(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
+    last = mask.sum(dim=1) - 1
+    logits: Tensor = head(collected[0][torch.arange(len(ids), device=ids.device), last])
+    return logits
+
+
+@torch.no_grad()
+def scores(model: Model, head: ValueHead, rows: Sequence[Sequence[int]], batch_size: int = 32) -> list[float]:
+    """The head's logit u at the end of each row of token ids."""
+    training, device = model.training, model.device
+    model.eval()
+    head.to(device)
+    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+    found = dict[int, float]()
+    for start in range(0, len(order), batch_size):
+        places = order[start : start + batch_size]
+        batch = [rows[place] for place in places]
+        ids = pad(batch, torch.long).to(device)
+        mask = pad([[1] * len(row) for row in batch], torch.long).to(device)
+        found |= zip(places, _logits(model, model, head, ids, mask).float().tolist(), strict=True)
+    model.train(training)
+    return [found[place] for place in range(len(rows))]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """σ(slope · u + shift) is the return of an end whose score is u, rescaled to [0, 1]."""
+
+    slope: float
+    shift: float
+
+
+def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float]) -> Calibration:
+    """Change the head's last layer so that V = σ(slope · u + shift) predicts returns (Platt 1999); the order of scores
+    stays. Bradley-Terry leaves the shift of u open, and its scale tells preferences, not returns.
+
+    Args:
+        found: u of ends that training has not seen.
+        returns: their returns, in reward units.
+    """
+    scores_, targets = torch.tensor(found, dtype=torch.float64), head.rescale(torch.tensor(returns)).double()
+    wide = max(scores_.std(correction=0).item(), 1e-6) if len(found) else 1.0
+    fitted = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # log(slope * wide), shift
+    # As Platt does: targets short of 0 and 1 keep a perfect order from an endless slope.
+    smooth = (targets * len(found) + 1) / (len(found) + 2)
+    optimiser = torch.optim.LBFGS([fitted], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        logits = fitted[0].exp() * scores_ / wide + fitted[1]
+        loss = functional.binary_cross_entropy_with_logits(logits, smooth) + 1e-4 * fitted.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return loss
+
+    if len(found):
+        optimiser.step(closure)  # type: ignore[no-untyped-call]
+    slope, shift = math.exp(fitted[0].item()) / wide, fitted[1].item()
+    with torch.no_grad():
+        head.output.weight.mul_(slope)
+        head.output.bias.mul_(slope).add_(shift)
+    return Calibration(slope, shift)

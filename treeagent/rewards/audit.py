@@ -1,0 +1,196 @@
+"""How far a reward model can be trusted: its figures on ends of held-out tasks, and the weight that these allow.
+
+What is optimised against a reward model finds its errors. So the audit also lets it choose the best of n stored ends
+and compares what it promises with what was paid, as n grows (Gao, Schulman and Hilton 2023).
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations, groupby
+from statistics import fmean
+from typing import Any
+
+from treeagent.world_model.fidelity import wilson_interval
+
+_BINS = 10
+_SAME = 1e-9
+"""Difference of two returns below which they are equal."""
+_MOST = 64
+"""Greatest n of the best of n."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredEnd:
+    """An end of an episode of a held-out task."""
+
+    task_id: str
+    score: float
+    """V of the reward model, as a share of its range: in [0, 1]."""
+    paid: float
+    """The true return, in reward units."""
+    success: bool
+    turns: int
+    """Tokens after the task's prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestOf:
+    """The end of highest score among n, drawn with replacement from the stored ends of a task; means over the tasks
+    whose ends differ in return."""
+
+    n: int
+    score: float
+    """Its expected score: what the model promises."""
+    paid: float
+    """Its expected return."""
+    possible: float
+    """The expected return of the best end among n, which a perfect model would choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardAudit:
+    """An audit's findings. A figure is None where no end or pair tells it."""
+
+    tasks: int
+    ends: int
+    pairs: int
+    """Pairs of ends of one task whose returns differ."""
+    pair_accuracy: float | None
+    """Share of these pairs that the model orders rightly; equal scores count half."""
+    longer_worse: int
+    """Of these pairs, those whose longer end is the worse one."""
+    longer_worse_accuracy: float | None
+    """``pair_accuracy`` of these. A model that prefers length fails here."""
+    auc: float | None
+    """Probability that a success has a higher score than a failure, over the ends of all tasks."""
+    siblings: int
+    """Pairs of siblings that are compared."""
+    sibling_auc: float | None
+    """Share of these that the model orders rightly."""
+    calibration_error: float | None
+    """Expected calibration error: mean |mean score - share of successes| over ten equal bins of the score, weighted by
+    their ends."""
+    length_correlation: float | None
+    """Correlation of score and length over all ends."""
+    paid_length_correlation: float | None
+    """Correlation of return and length, with which to compare it."""
+    mixed_tasks: int
+    """Tasks whose ends differ in return."""
+    best_of: tuple[BestOf, ...]
+    """For n = 1, 2, 4 and so on."""
+    cap: float
+    """See ``cap``."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def audit(found: Sequence[ScoredEnd], siblings: Sequence[tuple[float, float]] = ()) -> RewardAudit:
+    """The figures of a reward model on ends of held-out tasks.
+
+    Args:
+        siblings: of pairs of siblings the scores of the better and of the worse one.
+    """
+    tasks = [list(group) for _, group in groupby(sorted(found, key=lambda end: end.task_id), lambda end: end.task_id)]
+    pairs = [
+        (first, second) if first.paid > second.paid else (second, first)
+        for ends in tasks
+        for first, second in combinations(ends, 2)
+        if abs(first.paid - second.paid) > _SAME
+    ]
+    longer = [(better, worse) for better, worse in pairs if worse.turns > better.turns]
+    mixed = [ends for ends in tasks if max(end.paid for end in ends) - min(end.paid for end in ends) > _SAME]
+    most = max((len(ends) for ends in mixed), default=1)
+    numbers = [2**power for power in range(_MOST.bit_length()) if 2**power < 2 * most]
+    curve = tuple(best_of(mixed, n) for n in numbers) if mixed else ()
+    return RewardAudit(
+        tasks=len(tasks),
+        ends=len(found),
+        pairs=len(pairs),
+        pair_accuracy=_ordered([(better.score, worse.score) for better, worse in pairs]),
+        longer_worse=len(longer),
+        longer_worse_accuracy=_ordered([(better.score, worse.score) for better, worse in longer]),
+        auc=_auc([end.score for end in found if end.success], [end.score for end in found if not end.success]),
+        siblings=len(siblings),
+        sibling_auc=_ordered(siblings),
+        calibration_error=calibration_error(found),
+        length_correlation=_correlation([end.score for end in found], [end.turns for end in found]),
+        paid_length_correlation=_correlation([end.paid for end in found], [end.turns for end in found]),
+        mixed_tasks=len(mixed),
+        best_of=curve,
+        cap=cap(curve, len(mixed)),
+    )
+
+
+def best_of(tasks: Sequence[Sequence[ScoredEnd]], n: int) -> BestOf:
+    """The curve's point at ``n``. The end of rank i of m is the highest of n draws with probability
+    (i/m)^n - ((i-1)/m)^n; ends of equal score share theirs."""
+    return BestOf(
+        n,
+        fmean(_expected([(end.score, end.score) for end in ends], n) for ends in tasks),
+        fmean(_expected([(end.score, end.paid) for end in ends], n) for ends in tasks),
+        fmean(_expected([(end.paid, end.paid) for end in ends], n) for ends in tasks),
+    )
+
+
+def _expected(ranked: Sequence[tuple[float, float]], n: int) -> float:
+    """The expected second number of the pair whose first number is the highest among n draws."""
+    total, below, count = 0.0, 0, len(ranked)
+    for _, group in groupby(sorted(ranked), key=lambda pair: pair[0]):
+        told = [second for _, second in group]
+        upto = below + len(told)
+        total += ((upto / count) ** n - (below / count) ** n) * fmean(told)
+        below = upto
+    return total
+
+
+def cap(curve: Sequence[BestOf], tasks: int) -> float:
+    """The largest weight that the model may have, in [0, 1]: the share of the possible gain that choosing by it
+    brings, (paid(n) - paid(1)) / (possible(n) - paid(1)), at the n where that is least.
+
+    It is 0 for a model that chooses no better than chance, or worse the more it is optimised. It is the lower end of
+    the 95 % Wilson interval of that share over ``tasks``, so that a small audit allows little.
+    """
+    shares = [
+        (point.paid - curve[0].paid) / gain for point in curve[1:] if (gain := point.possible - curve[0].paid) > _SAME
+    ]
+    return wilson_interval(max(min(shares), 0.0) * tasks, tasks)[0] if shares else 0.0
+
+
+def calibration_error(found: Sequence[ScoredEnd]) -> float | None:
+    """See ``RewardAudit.calibration_error``."""
+    bins: dict[int, list[ScoredEnd]] = {}
+    for end in found:
+        bins.setdefault(min(int(end.score * _BINS), _BINS - 1), []).append(end)
+    gaps = [
+        len(ends) * abs(fmean(end.score for end in ends) - fmean(float(end.success) for end in ends))
+        for ends in bins.values()
+    ]
+    return sum(gaps) / len(found) if found else None
+
+
+def _ordered(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Share of pairs whose first number is greater; equal ones count half."""
+    return fmean(1.0 if first > second else 0.5 * (first == second) for first, second in pairs) if pairs else None
+
+
+def _auc(won: Sequence[float], lost: Sequence[float]) -> float | None:
+    if not won or not lost:
+        return None
+    ranked = sorted(lost)
+    return fmean((bisect_left(ranked, each) + bisect_right(ranked, each)) / 2 / len(lost) for each in won)
+
+
+def _correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Pearson's r; None where either does not vary."""
+    if len(one) < 2:
+        return None
+    first, second = fmean(one), fmean(other)
+    spreads = [
+        math.sqrt(sum((each - mean) ** 2 for each in values)) for values, mean in ((one, first), (other, second))
+    ]
+    if min(spreads) < _SAME:
+        return None
+    return sum((x - first) * (y - second) for x, y in zip(one, other, strict=True)) / (spreads[0] * spreads[1])

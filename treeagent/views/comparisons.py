@@ -1,0 +1,104 @@
+"""What a reward model learns and is audited on: ends of episodes with what they were paid, and pairs of conversations.
+
+The tokens are those that the policy read and sampled while the tree was searched. Imagined steps are left out.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from treeagent.marks import Source, label
+from treeagent.search.node import Edge, Node, Tree, finished_paths, outcome, path_origin, succeeds
+from treeagent.types import derive_seed
+from treeagent.views.pairs import PairConfig, compared_siblings
+
+_MOST_PER_TASK = 16
+"""Pairs of ends of a task: a task with many ends would have hundreds, which teach little that these do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end of an episode, as the policy read it."""
+
+    task_id: str
+    token_ids: tuple[int, ...]
+    """The whole conversation."""
+    turns: int
+    """Tokens of the conversation after the task's prompt."""
+    paid: float
+    """The environment's own return, in reward units; 1 or 0 where reviewers judged the end."""
+    success: bool
+    source: Source | Literal["rule"] = "rule"
+    """Who says so: a person, a judge, or the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two conversations about one task, the first preferred."""
+
+    task_id: str
+    chosen_ids: tuple[int, ...]
+    rejected_ids: tuple[int, ...]
+    margin: float
+    """Difference of the returns of two ends, or of Q of two siblings; above 0, in reward units."""
+    kind: Literal["ends", "siblings"] = "ends"
+    source: Source | Literal["rule"] = "rule"
+    """Who prefers: a person, a judge, or the returns."""
+
+
+def ends(tree: Tree) -> Iterator[End]:
+    """The finished paths of a tree whose reward is known and whose tokens were read. Lay marks on the tree before."""
+    for path in finished_paths(tree):
+        last = path[-1].child
+        assert last is not None
+        if path[-1].outcome is None or path_origin(path) == "imagined" or not _is_read(last):
+            continue
+        told, token_ids = label(last.marks), tree.prompt_ids(path)
+        yield End(
+            task_id=tree.task.id,
+            token_ids=token_ids,
+            turns=sum(_added(edge) for edge in path),
+            paid=outcome(path),
+            success=succeeds(path),
+            source="rule" if told is None else told[1],
+        )
+
+
+def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Comparison]:
+    """The pairs of one task: ends whose returns differ by at least ``config.min_margin``, at most 16 of them, and the
+    siblings of ``compared_siblings``, whose pairs people outrank."""
+    found = [end for tree in trees for end in ends(tree)]
+    wide = [
+        (better, worse)
+        for first, second in combinations(found, 2)
+        for better, worse in [(first, second) if first.paid > second.paid else (second, first)]
+        if better.paid - worse.paid >= config.min_margin and better.token_ids != worse.token_ids
+    ]
+    if len(wide) > _MOST_PER_TASK:
+        wide = random.Random(derive_seed("comparisons", found[0].task_id)).sample(wide, _MOST_PER_TASK)
+    for better, worse in wide:
+        source = better.source if better.source != "rule" else worse.source
+        margin = better.paid - worse.paid
+        yield Comparison(better.task_id, better.token_ids, worse.token_ids, margin, "ends", source)
+    for tree in trees:
+        for path, margin, chosen, rejected, source in compared_siblings(tree, config, 0.0):
+            if all(_is_compared(edge) for edge in (*path, chosen, rejected)):
+                first, second = (tree.prompt_ids([*path, edge]) for edge in (chosen, rejected))
+                yield Comparison(tree.task.id, first, second, margin, "siblings", source)
+
+
+def _is_compared(edge: Edge) -> bool:
+    child = edge.child
+    return child is not None and child.origin == "real" and not child.unknown and _is_read(child)
+
+
+def _is_read(node: Node) -> bool:
+    return bool(node.context_ids) or any(message.partial for message in node.state.messages[-1:])
+
+
+def _added(edge: Edge) -> int:
+    assert edge.child is not None
+    read = 0 if edge.child.left_out else len(edge.child.context_ids)
+    return len(edge.action.token_ids) + read
