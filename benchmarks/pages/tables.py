@@ -1,6 +1,7 @@
 """Numbers of a result file as Markdown and words."""
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -278,8 +279,21 @@ def caption(result: Result) -> str:
 def measured(result: Result) -> str:
     """A sentence: how long a result took, where, by which command and which code."""
     told = f"Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
-    commands = _each(f"`{session.command}`" for session in result.sessions)
+    commands = " and ".join(f"`{command}`" for command in _commands(result.sessions))
     return f"{told}, by {commands}, commit {_each(map(_commit, result.sessions))}."
+
+
+def _commands(sessions: Iterable[Session]) -> list[str]:
+    """The commands of all sessions; those that differ in their seeds alone become one."""
+    seeds: dict[str, set[int]] = {}
+    for session in sessions:
+        found = re.search(r" --seeds((?: \d+)+)", session.command)
+        same = session.command if found is None else session.command.replace(found.group(), " --seeds", 1)
+        seeds.setdefault(same, set()).update(map(int, found[1].split()) if found else ())
+    return [
+        same.replace(" --seeds", " ".join([" --seeds", *map(str, sorted(each))]), 1) if each else same
+        for same, each in seeds.items()
+    ]
 
 
 def _where(session: Session) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
-from benchmarks.pages.tables import crossing, decimal, horizons, sampled, short
+from benchmarks.pages.tables import crossing, decimal, horizons, measured, sampled, short
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
 
@@ -221,3 +221,10 @@ def test_the_horizon_by_hand(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert "from 8 decisions on" in page(files, "search")
     assert b"<svg" in files["results/search-horizon.svg"]
+
+
+def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:
+    commands = ["toy --seeds 2 --tasks 9", "toy --seeds 0 1 --tasks 9", "toy --tasks 5"]
+    sessions = tuple(replace(SESSION, command=command) for command in commands)
+    told = measured(Result("toy", "Which?", {}, sessions, (Row("a", 0, "x"),)))
+    assert "`toy --seeds 0 1 2 --tasks 9` and `toy --tasks 5`" in told
