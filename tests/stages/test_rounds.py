@@ -11,7 +11,7 @@ from toy_doors import BothDoors, Doors
 
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
-from treeagent.run.folder import Run
+from treeagent.run.folder import Run, RunError
 from treeagent.run.index import tree_rows
 from treeagent.run.progress import QuietProgress
 from treeagent.search.config import SearchConfig
@@ -22,6 +22,7 @@ from treeagent.stages.rounds import (
     Course,
     Searched,
     _vary,
+    _what_was_searched,
     choose_tasks,
     choose_variants,
     finish_round,
@@ -184,6 +185,14 @@ def test_an_update_learns_from_all_rounds_of_another_run_under_settings_of_its_o
     other = treeagent("update", "dpo", run / "checkpoints" / "round-1-dpo", *command)
     assert other.returncode == 2
     assert "the dpo of" in other.stderr and "choose another --out" in other.stderr.replace("\n", " ")
+
+
+def test_trees_of_an_older_version_are_not_taken_for_none(run: Path, tmp_path: Path) -> None:
+    older = Run.create(tmp_path / "older", Run.open(run).config, resume=False)
+    records = [{key: value for key, value in each.items() if key != "place"} for each in read_records(run / "trees")]
+    write_shard(older.trees, "collect-1", 0, records)
+    with older, pytest.raises(RunError):
+        _what_was_searched(older, 2)
 
 
 def test_a_lost_shard_is_searched_anew(run: Path, tmp_path: Path) -> None:

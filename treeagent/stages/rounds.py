@@ -14,7 +14,7 @@ from pathlib import Path
 from treeagent.config import RunConfig
 from treeagent.imagination.load import make_encoder
 from treeagent.run.alarms import alarms, imagination_alarms, training_alarms, value_alarms
-from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.folder import COLLECTED, Run, RunError
 from treeagent.run.index import append, tree_rows, write_trees
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
@@ -253,7 +253,11 @@ def search_round(
 
 def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
     """What the trees before a round show of each task, by its place in the training split: (tasks searched in the
-    environment, all tasks). A search in the environment counts before one in the world model."""
+    environment, all tasks). A search in the environment counts before one in the world model.
+
+    Raises:
+        RunError: a tree of an older version does not tell its task.
+    """
     real: dict[int, Searched] = {}
     imagined: dict[int, Searched] = {}
     for earlier in range(number):
@@ -263,9 +267,13 @@ def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict
 
 
 def _shown(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
-    return (
-        (row.place, Searched(row.spread, row.accuracy)) for row in tree_rows(run.trees, name) if row.place is not None
-    )
+    for row in tree_rows(run.trees, name):
+        if row.place is None:
+            raise RunError(
+                f"the tree of task {row.task} in {name} does not tell its task's place, because an older version of "
+                "treeagent wrote it: begin the run anew"
+            )
+        yield row.place, Searched(row.spread, row.accuracy)
 
 
 def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:
