@@ -362,6 +362,16 @@ class GRPOTraining(GRPOLoss, UpdateTraining):
 
 
 @dataclass(frozen=True, config=_STRICT)
+class RewardTraining(UpdateTraining):
+    """Bradley-Terry on pairs of ends and siblings (``treeagent reward fit``)."""
+
+    centre: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    """Weight of (u(chosen) + u(rejected))², which keeps the scores of a reward model around 0."""
+    patience: Annotated[int, Field(ge=0)] = 5
+    """Validations in a row without a new best after which the fit stops; 0 never stops early."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class UpdateConfig:
     """How the policy learns from the trees."""
 
@@ -389,6 +399,8 @@ class UpdateConfig:
     """Preference optimisation on sibling pairs."""
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
     """Policy gradient on tree advantages."""
+    reward: RewardTraining = Field(default_factory=RewardTraining)
+    """Training of a reward model, whose pairs are those of ``pairs`` and of the ends of a task."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths on which the value head is fitted after every change of the policy."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -596,6 +608,11 @@ class RunConfig:
             raise ValueError(
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
+            )
+        if self.search.learned_weight and self.rewards.learned is None:
+            raise ValueError(
+                f"search.learned_weight is {self.search.learned_weight:g}, but there is no reward model: set "
+                "rewards.learned to the folder of one"
             )
         if self.search.process_weight and self.rewards.weights:
             raise ValueError(

@@ -53,6 +53,18 @@ def test_the_next_tier_is_asked_where_the_one_before_abstains_or_is_uncertain(
     assert deciding_tier(components | found, TIERS) == decides
 
 
+@pytest.mark.parametrize(("trust", "verdict"), [(1.0, 0.0), (0.5, 0.3), (0.0, 0.6)])
+def test_a_reward_model_is_as_certain_as_its_audit_allows(trust: float, verdict: float) -> None:
+    """It is sure of a failure. Half trusted it says 0.5 * 0 + 0.5 * 0.6, which is uncertain, and would pass on."""
+
+    async def learned() -> float | None:
+        return 0.0
+
+    config = replace(TIERS, learned="model", uncertain=(0.2, 1.0))
+    found = asyncio.run(Assessor(config, trust=trust).assess(END, {}, learned))
+    assert found == {"learned": 0.0, "verdict": pytest.approx(verdict)}
+
+
 def arrived(step: Step) -> float | None:
     """Certain of the ends that the lake itself made, and silent where the steps ran out."""
     return step.reward if step.terminated else None
@@ -146,7 +158,8 @@ def test_agreement_with_the_verifier_and_with_people_by_hand(tmp_path: Path) -> 
         ({"tiers": ("rule",), "uncertain": (float("nan"), 1.0)}, "uncertain"),
         ({"tiers": ("rule",), "rule": "verdict"}, "later tiers"),
         ({"weights": {"verdict": 1.0}}, "name the tiers"),
-        ({"tiers": ("rule",), "weights": {"learned": 1.0}}, "name the tiers"),
+        ({"tiers": ("rule",), "weights": {"learned": 1.0}}, "rewards.learned"),
+        ({"tiers": ("rule",), "learned": "model"}, "learned is set"),
         ({"budgets": {"verdict": 1.0}}, "must not know"),
         ({"rules": {"verdict": "mine:verdict"}}, "component already"),
     ],

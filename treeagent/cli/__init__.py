@@ -7,7 +7,7 @@ import errno
 import sys
 from contextlib import suppress
 
-from treeagent.cli import data, envs, look, plan, runs, world
+from treeagent.cli import data, envs, look, plan, reward, runs, world
 from treeagent.cli.app import app, tell
 from treeagent.run.terminal import close_unwritable, guard_streams
 
@@ -19,6 +19,7 @@ app.add_typer(look.app)
 app.add_typer(data.app)
 app.add_typer(envs.app, name="envs")
 app.add_typer(world.app, name="world")
+app.add_typer(reward.app, name="reward")
 
 
 def main() -> None:

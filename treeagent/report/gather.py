@@ -66,6 +66,8 @@ class Content:
     """Sentences on the figures of ``value``."""
     lessons: Sequence[Chart] = ()
     """Margins of pairs and advantages."""
+    reward: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The audit of the run's reward model."""
     audit: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """RUN/fidelity.json."""
     audits: Sequence[Row] = ()
@@ -112,6 +114,7 @@ def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[st
         value=value,
         told=told,
         lessons=learned.lessons(),
+        reward=run.reward_audit(),
         audit=audit,
         audits=[{"stage": name} | facts for name, facts in stages.items() if re.fullmatch(r"audit-\d+", name)],
         world=_world_charts(audit),

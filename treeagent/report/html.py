@@ -29,6 +29,7 @@ from treeagent.report.gather import Alarm, Content
 from treeagent.report.judging import judging_section
 from treeagent.report.parts import escaped, figures, interval_bar, page, sentences, table, warnings
 from treeagent.report.reviews import reviews_html
+from treeagent.report.reward import reward_section
 from treeagent.report.suite import SUITE_COLUMNS, SUITE_NOTE, difference, grouped, suite_cells
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
@@ -94,6 +95,7 @@ def write_report(path: Path, content: Content) -> None:
         _world(draw, content),
         reviews_html(content.reviews),
         judging_section(content.metrics),
+        reward_section(content.reward),
         _costs(content.costs),
         _tree(content.tree, content.view) if content.tree else "",
         _curves(draw, curves(content.metrics)),

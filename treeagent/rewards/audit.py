@@ -9,11 +9,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, groupby
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import orjson
+
+from treeagent.rewards.config import RewardsConfig
+from treeagent.store import regular
+from treeagent.types import UserError
 from treeagent.world_model.fidelity import wilson_interval
 
+FILE = "audit.json"
+"""Name of the file in a reward model's folder that holds ``RewardAudit.to_json``."""
 _BINS = 10
 _SAME = 1e-9
 """Difference of two returns below which they are equal."""
@@ -194,3 +202,54 @@ def _correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
     if min(spreads) < _SAME:
         return None
     return sum((x - first) * (y - second) for x, y in zip(one, other, strict=True)) / (spreads[0] * spreads[1])
+
+
+def read_audit(model: Path) -> dict[str, Any]:
+    """The audit in a reward model's folder.
+
+    Raises:
+        UserError: the folder holds no audited reward model.
+    """
+    path = model / FILE
+    try:
+        found = orjson.loads(regular(path).read_bytes())
+        if math.isfinite(found["cap"]):
+            return dict(found)
+    except FileNotFoundError:
+        raise UserError(
+            f"rewards.learned is {str(model)!r}, which holds no audited reward model (no {FILE}): give the folder that "
+            "treeagent reward fit RUN wrote, RUN/checkpoints/reward"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UserError(f"{path} is damaged: fit the reward model again (treeagent reward fit RUN)")
+
+
+def require_trust(config: RewardsConfig, search_weight: float) -> float:
+    """Check that no weight of the reward model that ``config`` names is above its audit's cap. Returns the cap, 1 where
+    none is named.
+
+    Args:
+        search_weight: its share of V(s) in search.
+
+    Raises:
+        UserError: a weight is, or as ``read_audit``.
+    """
+    if config.learned is None:
+        return 1.0
+    most: float = read_audit(Path(config.learned))["cap"]
+    shares = {"search.learned_weight": search_weight}
+    for progress in (0.0, 1.0):  # between them a schedule is a straight line
+        weights = config.at(progress).weights
+        if weights.get("learned"):
+            shares["the share of 'learned' in rewards.weights"] = max(
+                shares.get("the share of 'learned' in rewards.weights", 0.0),
+                abs(weights["learned"]) / sum(map(abs, weights.values())),
+            )
+    for name, share in shares.items():
+        if share > most:
+            raise UserError(
+                f"{name} is {share:.2f}, but the audit of {config.learned} allows at most {most:.2f}: lower it, or fit "
+                "the reward model to more trees"
+            )
+    return most

@@ -21,6 +21,9 @@ class Assessor:
 
     config: RewardsConfig
     judge: Judge | None = None
+    trust: float = 1.0
+    """Cap c on the weight of the reward model. As a tier it says c V + (1 - c) m, m being the middle of ``uncertain``:
+    the less it may be trusted, the more often the next tier is asked."""
 
     async def assess(
         self, end: State, components: Components, learned: Learned, look: Look | None = None
@@ -36,7 +39,8 @@ class Assessor:
             components: the end's other components, among them the rule's.
         """
         if not self.config.tiers:
-            return judged(await self._ask(end, look))
+            value = await learned() if self.config.learned is not None else None
+            return judged(await self._ask(end, look)) | ({} if value is None else {"learned": value})
         low, high = self.config.uncertain
         found: dict[str, float] = {}
         for tier in self.config.tiers:
@@ -46,6 +50,9 @@ class Assessor:
                 found["learned"] = value
             said = (components if tier == "rule" else found).get(component_of(tier, self.config))
             if said is not None:
+                if tier == "learned":
+                    middle = (low + high) / 2
+                    said = self.trust * said + (1 - self.trust) * middle
                 found["verdict"] = said
                 if not low < said < high:
                     break

@@ -110,7 +110,8 @@ def known_names(config: RewardsConfig, given: Sequence[str]) -> set[str]:
     tools = TOOL_SCORES if config.tools else ()
     judged = JUDGED if config.judge else ()
     decided = ("verdict", *config.tiers) if config.tiers else ()
-    return {*DERIVED, *tools, *judged, *decided, *config.rules, *given} - {"rule"}
+    learned = ("learned",) if config.learns else ()
+    return {*DERIVED, *tools, *judged, *learned, *decided, *config.rules, *given} - {"rule"}
 
 
 def require_names(config: RewardsConfig, given: Sequence[str]) -> None:
@@ -135,9 +136,9 @@ def total(weights: Mapping[str, float], components: Components) -> float:
 
 
 def unjudged(config: RewardsConfig, components: Components, ended: bool) -> bool:
-    """Whether the reward of a step is unknown: it ends an episode, and the judge or the tiers, which have a weight,
-    gave no verdict."""
-    return ended and config.awaited in config.weights and config.awaited not in components
+    """Whether the reward of a step is unknown: it ends an episode, and the judge, the reward model or the tiers, which
+    have a weight, gave no verdict."""
+    return ended and any(name in config.weights and name not in components for name in config.awaited)
 
 
 def path_sums(path: Sequence[Edge]) -> dict[str, float]:

@@ -86,10 +86,13 @@ class RewardsConfig:
     arguments."""
     judge: JudgeConfig | None = None
     """A model that judges the ends of episodes: components ``judge`` and ``hacked``."""
+    learned: Annotated[str | None, REACHES_OUT] = None
+    """Folder of a reward model that ``treeagent reward fit`` wrote: the component ``learned`` of ends is its V(s), and
+    the tier "learned" asks it in place of the policy's value head."""
     tiers: tuple[Tier, ...] = ()
     """Who decides about an end, each asked only where the one before abstains or is uncertain: "rule" is the component
-    ``rule``, "learned" the value head, "judge" the judge. They give the component ``verdict``; empty asks the judge
-    about every end."""
+    ``rule``, "learned" the reward model, or else the value head, "judge" the judge. They give the component
+    ``verdict``; empty asks the judge and the reward model about every end."""
     rule: str = "outcome"
     """Component of an end by which the tier "rule" decides: a rule that says None abstains."""
     uncertain: tuple[float, float] = (0.25, 0.75)
@@ -116,8 +119,12 @@ class RewardsConfig:
         for name in self.weights:
             if name in JUDGED and self.judge is None:
                 raise ValueError(f"weights names {name!r}, but there is no judge: set judge.model and judge.items")
-            if (name == "verdict" and not self.tiers) or (name == "learned" and name not in self.tiers):
-                raise ValueError(f"weights names {name!r}, but tiers is {list(self.tiers)}: name the tiers")
+            if name == "verdict" and not self.tiers:
+                raise ValueError(f"weights names {name!r}, but tiers is empty: name the tiers")
+            if name == "learned" and not self.learns:
+                raise ValueError(
+                    f"weights names {name!r}, but nothing gives it: set rewards.learned, or name it in rewards.tiers"
+                )
         if "hacked" in self.weights:
             raise ValueError("weights names 'hacked', which takes all rewards of an episode back: leave it out")
         if self.tiers != tuple(tier for tier in _TIERS if tier in self.tiers):
@@ -125,6 +132,8 @@ class RewardsConfig:
         if self.tiers and ("judge" in self.tiers) != (self.judge is not None):
             fix = "set judge.model and judge.items" if self.judge is None else "add it, or leave out tiers or the judge"
             raise ValueError(f"tiers is {list(self.tiers)}, which does not fit the judge: {fix}")
+        if self.learned is not None and self.tiers and "learned" not in self.tiers:
+            raise ValueError(f"learned is set, but tiers is {list(self.tiers)}: add 'learned', or leave it out")
         if self.rule in ASSESSED:
             raise ValueError(f"rule is {self.rule!r}, which later tiers give: name another component")
         if not -math.inf < self.uncertain[0] <= self.uncertain[1] < math.inf:
@@ -141,13 +150,18 @@ class RewardsConfig:
 
     @property
     def assesses(self) -> bool:
-        """Whether ends are judged, by a judge or by tiers."""
-        return self.judge is not None or bool(self.tiers)
+        """Whether ends are judged, by a judge, by a reward model or by tiers."""
+        return self.judge is not None or self.learned is not None or bool(self.tiers)
 
     @property
-    def awaited(self) -> str:
-        """The component that an end must have for its reward to be known, if it has a weight."""
-        return "verdict" if self.tiers else "judge"
+    def learns(self) -> bool:
+        """Whether ends may have the component ``learned``."""
+        return self.learned is not None or "learned" in self.tiers
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The components that an end must have for its reward to be known, where they have a weight."""
+        return ("verdict",) if self.tiers else ("judge", "learned")
 
     def at(self, progress: float) -> "RewardsConfig":
         """These settings with the weights of a point between the first round (0) and the last one (1)."""

@@ -13,6 +13,8 @@ from treeagent.config import RunConfig, config_difference, dump_config, load_con
 from treeagent.store import StoreError, regular, remove_leftovers, shard_names, shards, write_atomic
 
 Content = TypeVar("Content", list[Any], dict[str, Any])
+REWARD = "reward"
+"""Name of a reward model's folder among the checkpoints, and of the stage that fits it."""
 COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 
@@ -117,6 +119,10 @@ class Run:
     def fidelity(self) -> dict[str, Any]:
         """The last audit of a world model (``Fidelity.to_json``); empty where there was none."""
         return _read(self.path / "fidelity.json", dict)
+
+    def reward_audit(self) -> dict[str, Any]:
+        """The audit of the run's reward model (``RewardAudit.to_json``); empty where there is none."""
+        return _read(self.checkpoints / REWARD / "audit.json", dict)
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""

@@ -111,6 +111,9 @@ class SearchConfig:
     """Process rewards make up this share (η) of a return, and the outcome's reward the rest."""
     critic_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The critic's score makes up this share of an action's Q (Agent Q, equation 10); at 0 no critic is called."""
+    learned_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The reward model of ``rewards.learned`` makes up this share of V(s), and the value head, or 0 without one, the
+    rest; its audit limits it."""
     rollout_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Rollouts to the end of the episode make up this share of V(s), and the value head the rest."""
     estimate_all: bool = False

@@ -34,6 +34,7 @@ from treeagent.generators.grammar import Format, Grammar, make_grammar, openai_t
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
+from treeagent.rewards.audit import require_trust
 from treeagent.rewards.cascade import Assessor
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.dynamics import ScoredDynamics
@@ -404,8 +405,34 @@ def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
     return ValueHead(checkpoint.model.config.get_text_config().hidden_size, config.environment.returns, seed)
 
 
+def reward_value(config: RunConfig) -> HeadValue | None:
+    """V(s) of the reward model that ``rewards.learned`` names; None where it names none.
+
+    Raises:
+        UserError: as ``require_trust``, or it reads other tokens than the policy.
+    """
+    if config.rewards.learned is None:
+        return None
+    require_trust(config.rewards, config.search.learned_weight)
+    return _reward_value(Path(config.rewards.learned), config.policy, known_tools(config), shots(config))
+
+
+@lru_cache(maxsize=1)
+def _reward_value(model: Path, settings: PolicyConfig, tools: str, shown: tuple[Shot, ...]) -> HeadValue:
+    loaded = load_checkpoint(model, settings.dtype, settings.device_map)
+    if loaded.head is None:
+        raise UserError(f"{model} has no value head: fit the reward model again (treeagent reward fit RUN)")
+    generator = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
+    chat, _ = _conversation(loaded.tokenizer, settings, tools, shown, generator.context)
+    generator.shared = chat.shared_ids()
+    return HeadValue(generator, chat, loaded.head)
+
+
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
-    """The value of leaves: the value head, rollouts of the policy, or a mixture by ``search.rollout_weight``."""
+    """The value of leaves: the value head, a reward model, rollouts of the policy, or a mixture by
+    ``search.learned_weight`` and ``search.rollout_weight``."""
+    if (share := config.search.learned_weight) and (learned := reward_value(config)) is not None:
+        head = MixedValue([learned], [share]) if head is None else MixedValue([head, learned], [1 - share, share])
     weight = config.search.rollout_weight
     if not weight:
         return head

@@ -176,7 +176,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         hidden = play_on(instances(config), config, "evaluate", reveal_reward=False)
         blind = in_turns(scored(model or hidden, hidden, config, reveal=False), config, whole.grammar)
         # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
-        if actors.value is not None or imagines:
+        if actors.value is not None or config.search.learned_weight or imagines:
             actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
         playing = replan if imagines else partial(play, highest=config.environment.returns[1])
         outcomes, trees, episodes = asyncio.run(

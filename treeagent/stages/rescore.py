@@ -7,7 +7,7 @@ from treeagent.config import RunConfig
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.marks import FILE, deciding
 from treeagent.rewards.agreement import Assessments
-from treeagent.rewards.cascade import Assessor
+from treeagent.rewards.cascade import Assessor, value_of
 from treeagent.rewards.components import ComponentSums, Rule, components_of, read_rules, ruled, steps, stored_step
 from treeagent.rewards.config import ASSESSED, TOOL_SCORES, RewardsConfig
 from treeagent.rewards.dynamics import look_at
@@ -21,10 +21,10 @@ from treeagent.run.progress import Progress
 from treeagent.run.trees import run_marks
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
-from treeagent.stages.build import environment, play_on
+from treeagent.stages.build import environment, play_on, reward_value
 from treeagent.stages.judging import assessor, judge_figures
 from treeagent.store import read_as, regular, shard_place, shards, write_atomic
-from treeagent.types import ToolCall, UserError
+from treeagent.types import ToolCall, UserError, Value
 from treeagent.views.figures import tree_figures
 
 
@@ -52,7 +52,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                 if not shards(view.trees, name, index):
                     trees = list(read_as(from_record, source.trees, name, index))
                     if ends is not None:
-                        asyncio.run(assess_trees(trees, ends, rules, played))
+                        asyncio.run(assess_trees(trees, ends, rules, played, reward_value(config)))
                     again = rescored(trees, config.rewards, rules, source.config.search.process_weight)
                     append(view.trees, name, write_trees(view.trees, name, index, again))
                 advance(1)
@@ -93,11 +93,15 @@ def _played(config: RunConfig) -> EnvDynamics | None:
 
 
 async def assess_trees(
-    trees: Sequence[Tree], ends: Assessor, rules: Mapping[str, Rule], played: EnvDynamics | None = None
+    trees: Sequence[Tree],
+    ends: Assessor,
+    rules: Mapping[str, Rule],
+    played: EnvDynamics | None = None,
+    value: Value | None = None,
 ) -> None:
     """Write the components that ``ends`` gives to the ends of episodes in trees, in place of those of an earlier judge.
-    Rules are asked anew before; the tier "learned" reads V(s) as it is stored. Where the judge calls tools, the episode
-    is replayed in ``played``."""
+    Rules are asked anew before; ``learned`` is V(s) of the reward model ``value``, or without one V(s) as it is stored.
+    Where the judge calls tools, the episode is replayed in ``played``."""
 
     async def one(tree: Tree, path: Sequence[Edge], node: Node) -> None:
         edge, before = path[-1], tree.root if len(path) == 1 else path[-2].child
@@ -109,8 +113,9 @@ async def assess_trees(
         step = stored_step(before, edge)
         kept = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
         kept |= ruled(rules, step) if step else {}
+        learned = stored if value is None else value_of(value, node.state)
         edge.components = kept | await ends.assess(
-            node.state, kept, stored, None if played is None else _look(played, tree, path)
+            node.state, kept, learned, None if played is None else _look(played, tree, path)
         )
 
     found = [

@@ -28,6 +28,7 @@ from treeagent.stages.build import (
     leaf_value,
     load_actors,
     play_on,
+    reward_value,
     scored,
     serve,
     tasks_at,
@@ -208,9 +209,10 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
     ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
-    if ends is not None and "learned" in config.rewards.tiers and actors.value is None:
+    judge_value = reward_value(config) or actors.value
+    if ends is not None and "learned" in config.rewards.tiers and judge_value is None:
         raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
-    judging = partial(scored, played=dynamics, config=config, ends=ends, value=actors.value)
+    judging = partial(scored, played=dynamics, config=config, ends=ends, value=judge_value)
     turns = in_turns(judging(dynamics), config, whole.grammar)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         stepped = turns

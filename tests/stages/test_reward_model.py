@@ -1,0 +1,99 @@
+"""``treeagent reward fit``: the model, its audit, and what may be done with it, on a small finished run."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+from command import treeagent
+
+from treeagent.config import load_config
+from treeagent.report.reward import reward_section
+from treeagent.rewards.audit import FILE
+from treeagent.run.folder import Run
+from treeagent.search.node import finished_paths
+from treeagent.search.record import from_record
+from treeagent.stages.build import reward_value
+from treeagent.store import read_as
+
+
+@pytest.fixture(scope="module")
+def fitted(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished run with a reward model."""
+    run = tmp_path_factory.mktemp("fitted") / "run"
+    shutil.copytree(finished_run, run)
+    done = treeagent("reward", "fit", run, "update.reward.max_steps=3", "update.reward.learning_rate=1e-3")
+    assert done.returncode == 0, done.stderr
+    assert "most weight" in done.stdout
+    return run
+
+
+def allow(model: Path, cap: float) -> None:
+    path = model / FILE
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"cap": cap}))
+
+
+def test_the_audit_is_stored_and_shown(fitted: Path) -> None:
+    run = Run.open(fitted)
+    audit, facts = run.reward_audit(), run.facts("reward")
+    assert facts["audit"]["tasks"] == audit["tasks"] > 0 and facts["pairs"]["siblings"] > 0
+    assert 0 <= audit["calibration_error"] <= 1 and 0 <= audit["cap"] < 1
+    page = reward_section(audit)
+    assert "expected calibration error" in page and reward_section({}) == ""
+
+
+def test_a_weight_above_the_cap_is_refused(fitted: Path, tmp_path: Path) -> None:
+    model, base = fitted / "checkpoints" / "reward", fitted / "checkpoints" / "base"
+    allow(model, 0.4)
+    learned = f"rewards.learned={model}"
+    for setting in ("search.learned_weight=0.5", "rewards.weights={outcome=1.0, learned=1.0}"):
+        done = treeagent("collect", base, "--out", tmp_path / "new", learned, setting)
+        assert done.returncode == 2 and "0.50" in done.stderr and "0.40" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_reward_model_is_told(fitted: Path, tmp_path: Path) -> None:
+    base = fitted / "checkpoints" / "base"
+    for name, word in ((base, FILE), (tmp_path / "nowhere", "nowhere")):  # a policy is none
+        done = treeagent("collect", base, "--out", tmp_path / "new", f"rewards.learned={name}")
+        assert done.returncode == 2 and word in done.stderr
+    done = treeagent("collect", base, "--out", tmp_path / "new", "search.learned_weight=0.5")
+    assert done.returncode == 2 and "rewards.learned" in done.stderr
+    empty = tmp_path / "empty"
+    with Run.create(empty, load_config(None), resume=False):
+        pass
+    done = treeagent("reward", "fit", empty)
+    assert done.returncode == 2 and "no trees" in done.stderr
+
+
+def test_it_is_a_component_a_tier_and_a_value(fitted: Path, tmp_path: Path) -> None:
+    model, base = fitted / "checkpoints" / "reward", fitted / "checkpoints" / "base"
+    allow(model, 0.9)
+    learned, view = f"rewards.learned={model}", tmp_path / "view"
+    done = treeagent("rescore", fitted, "--out", view, learned, "rewards.weights={outcome=1.0, learned=0.5}")
+    assert done.returncode == 0, done.stderr
+    settings = load_config(view / "config.toml")
+    value = reward_value(settings)
+    assert value is not None
+    tree = next(iter(read_as(from_record, view / "trees", "collect")))
+    for path in finished_paths(tree):
+        last = path[-1]
+        assert last.child is not None
+        [found] = asyncio.run(value.estimate([last.child.state]))
+        assert last.components["learned"] == pytest.approx(found.value, abs=1e-5)
+        assert last.reward == pytest.approx((last.outcome or 0.0) + 0.5 * found.value, abs=1e-5)
+    done = treeagent(
+        "collect", base, "--out", tmp_path / "new", learned, "search.learned_weight=0.5", "rewards.tiers=['learned']",
+        "rewards.weights={verdict=1.0}", "collect.tasks=2", "collect.batch=2", "workers=1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for tree in read_as(from_record, tmp_path / "new" / "trees", "collect"):
+        for path in finished_paths(tree):
+            said = path[-1].components
+            assert said["verdict"] == pytest.approx(0.5 + 0.9 * (said["learned"] - 0.5))
+    done = treeagent(
+        "eval", base, "--out", tmp_path / "played", learned, "search.learned_weight=0.9", "evaluate.tasks=2",
+        "evaluate.modes=['mcts']", "workers=1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

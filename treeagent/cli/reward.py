@@ -1,0 +1,54 @@
+"""``treeagent reward``: fit a reward model to a run's trees, and audit it."""
+
+from typing import Annotated
+
+import typer
+
+from treeagent.cli.options import Overrides, RunFolder, Trust, find_checkpoint, require_trees, require_trust
+from treeagent.run.terminal import Terminal
+
+app = typer.Typer(help="Fit a reward model to a run's trees, and audit it on held-out tasks.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Fit a reward model to a run's trees, and audit it on held-out tasks."""
+
+
+@app.command()
+def fit(
+    run_folder: RunFolder,
+    overrides: Overrides = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="CHECKPOINT", help="The model to start from; by default the one that searched."
+        ),
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Train a reward model by Bradley-Terry on the ends and siblings of RUN's trees and on marks of people.
+
+    Reads RUN/trees and RUN/marks.jsonl, writes RUN/checkpoints/reward with its audit on held-out tasks. Use it with
+    rewards.learned=RUN/checkpoints/reward.
+
+    Example: treeagent reward fit runs/shop
+    """
+    from treeagent.config import load_config
+    from treeagent.report.reward import reward_table
+    from treeagent.run.folder import COLLECTED, Run, RunError
+    from treeagent.run.progress import RichProgress
+    from treeagent.stages.reward import fit_reward
+
+    own = Run.open(run_folder)
+    require_trees(run_folder, COLLECTED)
+    require_trust(own.path / "config.toml", overrides or (), trust)
+    settings = load_config(own.path / "config.toml", overrides or ())
+    start = find_checkpoint(checkpoint) if checkpoint else own.taken(COLLECTED)
+    if start is None:
+        raise RunError(f"{run_folder} does not tell which policy searched its trees: give --checkpoint")
+    with Run.create(run_folder, own.config, resume=True) as run:
+        progress = RichProgress(run=run.path)
+        written, audit = fit_reward(settings, run, progress, start)
+        progress.finish()
+    Terminal().print("", reward_table(audit.to_json()), f"\nreward model in {written}", sep="\n")
