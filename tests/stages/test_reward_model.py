@@ -1,7 +1,6 @@
 """``treeagent reward fit``: the model, its audit, and what may be done with it, on a small finished run."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import orjson
@@ -9,6 +8,7 @@ import pytest
 from command import treeagent
 
 from treeagent.config import load_config
+from treeagent.marks import append_mark, new_mark, state_hash
 from treeagent.report.reward import reward_section
 from treeagent.rewards.audit import FILE
 from treeagent.run.folder import Run
@@ -20,9 +20,20 @@ from treeagent.store import read_as
 
 @pytest.fixture(scope="module")
 def fitted(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the finished run with a reward model."""
+    """A run of 40 trees with a reward model. The policy has learnt next to nothing, so that marks of a person call one
+    end of each tree a success."""
     run = tmp_path_factory.mktemp("fitted") / "run"
-    shutil.copytree(finished_run, run)
+    base = finished_run / "checkpoints" / "base"
+    few = ["collect.tasks=40", "collect.batch=40", "workers=1", "environment.max_steps=3", "search.method=best_of_n"]
+    done = treeagent("collect", base, "--out", run, *few)
+    assert done.returncode == 0, done.stderr
+    for tree in read_as(from_record, run / "trees", "collect"):
+        for path in list(finished_paths(tree))[:1]:
+            end = path[-1].child
+            assert end is not None
+            state = state_hash(tree.task.id, end.state.messages)
+            mark = new_mark("ann", "solved", task_id=tree.task.id, state=state, shown=(path[-1].action.text,))
+            append_mark(run / "marks.jsonl", mark)
     done = treeagent("reward", "fit", run, "update.reward.max_steps=3", "update.reward.learning_rate=1e-3")
     assert done.returncode == 0, done.stderr
     assert "most weight" in done.stdout
@@ -37,14 +48,15 @@ def allow(model: Path, cap: float) -> None:
 def test_the_audit_is_stored_and_shown(fitted: Path) -> None:
     run = Run.open(fitted)
     audit, facts = run.reward_audit(), run.facts("reward")
-    assert facts["audit"]["tasks"] == audit["tasks"] > 0 and facts["pairs"]["siblings"] > 0
+    assert facts["audit"]["tasks"] == audit["tasks"] > 0 and facts["pairs"]["ends"] > 0 and audit["mixed_tasks"] > 0
+    assert facts["pairs"]["of_people"] > 0 and facts["pairs"]["siblings"] > 0
     assert 0 <= audit["calibration_error"] <= 1 and 0 <= audit["cap"] < 1
     page = reward_section(audit)
     assert "expected calibration error" in page and reward_section({}) == ""
 
 
-def test_a_weight_above_the_cap_is_refused(fitted: Path, tmp_path: Path) -> None:
-    model, base = fitted / "checkpoints" / "reward", fitted / "checkpoints" / "base"
+def test_a_weight_above_the_cap_is_refused(fitted: Path, finished_run: Path, tmp_path: Path) -> None:
+    model, base = fitted / "checkpoints" / "reward", finished_run / "checkpoints" / "base"
     allow(model, 0.4)
     learned = f"rewards.learned={model}"
     for setting in ("search.learned_weight=0.5", "rewards.weights={outcome=1.0, learned=1.0}"):
@@ -53,8 +65,8 @@ def test_a_weight_above_the_cap_is_refused(fitted: Path, tmp_path: Path) -> None
     assert not (tmp_path / "new").exists()
 
 
-def test_no_reward_model_is_told(fitted: Path, tmp_path: Path) -> None:
-    base = fitted / "checkpoints" / "base"
+def test_no_reward_model_is_told(fitted: Path, finished_run: Path, tmp_path: Path) -> None:
+    base = finished_run / "checkpoints" / "base"
     for name, word in ((base, FILE), (tmp_path / "nowhere", "nowhere")):  # a policy is none
         done = treeagent("collect", base, "--out", tmp_path / "new", f"rewards.learned={name}")
         assert done.returncode == 2 and word in done.stderr
@@ -67,8 +79,9 @@ def test_no_reward_model_is_told(fitted: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "no trees" in done.stderr
 
 
-def test_it_is_a_component_a_tier_and_a_value(fitted: Path, tmp_path: Path) -> None:
-    model, base = fitted / "checkpoints" / "reward", fitted / "checkpoints" / "base"
+@pytest.mark.slow
+def test_it_is_a_component_a_tier_and_a_value(fitted: Path, finished_run: Path, tmp_path: Path) -> None:
+    model, base = fitted / "checkpoints" / "reward", finished_run / "checkpoints" / "base"
     allow(model, 0.9)
     learned, view = f"rewards.learned={model}", tmp_path / "view"
     done = treeagent("rescore", fitted, "--out", view, learned, "rewards.weights={outcome=1.0, learned=0.5}")

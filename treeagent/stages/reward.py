@@ -3,8 +3,7 @@
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from itertools import zip_longest
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
@@ -17,13 +16,13 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.reward import calibrate, scores, train_reward
 from treeagent.rewards.audit import FILE, RewardAudit, ScoredEnd, audit
 from treeagent.run.folder import REWARD, Run, RunError
+from treeagent.run.index import tree_rows
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Progress
-from treeagent.run.trees import marked_trees
-from treeagent.search.node import Tree
+from treeagent.run.trees import trees_by_task
 from treeagent.stages.build import make_chat
 from treeagent.stages.hooks import training_hooks
-from treeagent.stages.update import by_task, read_ends
+from treeagent.stages.update import read_ends
 from treeagent.stages.world import is_held_out
 from treeagent.store import write_atomic
 from treeagent.types import derive_seed
@@ -54,27 +53,25 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     head = _new_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "reward", "lora"))
     fitted = Checkpoint(adapted, loaded.tokenizer, head)
-    groups = _tasks(run, fitted, config)
-    held_out = [group for name, found in groups.items() if is_held_out(name) for group in found]
-    seen = {name: found for name, found in groups.items() if not is_held_out(name)}
-    validation, train = (
-        [group for name, found in seen.items() if _validates(name) is wanted for group in found]
-        for wanted in (True, False)
-    )
-    if not any(True for group in held_out for tree in group for _ in ends(tree)):
-        raise RunError(f"none of the {len(groups)} tasks of {run.path} is held out for an audit: collect more tasks")
-    pairs, checked = _pairs(train, config), _pairs(validation, config)[:_MOST]
+    parts = _read(run, fitted, config)
+    train, validation, held_out = (parts[name] for name in ("train", "validation", "held out"))
+    if not held_out.ends:
+        raise RunError(
+            f"no episode of {run.path} that ended is of a task that is held out for the audit: collect more tasks"
+        )
+    checked = validation.pairs[:_MOST]
     validate = _order(fitted, head, checked) if checked else None
     with logged(run.log, progress) as on_event:
         learner = config.learner(RewardModelConfig, config.update.reward)
         hooks = training_hooks(on_event, REWARD, scratch, validate)
-        result = train_reward(adapted, loaded.tokenizer, head, pairs, learner, **hooks)
-    read = [end for group in validation or train for tree in group for end in ends(tree)]
-    calibration = calibrate(head, _scores(fitted, head, read), [_clipped(head, end.paid) for end in read])
-    found = audit_reward(fitted, head, held_out, config)
+        result = train_reward(adapted, loaded.tokenizer, head, train.pairs, learner, **hooks)
+    returns = [_clipped(head, end.paid) for end in validation.ends]
+    calibration = calibrate(head, _scores(fitted, head, validation.ends), returns)
+    found = _audit(fitted, head, held_out)
     save_checkpoint(fitted, out)
     write_atomic(out / FILE, orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2))
     shutil.rmtree(scratch, ignore_errors=True)
+    pairs = train.pairs
     kinds = {kind: sum(pair.kind == kind for pair in pairs) for kind in ("ends", "siblings")}
     people = sum(pair.source == "human" for pair in pairs)
     facts = {"pairs": kinds | {"of_people": people}, "update": asdict(result), "calibration": asdict(calibration)}
@@ -82,16 +79,38 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     return out, found
 
 
-def audit_reward(
-    checkpoint: Checkpoint, head: ValueHead, held_out: Sequence[Sequence[Tree]], config: RunConfig
-) -> RewardAudit:
-    """The audit of a reward model on the trees of tasks."""
-    found = [end for group in held_out for tree in group for end in ends(tree)]
-    told = map(_share, _scores(checkpoint, head, found))
+@dataclass(slots=True)
+class _Part:
+    """What the trees of some of the tasks hold."""
+
+    pairs: list[Comparison] = field(default_factory=list[Comparison])
+    ends: list[End] = field(default_factory=list[End])
+
+
+def _read(run: Run, checkpoint: Checkpoint, config: RunConfig) -> dict[str, _Part]:
+    """The pairs and ends of the searched trees, changed by the marks of reviewers, for training, validation and the
+    audit. A harder variation goes with its task."""
+    chat, names = make_chat(checkpoint, config), dict[str, str]()
+    for name in run.collections():
+        bases = run.stages().get(name, {}).get("bases", ())
+        names |= {row.task: base for row, base in zip(tree_rows(run.trees, name), bases, strict=False)}
+    parts = {name: _Part() for name in ("train", "validation", "held out")}
+    for _, group in trees_by_task(run.trees, run.collections()):
+        read_ends(group, chat)
+        task = names.get(group[0].task.id, group[0].task.id)
+        part = parts["held out" if is_held_out(task) else "validation" if _validates(task) else "train"]
+        part.pairs += comparisons(group, config.update.pairs)
+        part.ends += [end for tree in group for end in ends(tree)] if part is not parts["train"] else []
+    return parts
+
+
+def _audit(checkpoint: Checkpoint, head: ValueHead, held_out: _Part) -> RewardAudit:
+    told = map(_share, _scores(checkpoint, head, held_out.ends))
     scored = [
-        ScoredEnd(end.task_id, score, end.paid, end.success, end.turns) for end, score in zip(found, told, strict=True)
+        ScoredEnd(end.task_id, score, end.paid, end.success, end.turns)
+        for end, score in zip(held_out.ends, told, strict=True)
     ]
-    pairs = [pair for pair in _pairs(held_out, config) if pair.kind == "siblings"]
+    pairs = [pair for pair in held_out.pairs if pair.kind == "siblings"]
     better, worse = (scores(checkpoint.model, head, rows) if rows else [] for rows in _sides(pairs))
     return audit(scored, list(zip(better, worse, strict=True)))
 
@@ -102,29 +121,8 @@ def _new_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
     return ValueHead(width, config.environment.returns, derive_seed(config.seed, "reward"))
 
 
-def _tasks(run: Run, checkpoint: Checkpoint, config: RunConfig) -> dict[str, list[list[Tree]]]:
-    """The searched trees, changed by the marks of reviewers, in groups of one task each, by the name of the task; a
-    harder variation is a group of its own under the name of its task, so that both are held out together."""
-    trees, names = list[Tree](), dict[str, str]()
-    for name in run.collections():
-        bases = run.stages().get(name, {}).get("bases", ())
-        for tree, base in zip_longest(marked_trees(run.trees, name), bases):
-            if tree is not None and not tree.text_only:
-                trees.append(tree)
-                names[tree.task.id] = base or tree.task.id
-    read_ends(trees, make_chat(checkpoint, config))
-    groups = dict[str, list[list[Tree]]]()
-    for group in by_task(trees):
-        groups.setdefault(names[group[0].task.id], []).append(group)
-    return groups
-
-
 def _validates(task_id: str) -> bool:
     return derive_seed("reward validation", task_id) % _VALIDATION == 0
-
-
-def _pairs(groups: Sequence[Sequence[Tree]], config: RunConfig) -> list[Comparison]:
-    return [pair for group in groups for pair in comparisons(group, config.update.pairs)]
 
 
 def _sides(pairs: Sequence[Comparison]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
