@@ -28,9 +28,12 @@ def test_figures_by_hand() -> None:
     # Successes 0.9 and 0.7 against failures 0.4, 0.95, 0.2, 0.2: three of four each.
     assert told.auc == pytest.approx(6 / 8)
     assert told.siblings == 3 and told.sibling_auc == pytest.approx(0.5)
-    # Bins: {0.9, 0.95} half succeed; {0.4}; {0.2, 0.2}; {0.7}.
-    gaps = 2 * abs(0.925 - 0.5) + abs(0.4 - 0) + 2 * abs(0.2 - 0) + abs(0.7 - 1)
+    # Bins: {0.9, 0.95} paid 1 and 0; {0.4}; {0.2, 0.2} paid 0.5 and 0; {0.7}.
+    gaps = 2 * abs(0.925 - 0.5) + abs(0.4 - 0) + 2 * abs(0.2 - 0.25) + abs(0.7 - 1)
     assert told.calibration_error == pytest.approx(gaps / 6)
+    # The same in a range from -1 to 1 is as far off, as a share of the range.
+    wide = [ScoredEnd(each.task_id, 2 * each.score - 1, 2 * each.paid - 1, each.success, 1) for each in found]
+    assert audit(wide, returns=(-1.0, 1.0)).calibration_error == pytest.approx(gaps / 6)
 
 
 def test_correlation_with_length_by_hand() -> None:

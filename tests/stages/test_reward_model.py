@@ -1,12 +1,14 @@
 """``treeagent reward fit``: the model, its audit, and what may be done with it, on a small finished run."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import orjson
 import pytest
 from command import treeagent
 
+from treeagent.agent.checkpoint import load_tokenizer
 from treeagent.config import load_config
 from treeagent.marks import append_mark, new_mark, state_hash
 from treeagent.report.reward import reward_section
@@ -72,6 +74,13 @@ def test_no_reward_model_is_told(fitted: Path, finished_run: Path, tmp_path: Pat
         assert done.returncode == 2 and word in done.stderr
     done = treeagent("collect", base, "--out", tmp_path / "new", "search.learned_weight=0.5")
     assert done.returncode == 2 and "rewards.learned" in done.stderr
+    other = tmp_path / "other"
+    shutil.copytree(fitted / "checkpoints" / "reward", other)
+    tokenizer = load_tokenizer(other)
+    tokenizer.add_tokens(["another"])
+    tokenizer.save_pretrained(other)
+    done = treeagent("collect", base, "--out", tmp_path / "newer", f"rewards.learned={other}", "workers=1")
+    assert done.returncode == 2 and "tokenizer" in done.stderr
     empty = tmp_path / "empty"
     with Run.create(empty, load_config(None), resume=False):
         pass

@@ -35,7 +35,7 @@ class ScoredEnd:
 
     task_id: str
     score: float
-    """V of the reward model, as a share of its range: in [0, 1]."""
+    """V of the reward model, in reward units."""
     paid: float
     """The true return, in reward units."""
     success: bool
@@ -78,8 +78,8 @@ class RewardAudit:
     sibling_auc: float | None
     """Share of these that the model orders rightly."""
     calibration_error: float | None
-    """Expected calibration error: mean |mean score - share of successes| over ten equal bins of the score, weighted by
-    their ends."""
+    """Expected calibration error: mean |mean score - mean return| over ten equal bins of the score, weighted by their
+    ends, as a share of the range of returns."""
     length_correlation: float | None
     """Correlation of score and length over all ends."""
     paid_length_correlation: float | None
@@ -95,11 +95,16 @@ class RewardAudit:
         return asdict(self)
 
 
-def audit(found: Sequence[ScoredEnd], siblings: Sequence[tuple[float, float]] = ()) -> RewardAudit:
+def audit(
+    found: Sequence[ScoredEnd],
+    siblings: Sequence[tuple[float, float]] = (),
+    returns: tuple[float, float] = (0.0, 1.0),
+) -> RewardAudit:
     """The figures of a reward model on ends of held-out tasks.
 
     Args:
         siblings: of pairs of siblings the scores of the better and of the worse one.
+        returns: range of the scores.
     """
     tasks = [list(group) for _, group in groupby(sorted(found, key=lambda end: end.task_id), lambda end: end.task_id)]
     pairs = [
@@ -123,7 +128,7 @@ def audit(found: Sequence[ScoredEnd], siblings: Sequence[tuple[float, float]] = 
         auc=_auc([end.score for end in found if end.success], [end.score for end in found if not end.success]),
         siblings=len(siblings),
         sibling_auc=_ordered(siblings),
-        calibration_error=calibration_error(found),
+        calibration_error=calibration_error(found, returns),
         length_correlation=_correlation([end.score for end in found], [end.turns for end in found]),
         paid_length_correlation=_correlation([end.paid for end in found], [end.turns for end in found]),
         mixed_tasks=len(mixed),
@@ -167,16 +172,16 @@ def cap(curve: Sequence[BestOf], tasks: int) -> float:
     return wilson_interval(max(min(shares), 0.0) * tasks, tasks)[0] if shares else 0.0
 
 
-def calibration_error(found: Sequence[ScoredEnd]) -> float | None:
+def calibration_error(found: Sequence[ScoredEnd], returns: tuple[float, float] = (0.0, 1.0)) -> float | None:
     """See ``RewardAudit.calibration_error``."""
+    low, span = returns[0], returns[1] - returns[0]
     bins: dict[int, list[ScoredEnd]] = {}
     for end in found:
-        bins.setdefault(min(int(end.score * _BINS), _BINS - 1), []).append(end)
+        bins.setdefault(min(int((end.score - low) / span * _BINS), _BINS - 1), []).append(end)
     gaps = [
-        len(ends) * abs(fmean(end.score for end in ends) - fmean(float(end.success) for end in ends))
-        for ends in bins.values()
+        len(ends) * abs(fmean(end.score for end in ends) - fmean(end.paid for end in ends)) for ends in bins.values()
     ]
-    return sum(gaps) / len(found) if found else None
+    return sum(gaps) / len(found) / span if found else None
 
 
 def _ordered(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -405,8 +405,9 @@ def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
     return ValueHead(checkpoint.model.config.get_text_config().hidden_size, config.environment.returns, seed)
 
 
-def reward_value(config: RunConfig) -> HeadValue | None:
-    """V(s) of the reward model that ``rewards.learned`` names; None where it names none.
+def reward_value(config: RunConfig, policy: Policy | None = None) -> HeadValue | None:
+    """V(s) of the reward model that ``rewards.learned`` names, which is to read what ``policy`` says; None where it
+    names none.
 
     Raises:
         UserError: as ``require_trust``, or it reads other tokens than the policy.
@@ -414,7 +415,13 @@ def reward_value(config: RunConfig) -> HeadValue | None:
     if config.rewards.learned is None:
         return None
     require_trust(config.rewards, config.search.learned_weight)
-    return _reward_value(Path(config.rewards.learned), config.policy, known_tools(config), shots(config))
+    value = _reward_value(Path(config.rewards.learned), config.policy, known_tools(config), shots(config))
+    if isinstance(policy, LLMPolicy) and policy.chat.tokenizer.get_vocab() != value.chat.tokenizer.get_vocab():
+        raise UserError(
+            f"rewards.learned is {config.rewards.learned!r}, whose tokenizer is not the policy's: fit a reward model "
+            "to trees that this policy has searched"
+        )
+    return value
 
 
 @lru_cache(maxsize=1)
@@ -431,7 +438,7 @@ def _reward_value(model: Path, settings: PolicyConfig, tools: str, shown: tuple[
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
     """The value of leaves: the value head, a reward model, rollouts of the policy, or a mixture by
     ``search.learned_weight`` and ``search.rollout_weight``."""
-    if (share := config.search.learned_weight) and (learned := reward_value(config)) is not None:
+    if (share := config.search.learned_weight) and (learned := reward_value(config, policy)) is not None:
         head = MixedValue([learned], [share]) if head is None else MixedValue([head, learned], [1 - share, share])
     weight = config.search.rollout_weight
     if not weight:

@@ -209,7 +209,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
     ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
-    judge_value = reward_value(config) or actors.value
+    judge_value = reward_value(config, whole) or actors.value
     if ends is not None and "learned" in config.rewards.tiers and judge_value is None:
         raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
     judging = partial(scored, played=dynamics, config=config, ends=ends, value=judge_value)
