@@ -1,0 +1,80 @@
+"""A reward model that was fitted to a run's trees, in search beside the policy's value head, at equal tokens.
+
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies and grows the trees
+    .venv/bin/python -m benchmarks.rewards --seeds 0 1 2
+
+The model gets the greatest weight that its audit allows. Both sides plan the same test tasks without seeing a reward,
+under one limit of generated tokens a task.
+"""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.command import record_of, settings_of, start_of, starting
+from benchmarks.methods import evaluated
+from benchmarks.record import digest
+from treeagent.config import Mode, load_config
+from treeagent.rewards.audit import read_audit
+from treeagent.run.folder import REWARD, Run
+from treeagent.run.progress import RichProgress
+from treeagent.search.limits import Limits
+from treeagent.stages.reward import fit_reward
+
+QUESTION = "Does a reward model from a run's trees lift search over the policy's value head?"
+WAYS: tuple[Mode, ...] = ("mcts", "best_of_n")
+SHOWN = ("pair_accuracy", "longer_worse_accuracy", "auc", "sibling_auc", "calibration_error", "cap")
+
+
+def fitted(run: Path, out: Path, settings: list[str]) -> Path:
+    """The reward model of a copy of ``run``, which stays as it is."""
+    model = out / "checkpoints" / REWARD
+    if (model / "audit.json").is_file():
+        return model
+    if not out.exists():
+        partial = out.with_name(f".{out.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        kept = shutil.ignore_patterns("episodes", "figures", "evaluate-*", "*.html", "checkpoints", ".lock")
+        shutil.copytree(run, partial, ignore=kept)
+        partial.rename(out)
+    config = load_config(out / "config.toml", settings)
+    with Run.create(out, Run.open(out).config, resume=True) as copy:
+        fit_reward(config, copy, RichProgress(), run / "checkpoints" / "base")
+    return model
+
+
+def main() -> None:
+    options = starting(__doc__, "rewards", out="runs/rewards")
+    options.set_defaults(
+        set=["update.reward.learning_rate=3e-4", "update.reward.batch_size=16", "update.reward.max_steps=600"]
+    )
+    options.add_argument("--tokens", type=int, nargs="+", default=[400, 800], help="limits of a task")
+    options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
+    asked = options.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with record_of(asked, QUESTION) as record:
+        for seed in asked.seeds:
+            model = fitted(asked.runs / f"seed{seed}", asked.out / f"seed{seed}", asked.set)
+            audit = read_audit(model)
+            config = Run.open(asked.runs / f"seed{seed}").config
+            for tokens in asked.tokens:
+                for way in WAYS:
+                    for name, weight in (("value head", 0.0), ("reward model", audit["cap"])):
+                        search = replace(config.search, limits=Limits(generated_tokens=tokens), learned_weight=weight)
+                        rewards = replace(config.rewards, learned=str(model) if weight else None)
+                        settings = replace(
+                            config, search=search, rewards=rewards, evaluate=replace(config.evaluate, best_of=100_000)
+                        )
+                        told = settings_of(replace(settings, search=replace(search, learned_weight=0.0)))
+                        told |= {"rewards.learned": "", "tasks": asked.tasks, "fit": asked.set if weight else []}
+                        arm, named = f"{name}, {way}, {tokens} tokens", digest(told)
+                        if not record.has(arm, seed, named):
+                            start = start_of(asked.runs, seed, "base")
+                            row = evaluated(settings, start, way, arm, seed, named, asked.tasks)
+                            shown = {each: audit[each] for each in SHOWN} if weight else {}
+                            record.add(replace(row, figures={"tokens": tokens, **shown}))
+                            print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()
