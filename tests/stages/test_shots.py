@@ -187,10 +187,11 @@ def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base
     def job(config: RunConfig) -> TrainJob:
         return TrainJob(config, base, "rft", tmp_path, ("collect",), tmp_path / "rft")
 
-    refuse_foreign(trees, checkpoint, job(wanted))
+    refuse_foreign(trees[0], chat, job(wanted))
     for other in ({"shots": 1}, {"instructions": "auto"}, {"instructions": "Be  brief."}):
+        told = replace(wanted, policy=replace(wanted.policy, **other))
         with pytest.raises(UserError, match=r"policy\.shots"):
-            refuse_foreign(trees, checkpoint, job(replace(wanted, policy=replace(wanted.policy, **other))))
+            refuse_foreign(trees[0], make_chat(checkpoint, told), job(told))
 
 
 def test_a_policy_reads_what_is_shared_once_a_batch(base: Path) -> None:

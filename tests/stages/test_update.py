@@ -46,17 +46,17 @@ def job(config: RunConfig, folder: Path) -> TrainJob:
 
 def test_trees_of_the_same_tokenizer_and_template_are_taken(tmp_path: Path) -> None:
     own = tokenizer("Buy a red kettle. " * 20)
-    refuse_foreign([searched(own)], checkpoint(own), job(RunConfig(), tmp_path))
+    refuse_foreign(searched(own), ChatFormat(own), job(RunConfig(), tmp_path))
 
 
 def test_trees_of_another_tokenizer_or_template_are_refused(tmp_path: Path) -> None:
     tree = searched(tokenizer("Buy a red kettle. " * 20))
     with pytest.raises(UserError, match=r"writes task shop-train-0 in .*trees in other tokens"):
-        refuse_foreign([tree], checkpoint(tokenizer("nothing of the kind")), job(RunConfig(), tmp_path))
+        refuse_foreign(tree, ChatFormat(tokenizer("nothing of the kind")), job(RunConfig(), tmp_path))
     other = tokenizer("Buy a red kettle. " * 20)
     other.chat_template = str(other.chat_template).replace("<|assistant|>", "<|assistant|> ")
     with pytest.raises(UserError, match="tokenizer or chat template of"):
-        refuse_foreign([tree], checkpoint(other), job(RunConfig(), tmp_path))
+        refuse_foreign(tree, ChatFormat(other), job(RunConfig(), tmp_path))
 
 
 def accelerate(folder: Path, **settings: object) -> Path:

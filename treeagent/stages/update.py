@@ -322,7 +322,7 @@ def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, floa
     for places, trees in groups():
         some = [(place, tree) for place, tree in zip(places, trees, strict=True) if kept is None or place in kept]
         for place, tree in some:
-            refuse_foreign([tree], checkpoint, job)
+            refuse_foreign(tree, chat, job)
             read_ends([tree], chat)
             marks += sum(len(node.marks) for node in tree.nodes())
             values.add(place, clipped_value_rows(tree, config, returns))
@@ -388,18 +388,16 @@ def _place(config: RunConfig) -> str | None:
     return None if sharing() else f"cuda:{os.environ['LOCAL_RANK']}"
 
 
-def refuse_foreign(trees: Sequence[Tree], checkpoint: Checkpoint, job: TrainJob) -> None:
-    """Check that the trees were searched in the checkpoint's own tokens: that its tokenizer and template, with the
-    instructions and demonstrations of the settings, write each tree's task alike. Raises ``UserError`` where they do
+def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
+    """Check that a tree was searched in the tokens of the checkpoint that is trained: that its ``chat``, which has the
+    instructions and demonstrations of the settings, writes the tree's task alike. Raises ``UserError`` where it does
     not."""
-    chat = make_chat(checkpoint, job.config)
-    for tree in trees:
-        if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
-            raise UserError(
-                f"the tokenizer or chat template of {job.checkpoint} writes task {tree.task.id} in {job.trees} in "
-                "other tokens than the policy that searched it: update that policy, with its policy.instructions, "
-                "policy.shots and policy.format, or collect trees with this one"
-            )
+    if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
+        raise UserError(
+            f"the tokenizer or chat template of {job.checkpoint} writes task {tree.task.id} in {job.trees} in "
+            "other tokens than the policy that searched it: update that policy, with its policy.instructions, "
+            "policy.shots and policy.format, or collect trees with this one"
+        )
 
 
 def read_ends(trees: Sequence[Tree], chat: ChatFormat) -> None:
