@@ -365,6 +365,9 @@ class GRPOTraining(GRPOLoss, UpdateTraining):
 class RewardTraining(UpdateTraining):
     """Bradley-Terry on pairs of ends and siblings (``treeagent reward fit``)."""
 
+    validate_every: Count = 50
+    """Optimiser steps between two validations, on pairs of tasks that are not trained on; the best checkpoint is
+    kept."""
     centre: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """Weight of (u(chosen) + u(rejected))², which keeps the scores of a reward model around 0."""
     patience: Annotated[int, Field(ge=0)] = 5

@@ -15,7 +15,7 @@ from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Env
 from treeagent.imagination.load import planned_in, require_world
-from treeagent.rewards.audit import require_trust
+from treeagent.rewards.audit import require_cap
 from treeagent.rewards.components import read_rules, require_names
 from treeagent.run.folder import RunError
 from treeagent.run.trackers import require_trackers
@@ -57,7 +57,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     with closing(ShieldedEnv(make_env(place.name, place.options), place.shield, approve=place.approve)) as env:
         _require_tasks(config, env, uses)
         require_names(config.rewards, env.components)
-        require_trust(config.rewards, config.search.learned_weight)
+        require_cap(config.rewards, config.search.learned_weight)
         read_rules(config.rewards)
         if config.rewards.judge and config.rewards.judge.tools:
             from treeagent.stages.judging import judge_tools

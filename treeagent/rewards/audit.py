@@ -68,7 +68,7 @@ class RewardAudit:
     pair_accuracy: float | None
     """Share of these pairs that the model orders rightly; equal scores count half."""
     longer_worse: int
-    """Of these pairs, those whose longer end is the worse one."""
+    """Number of these pairs in which the longer end is the worse one."""
     longer_worse_accuracy: float | None
     """``pair_accuracy`` of these. A model that prefers length fails here."""
     auc: float | None
@@ -230,7 +230,7 @@ def read_audit(model: Path) -> dict[str, Any]:
     raise UserError(f"{path} is damaged: fit the reward model again (treeagent reward fit RUN)")
 
 
-def require_trust(config: RewardsConfig, search_weight: float) -> float:
+def require_cap(config: RewardsConfig, search_weight: float) -> float:
     """Check that no weight of the reward model that ``config`` names is above its audit's cap. Returns the cap, 1 where
     none is named.
 

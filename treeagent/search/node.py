@@ -197,10 +197,10 @@ class Tree:
     """What the search had spent when each simulation ended, aligned with ``order``; empty in trees of older
     versions."""
     place: int | None = None
-    """Index of the task in its split; of a variation, that of the task that it varies. None where nobody said."""
+    """Index of the task in its split. A variation has the index of the task that it varies. None if unknown."""
     policy: str = ""
-    """The checkpoint whose policy searched, as a path from the folder of the run, or a hub name; empty where nobody
-    said."""
+    """The checkpoint of the policy that searched: a path, relative if it lies in the run's folder, or a hub name. Empty
+    if unknown."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
         """Every node with the edges that lead to it, parents first, siblings in order."""

@@ -34,7 +34,7 @@ from treeagent.generators.grammar import Format, Grammar, make_grammar, openai_t
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
-from treeagent.rewards.audit import require_trust
+from treeagent.rewards.audit import require_cap
 from treeagent.rewards.cascade import Assessor
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.dynamics import ScoredDynamics
@@ -410,11 +410,11 @@ def reward_value(config: RunConfig, policy: Policy | None = None) -> HeadValue |
     names none.
 
     Raises:
-        UserError: as ``require_trust``, or it reads other tokens than the policy.
+        UserError: as ``require_cap``, or it reads other tokens than the policy.
     """
     if config.rewards.learned is None:
         return None
-    require_trust(config.rewards, config.search.learned_weight)
+    require_cap(config.rewards, config.search.learned_weight)
     value = _reward_value(Path(config.rewards.learned), config.policy, known_tools(config), shots(config))
     if isinstance(policy, LLMPolicy) and policy.chat.tokenizer.get_vocab() != value.chat.tokenizer.get_vocab():
         raise UserError(

@@ -13,7 +13,7 @@ from treeagent.generators.base import Failure, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
-from treeagent.rewards.audit import require_trust
+from treeagent.rewards.audit import require_cap
 from treeagent.rewards.cascade import Assessor
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.judge import Fault, Judge, JudgeModel
@@ -26,10 +26,10 @@ _RETRIES = 1
 
 def assessor(config: RewardsConfig, run: Path, stage: str, env: Env | None = None) -> Assessor | None:
     """What judges the ends of episodes in a run's folder; None where the settings name nothing that does. Raises as
-    ``judge_of`` and ``require_trust`` do."""
+    ``judge_of`` and ``require_cap`` do."""
     if not config.assesses:
         return None
-    return Assessor(config, judge_of(config, run, stage, env), require_trust(config, 0.0))
+    return Assessor(config, judge_of(config, run, stage, env), require_cap(config, 0.0))
 
 
 def judge_tools(config: RewardsConfig, env: Env) -> list[ToolSpec]:
