@@ -170,13 +170,17 @@ def test_time_plays_no_part(browser: MiniWoBEnv) -> None:
     assert env._driver.execute_script("return [core.EPISODE_MAX_TIME > 1e9, new Date().getFullYear()]") == [True, 2024]
 
 
-def test_a_browser_that_dies_costs_the_episode_and_the_next_goes_on() -> None:
+@pytest.mark.parametrize("victim", ["browser", "driver"])
+def test_a_browser_or_driver_that_dies_costs_the_episode_and_the_next_goes_on(victim: str) -> None:
     env = MiniWoBEnv()
     env.reset(seed=0)
-    for process in children(env._driver.service.process.pid):
+    driver = env._driver.service.process.pid
+    browsers = children(driver)
+    for process in browsers if victim == "browser" else [driver]:
         os.kill(process, signal.SIGKILL)
     with pytest.raises(EnvCrashed, match="page click-button, ToolCall"):
         env.step("click[1]")
+    assert gone(driver) and all(map(gone, browsers))
     with pytest.raises(ValueError, match="no episode has begun"):
         env.step("click[1]")
     assert env.reset(seed=0)[0].startswith("task: Click on")

@@ -237,7 +237,6 @@ class MiniWoBEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        from selenium.common.exceptions import WebDriverException
         from selenium.webdriver.support.wait import WebDriverWait
 
         task = task_to_play(self, seed, options)
@@ -251,13 +250,11 @@ class MiniWoBEnv(Env):
             driver.execute_script(_START, str(task.seed), mode, _NO_END)
             page.until(lambda _: driver.execute_script("return WOB_TASK_READY"))
             return self._look(), {}
-        except WebDriverException as error:
+        except _browser_errors() as error:
             self.close()
-            raise EnvCrashed(f"page {self.options.page}, its start: {error!r} {error.msg}") from error
+            raise EnvCrashed(f"page {self.options.page}, its start: {_cause(error)}") from error
 
     def step(self, action: str | ToolCall) -> StepResult:
-        from selenium.common.exceptions import WebDriverException
-
         if self._driver is None:
             raise ValueError("no episode has begun: call reset first")
         call = "the episode is over" if self._ended else read_call(action, TOOLS)
@@ -266,9 +263,9 @@ class MiniWoBEnv(Env):
             if error:
                 return error, 0.0, self._ended, False, {"tool_error": error}
             observation = self._look()
-        except WebDriverException as broken:
+        except _browser_errors() as broken:
             self.close()
-            raise EnvCrashed(f"page {self.options.page}, {call}: {broken.msg}") from broken
+            raise EnvCrashed(f"page {self.options.page}, {call}: {_cause(broken)}") from broken
         return observation, self.verify(), self._ended, False, {}
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -289,13 +286,11 @@ class MiniWoBEnv(Env):
 
     def close(self) -> None:
         """End the browser."""
-        from selenium.common.exceptions import WebDriverException
-
         driver, self._driver = self._driver, None
         if driver is not None:
             try:
                 driver.quit()
-            except WebDriverException:  # it has ended already
+            except _browser_errors():  # it has ended already
                 driver.service.stop()
 
     def _started(self) -> Any:
@@ -396,6 +391,19 @@ def pages() -> Mapping[str, str]:
     files = {file.stem: file for file in html.glob("miniwob/*.html")}
     files |= {f"flight.{file.parent.name}": file for file in html.glob("flight/*/wrapper.html")}
     return {name: file.as_uri() for name, file in sorted(files.items())}
+
+
+def _browser_errors() -> tuple[type[Exception], ...]:
+    """What a call raises whose browser is gone, or whose driver is."""
+    from selenium.common.exceptions import WebDriverException
+    from urllib3.exceptions import HTTPError
+
+    return WebDriverException, HTTPError
+
+
+def _cause(error: Exception) -> str:
+    """The error's kind and message, without the browser's stack trace."""
+    return f"{type(error).__name__}: {getattr(error, 'msg', error)}"
 
 
 def _program(*names: str) -> str:
