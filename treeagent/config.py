@@ -109,7 +109,8 @@ class EnvironmentConfig:
     1."""
     parallel: Annotated[int, Field(gt=0, le=1024)] = 1
     """Instances of the environment in each worker. With more than one, steps of different tasks overlap, each instance
-    in a thread of its own, and one more instance lists tasks and tools. The trees are the same for any number."""
+    in a thread of its own, and one more instance lists tasks and tools. The trees are the same for any number, up to
+    the rounding of the model's numbers."""
     worker: bool = False
     """Runs the environment in a process of its own, so that a call that hangs or crashes fails its own task only."""
     call_seconds: Annotated[float, Field(gt=0)] = 60.0

@@ -209,7 +209,8 @@ def test_a_step_that_takes_too_long_costs_its_tree_and_the_instance_is_replaced(
         trees = grow(pool, tasks, simulations=2, leaves=1, step_seconds=0.4)
     assert trees[1].error == "TimeoutError"
     assert [record["nodes"] for record in told([trees[0], *trees[2:]])] == [record["nodes"] for record in sound]
-    assert Hanging.ended == 4
+    # Where any instance will do, the others may have finished all trees before one is needed in its place.
+    assert Hanging.ended == 4 or (kind == "plain" and Hanging.ended == 3)
 
 
 def test_waiting_for_an_instance_is_no_part_of_a_step() -> None:

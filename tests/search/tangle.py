@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from toy_search import HashValue, TablePolicy, after, begin, calls, share
 
-from treeagent.search.batches import OnBatch
+from treeagent.search.asking import OnBatch
 from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search

@@ -62,7 +62,7 @@ def test_the_first_batches_by_hand() -> None:
     batches: list[int] = []
     search = Search(AllPolicy("a", "b", "c"), ENDLESS, SearchConfig(limits=Limits(simulations=10), leaves=5))
     [tree] = asyncio.run(search.run([task()], [0], lambda trees: batches.append(trees[0].budget.simulations)))
-    assert batches == [0, 3, 8, 10]
+    assert batches == [3, 8, 10]
     assert tree.budget.proposals == 4  # the root and its three children
     assert [edge.visits for edge in tree.root.edges] == [4, 3, 3]
 

@@ -205,8 +205,8 @@ def test_an_unvisited_leaf_costs_no_proposal() -> None:
 
 
 def test_on_batch_is_told_after_the_roots_and_every_simulation() -> None:
-    seen: list[int] = []
-    search = Search(TablePolicy(WORDS), Maze(end_share=0.0), SearchConfig(limits=Limits(simulations=4), widening=0))
+    seen, config = list[int](), SearchConfig(limits=Limits(simulations=4), widening=0)
+    search = Search(TablePolicy(WORDS), Maze(end_share=0.0), config, HashValue())
     asyncio.run(search.run(TASKS[:2], [0, 1], lambda trees: seen.append(sum(t.budget.simulations for t in trees))))
     assert seen == [0, 2, 4, 6, 8]
 

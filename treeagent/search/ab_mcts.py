@@ -26,13 +26,13 @@ Returns are normalised to [0, 1] by those of the tree, or by ``value_range``; th
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from treeagent.search.asking import Conversation
-from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
+from treeagent.search.batches import Path, Searcher
 from treeagent.search.growth import Growth, end, mark_exhausted, may_draw
 from treeagent.search.node import Edge, Node
 from treeagent.search.puct import merge_key
@@ -135,7 +135,7 @@ class ABMCTS(Searcher):
     posteriors, and differ by their draws.
     """
 
-    def grow(self, growth: Growth) -> Iterator[Request]:
+    def grow(self, growth: Growth) -> Conversation[None]:
         tree, prior = growth.tree, Beta() if self.config.ab_mcts.posterior == "beta" else Gaussian()
         rng = np.random.default_rng(derive_seed(tree.seed, "thompson sampling"))
         posteriors = _Posteriors(growth, prior, rng)
@@ -143,10 +143,10 @@ class ABMCTS(Searcher):
             claimed = set[int]()
             paths = [path for _ in range(room) if self._descend(growth, path := Path(), posteriors, claimed)]
             while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
-                yield Request("expand", waiting)
+                yield from self.expand(growth, waiting)
                 stuck = {id(path) for path in waiting if not self._follow_sample(growth, path, posteriors, claimed)}
                 paths = [path for path in paths if id(path) not in stuck]
-            yield from step_and_estimate([path for path in paths if path and path[-1].child is None])
+            yield from self.step(growth, [path for path in paths if path and path[-1].child is None])
             for path in paths:
                 if path and path[-1].child is not None:
                     self._finish(growth, path, posteriors, claimed)
@@ -181,8 +181,8 @@ class ABMCTS(Searcher):
     def count(self, growth: Growth, node: Node) -> int:
         return self.config.widening or self.config.candidates
 
-    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
-        yield from self._sample([(growth, end(growth, path)) for growth, path in wanted], more_later=True)
+    def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
+        return self.sample(growth, [end(growth, path) for path in paths], more_later=True)
 
     def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
         """Lead ``path`` through a candidate sampled at its end: one that is not tried yet, or else the latest one, and

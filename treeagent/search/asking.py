@@ -7,13 +7,17 @@ them:
     while wanted := search.ask():
         search.tell([answer(each) for each in wanted])
 
-``Searcher.run`` is such a loop, over a ``Policy``, a ``Dynamics``, a ``Value`` and a ``Critic``.
+``Searcher.run`` is such a loop, over a ``Policy``, a ``Dynamics``, a ``Value`` and a ``Critic``. It need not answer all
+trees at once.
 """
 
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import TypeVar
 
-from treeagent.search.growth import Growth
+from treeagent.search.growth import Growth, share_time
 from treeagent.search.node import Tree
 from treeagent.types import Action, Estimate, Proposal, State, Transition, UserError
 
@@ -55,29 +59,126 @@ class WantScores:
 
 Wanted = WantActions | WantStep | WantValue | WantScores
 Answer = Proposal | Transition | Exception | Estimate | Sequence[float]
-Conversation = Generator[Sequence[Wanted], Sequence[Answer], None]
-"""Yields what trees need together, all of one kind, and is sent the answers, one each and in order."""
+Result = TypeVar("Result")
+Conversation = Generator[Sequence[Wanted], Sequence[Answer], Result]
+"""How one tree grows: it yields what it wants, one thing or several of one kind, and is sent the answers, one each and
+in order."""
+OnBatch = Callable[[Sequence[Tree]], None]
+"""A function that is called after every batch with all trees as they are then."""
 
+KINDS: tuple[type[Wanted], ...] = (WantActions, WantScores, WantStep, WantValue)
+"""In the order in which a simulation wants them. A batch asks for each kind once."""
 _ANSWERS: dict[type[Wanted], tuple[type, ...]] = {
     WantActions: (Proposal,),
+    WantScores: (Sequence,),
     WantStep: (Transition, Exception),
     WantValue: (Estimate,),
-    WantScores: (Sequence,),
 }
 
 
-class AskTell:
-    """Trees that grow as their questions are answered. Made by ``treeagent.search.ask_tell``."""
+@dataclass(slots=True, eq=False)
+class Question:
+    """What a tree wants now. It waits until all of it is answered."""
 
-    def __init__(self, growths: Sequence[Growth], conversation: Conversation) -> None:
-        self._growths = growths
-        self._conversation = conversation
-        self._wanted: Sequence[Wanted] = next(conversation, ())
+    place: int
+    """The tree's place among the trees."""
+    growth: Growth
+    conversation: Conversation[None]
+    wanted: Sequence[Wanted] = ()
+    """All of one kind; empty once the search of the tree is over."""
+
+
+class Broker:
+    """Where the questions of many trees meet, by kind.
+
+    Each tree has one question at a time, and goes on when that is answered, whatever the others wait for. So the trees
+    do not depend on when and together with which others a question is answered.
+
+    Args:
+        conversations: one a tree.
+        on_batch: called by ``close_batch``.
+    """
+
+    def __init__(
+        self, growths: Sequence[Growth], conversations: Iterable[Conversation[None]], on_batch: OnBatch | None = None
+    ) -> None:
+        self._started = time.perf_counter()
+        self._growths, self._on_batch = growths, on_batch
+        self._waiting = {kind: list[Question]() for kind in KINDS}
+        talks = zip(growths, conversations, strict=True)
+        self._growing = [Question(place, *each) for place, each in enumerate(talks)]
+        for question in self._growing:
+            self._go_on(question, None)
+        self._growing = [question for question in self._growing if question.wanted]
 
     @property
     def trees(self) -> list[Tree]:
         """The trees as they are now, one a task, in the tasks' order."""
         return [growth.tree for growth in self._growths]
+
+    @property
+    def growing(self) -> int:
+        """How many trees were not over when the last batch closed."""
+        return len(self._growing)
+
+    def waits(self, *kinds: type[Wanted]) -> bool:
+        """Whether a question of one of these kinds was not taken yet."""
+        return any(self._waiting[kind] for kind in kinds)
+
+    def take(self, kind: type[Wanted]) -> list[Question]:
+        """The questions of a kind that were not taken yet, in the order of the trees."""
+        if not (questions := self._waiting[kind]):
+            return []
+        self._waiting[kind] = []
+        questions.sort(key=attrgetter("place"))
+        return questions
+
+    def tell(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
+        """Answer questions: all answers to the first one, then those to the next."""
+        start = 0
+        for question in questions:
+            stop = start + len(question.wanted)
+            self._go_on(question, answers[start:stop])
+            start = stop
+
+    def close_batch(self) -> None:
+        """Share the time since the last batch among the trees that were growing then, and call ``on_batch``."""
+        share_time([question.growth for question in self._growing], self._started)
+        self._started = time.perf_counter()
+        self._growing = [question for question in self._growing if question.wanted]
+        if self._on_batch is not None:
+            self._on_batch(self.trees)
+
+    def batches(self) -> Iterator[list[Question]]:
+        """The questions of one kind after the other, each batch to be answered before the next is asked for."""
+        while self.waits(*KINDS):
+            for kind in KINDS:
+                if questions := self.take(kind):
+                    yield questions
+            self.close_batch()
+
+    def _go_on(self, question: Question, answers: Sequence[Answer] | None) -> None:
+        conversation = question.conversation
+        try:
+            question.wanted = next(conversation) if answers is None else conversation.send(answers)
+        except StopIteration:
+            question.wanted = ()
+        else:
+            self._waiting[type(question.wanted[0])].append(question)
+
+
+class AskTell:
+    """Trees that grow as their questions are answered. Made by ``treeagent.search.ask_tell``."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._batches = broker.batches()
+        self._next()
+
+    @property
+    def trees(self) -> list[Tree]:
+        """The trees as they are now, one a task, in the tasks' order."""
+        return self._broker.trees
 
     def ask(self) -> Sequence[Wanted]:
         """What the trees need next, all of one kind, in one batch; empty once every search is over."""
@@ -97,7 +198,9 @@ class AskTell:
             if not isinstance(answer, kinds := _ANSWERS[type(wanted)]):
                 names = " or ".join(kind.__name__ for kind in kinds)
                 raise UserError(f"a {type(wanted).__name__} was answered by {answer!r}: tell a {names}")
-        try:
-            self._wanted = self._conversation.send(answers)
-        except StopIteration:
-            self._wanted = ()
+        self._broker.tell(self._questions, answers)
+        self._next()
+
+    def _next(self) -> None:
+        self._questions = next(self._batches, [])
+        self._wanted = [each for question in self._questions for each in question.wanted]

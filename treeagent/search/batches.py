@@ -1,26 +1,28 @@
 """The loop that all search methods share.
 
-A method is a generator over one tree (``Searcher.grow``). It yields what it needs next: candidates, steps or estimates.
-The loop collects these requests from all trees, asks for them together in one batch, and lets each generator go on. So
-a method reads as if it searched one tree alone, and still shares its model calls with all others. Who answers does not
-matter to it (``asking.py``): ``Searcher.run`` asks the policy, dynamics, value and critic.
+A method is a generator over one tree (``Searcher.grow``). It yields what it wants next: candidates, steps or estimates.
+The loop collects these questions from all trees, asks for those of one kind together, and lets each generator go on
+with its answer. So a method reads as if it searched one tree alone, and still shares its model calls with the others.
+Who answers does not matter to it (``asking.py``): ``Searcher.run`` asks the policy, dynamics, value and critic. A tree
+whose step takes long does not keep the others waiting (``under_way.py``).
 
 A generator asks ``room`` how many simulations it may start. Limits and errors act there alone, so that every method is
 cut off in the same way.
 """
 
-import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, cast
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import cast
 
 from treeagent.search.asking import (
+    KINDS,
     Answer,
-    AskTell,
+    Broker,
     Conversation,
+    OnBatch,
+    Question,
     WantActions,
     Wanted,
     WantScores,
@@ -43,32 +45,11 @@ from treeagent.search.growth import (
 )
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
 from treeagent.search.stopping import LeastGain
+from treeagent.search.under_way import UnderWay
 from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value
 
 Path = list[Edge]
 """The edges from the root to a place in the tree."""
-OnBatch = Callable[[Sequence[Tree]], None]
-"""A function that is called after every batch with all trees as they are then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a tree needs of the next batch: candidates at the end of each path (expand), a step through the last edge of
-    each path, or an estimate of V(s) at the end of each path."""
-
-    kind: Literal["expand", "step", "estimate"]
-    paths: Sequence[Path]
-
-
-@dataclass(slots=True)
-class _Grower:
-    growth: Growth
-    requests: Iterator[Request]
-    request: Request | None = None
-
-    def go_on(self) -> None:
-        """Let the generator use what it asked for, until it asks for more."""
-        self.request = next(self.requests, None)
 
 
 class Searcher(ABC):
@@ -100,10 +81,6 @@ class Searcher(ABC):
         self.noise = noise
         self.least_gain = least_gain
 
-    @abstractmethod
-    def grow(self, growth: Growth) -> Iterator[Request]:
-        """Grow one tree. When the generator goes on, what it asked for is in the tree, unless the tree has an error."""
-
     async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
         """Search each task.
 
@@ -114,102 +91,88 @@ class Searcher(ABC):
         Returns:
             One tree a task, in the tasks' order.
         """
-        started = time.perf_counter()
+        planted = time.perf_counter()
         growths = await plant(self.dynamics, tasks, seeds, self.config)
-        share_time(growths, started)
-        search = AskTell(growths, self.converse(growths, on_batch))
-        while wanted := search.ask():
-            search.tell(await self._answer(wanted))
-        return search.trees
+        share_time(growths, planted)
+        broker = Broker(growths, map(self.converse, growths), on_batch)
+        async with UnderWay(broker, [(WantStep, self._take)]) as under_way:
+            while broker.growing:
+                for kind in KINDS:
+                    if kind is WantStep:
+                        await under_way.go_on()
+                    elif questions := broker.take(kind):
+                        started = time.perf_counter()
+                        answers = await self._answer(questions)
+                        under_way.model_seconds += time.perf_counter() - started
+                        broker.tell(questions, answers)
+                broker.close_batch()
+        return broker.trees
 
-    def converse(self, growths: Sequence[Growth], on_batch: OnBatch | None = None) -> Conversation:
-        """Grow trees by what is told of them; ``on_batch`` as in ``run``."""
-        started = time.perf_counter()
-        if self.config.estimate_all:
-            yield from self._values([(each, each.tree.root) for each in growths if not each.tree.error])
-        share_time(growths, started)
-        growers = [_Grower(growth, self.grow(growth)) for growth in growths]
-        for grower in growers:
-            grower.go_on()
-        while growers := [grower for grower in growers if grower.request is not None]:
-            yield from self._serve(growers)
-            if on_batch is not None:
-                on_batch([growth.tree for growth in growths])
+    def converse(self, growth: Growth) -> Conversation[None]:
+        """Grow one tree by what is told of it."""
+        if self.config.estimate_all and not growth.tree.error:
+            yield from self.estimate(growth, [[]])
+        yield from self.grow(growth)
 
-    def _serve(self, growers: Sequence[_Grower]) -> Conversation:
-        """One batch: candidates, then steps, then estimates, each for all trees that need them by then."""
-        started = time.perf_counter()
-        for kind, serve in (("expand", self._expand), ("step", self._step), ("estimate", self._estimate)):
-            requests = [(grower, grower.request) for grower in growers if grower.request is not None]
-            asking = [(grower, request) for grower, request in requests if request.kind == kind]
-            if wanted := [(grower.growth, path) for grower, request in asking for path in request.paths]:
-                yield from serve(wanted)
-            for grower, _ in asking:
-                grower.go_on()
-        share_time([grower.growth for grower in growers], started)
+    @abstractmethod
+    def grow(self, growth: Growth) -> Conversation[None]:
+        """Grow one tree by ``expand``, ``step`` and ``estimate``. After a step that failed the tree has an error."""
 
-    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
+    def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
         """Sample candidates at the end of each path."""
-        yield from self._sample([(growth, end(growth, path)) for growth, path in wanted])
+        return self.sample(growth, [end(growth, path) for path in paths])
 
-    def _sample(self, nodes: Sequence[tuple[Growth, Node]], *, more_later: bool = False) -> Conversation:
+    def sample(self, growth: Growth, nodes: Sequence[Node], *, more_later: bool = False) -> Conversation[None]:
         """Sample candidates at each node, and let the critic score them; ``more_later`` as in ``growth.expand``."""
-        proposals = yield from self._propose(nodes)
-        for (growth, node), proposal in zip(nodes, proposals, strict=True):
+        if not nodes:
+            return
+        proposals = cast("Sequence[Proposal]", (yield self.wanted_actions(growth, nodes)))
+        for node, proposal in zip(nodes, proposals, strict=True):
             expand(growth, node, proposal, self.count(growth, node), more_later=more_later)
+        if self.critic is None or not self.config.critic_weight:
+            return
         # A single candidate has no rival, so that its score would be idle.
-        rivals = [(growth, node) for growth, node in nodes if len(node.edges) > 1]
-        if rivals and self.critic is not None and self.config.critic_weight:
-            scores = yield [WantScores(node.state, [edge.action for edge in node.edges]) for _, node in rivals]
-            for (growth, node), each in zip(rivals, cast(Sequence[Sequence[float]], scores), strict=True):
+        if rivals := [node for node in nodes if len(node.edges) > 1]:
+            scores = yield [WantScores(node.state, [edge.action for edge in node.edges]) for node in rivals]
+            for node, each in zip(rivals, cast("Sequence[Sequence[float]]", scores), strict=True):
                 score(growth, node, each)
 
-    def _propose(
-        self, nodes: Sequence[tuple[Growth, Node]]
-    ) -> Generator[Sequence[Wanted], Sequence[Answer], Sequence[Proposal]]:
-        counts = [self.count(growth, node) for growth, node in nodes]
-        proposals = yield [
-            WantActions(node.state, count, growth.next_seed())
-            for (growth, node), count in zip(nodes, counts, strict=True)
-        ]
-        return cast(Sequence[Proposal], proposals)
+    def wanted_actions(self, growth: Growth, nodes: Sequence[Node]) -> Sequence[WantActions]:
+        return [WantActions(node.state, self.count(growth, node), growth.next_seed()) for node in nodes]
 
     def count(self, growth: Growth, node: Node) -> int:
         """How many candidates are sampled at a node at once."""
         return self.config.candidates
 
-    def _step(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
-        answers = yield [WantStep(end(growth, path[:-1]).state, path[-1].action) for growth, path in wanted]
-        for (growth, path), answer in zip(wanted, cast(Sequence[Transition | Exception], answers), strict=True):
-            arrive(growth, path, answer)
-        if self.config.estimate_all:
-            stepped = [(growth, path[-1].child) for growth, path in wanted]
-            yield from self._values([(growth, node) for growth, node in stepped if node is not None])
-
-    def _estimate(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
-        if not self.config.estimate_all:  # otherwise it was estimated after the step
-            yield from self._values([(growth, end(growth, path)) for growth, path in wanted])
-
-    def _values(self, nodes: Sequence[tuple[Growth, Node]]) -> Conversation:
-        """Estimate V(s) of each node. A node after a step without an answer is left out, because an estimate there
-        would be made up."""
-        nodes = [(growth, node) for growth, node in nodes if not node.unknown]
-        if self.value is None or not nodes:
+    def step(self, growth: Growth, paths: Sequence[Path], *, estimate: bool = True) -> Conversation[None]:
+        """Step through the last edge of each path and, with ``estimate``, estimate V(s) where that leads."""
+        if not paths:
             return
-        estimates = yield [WantValue(node.state) for _, node in nodes]
-        for (growth, node), estimate in zip(nodes, cast(Sequence[Estimate], estimates), strict=True):
-            note_estimate(growth, node, estimate)
+        answers = yield [WantStep(end(growth, path[:-1]).state, path[-1].action) for path in paths]
+        for path, answer in zip(paths, cast("Sequence[Transition | Exception]", answers), strict=True):
+            arrive(growth, path, answer)
+        if wanted := self._unvalued([path[-1].child for path in paths]) if estimate or self.config.estimate_all else ():
+            _note(growth, wanted, (yield [WantValue(node.state) for node in wanted]))
 
-    async def _answer(self, wanted: Sequence[Wanted]) -> Sequence[Answer]:
-        """What the policy, the dynamics, the value or the critic says. All of a batch is wanted of one of them."""
-        states = [each.state for each in wanted]
-        if isinstance(wanted[0], WantStep):
-            return await self._take_steps(cast(Sequence[WantStep], wanted))
+    def estimate(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
+        """Estimate V(s) at the end of each path, where ``step`` has not done so."""
+        if wanted := self._unvalued([end(growth, path) for path in paths]):
+            _note(growth, wanted, (yield [WantValue(node.state) for node in wanted]))
+
+    def _unvalued(self, nodes: Sequence[Node | None]) -> Sequence[Node]:
+        """The nodes to be estimated. One after a step without an answer is left out, because an estimate there would be
+        made up."""
+        return () if self.value is None else [node for node in nodes if node is not None and not node.unknown]
+
+    async def _answer(self, questions: Sequence[Question]) -> Sequence[Answer]:
+        """What the policy, the value or the critic says to all of these questions of one kind."""
+        wanted = [each for question in questions for each in question.wanted]
         if isinstance(wanted[0], WantActions):
-            return await self._propose_all(cast(Sequence[WantActions], wanted))
+            return await self._propose_all(cast("Sequence[WantActions]", wanted))
+        states = [each.state for each in wanted]
         if isinstance(wanted[0], WantScores):
             assert self.critic is not None
-            return await self.critic.rank(states, [each.actions for each in cast(Sequence[WantScores], wanted)])
+            return await self.critic.rank(states, [each.actions for each in cast("Sequence[WantScores]", wanted)])
         assert self.value is not None
         return await self.value.estimate(states)
 
@@ -222,11 +185,9 @@ class Searcher(ABC):
             proposals |= zip(places, await self.policy.propose(states, count, seeds), strict=True)
         return [proposals[place] for place in range(len(wanted))]
 
-    async def _take_steps(self, wanted: Sequence[WantStep]) -> Sequence[Transition | Exception]:
-        steps = [attempt(self.dynamics, each.state, each.action, self.config.step_seconds) for each in wanted]
-        if len(steps) == 1:
-            return [await steps[0]]  # gather() would start a task for it, which takes longer than a fast step
-        return await asyncio.gather(*steps)
+    def _take(self, wanted: Wanted) -> Awaitable[Transition | Exception]:
+        assert isinstance(wanted, WantStep)
+        return attempt(self.dynamics, wanted.state, wanted.action, self.config.step_seconds)
 
     def room(self, growth: Growth) -> int:
         """How many simulations the tree may start side by side: at most ``leaves``, and none after it has failed,
@@ -285,7 +246,6 @@ class Searcher(ABC):
         return worth, math.prod(edge.prior for edge in path)
 
 
-def step_and_estimate(paths: Sequence[Path]) -> Generator[Request, None, None]:
-    """Step the last edges of ``paths`` and estimate where they lead."""
-    yield Request("step", paths)
-    yield Request("estimate", [path for path in paths if path[-1].child is not None])
+def _note(growth: Growth, nodes: Sequence[Node], estimates: Sequence[Answer]) -> None:
+    for node, estimate in zip(nodes, cast("Sequence[Estimate]", estimates), strict=True):
+        note_estimate(growth, node, estimate)

@@ -6,13 +6,15 @@ of a chain only.
 """
 
 import random
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
+from typing import cast
 
 from treeagent.search.asking import Conversation
-from treeagent.search.batches import Path, Request, Searcher
+from treeagent.search.batches import Path, Searcher
 from treeagent.search.growth import Growth, end, receive
 from treeagent.search.node import Node
 from treeagent.search.puct import edges_from
+from treeagent.types import Proposal
 
 
 class Chains(Searcher):
@@ -21,12 +23,14 @@ class Chains(Searcher):
     def count(self, growth: Growth, node: Node) -> int:
         return 1
 
-    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
+    def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
         """Sample one action at the end of each path and lead the path through its edge, even where an equal edge
         exists: merging would make two chains one."""
-        nodes = [(growth, end(growth, path)) for growth, path in wanted]
-        proposals = yield from self._propose(nodes)
-        for (_, path), (growth, node), proposal in zip(wanted, nodes, proposals, strict=True):
+        if not paths:
+            return
+        nodes = [end(growth, path) for path in paths]
+        proposals = cast("Sequence[Proposal]", (yield self.wanted_actions(growth, nodes)))
+        for path, node, proposal in zip(paths, nodes, proposals, strict=True):
             if not receive(growth, node, proposal):
                 continue
             [edge] = edges_from(proposal.actions[:1])
@@ -35,7 +39,7 @@ class Chains(Searcher):
                 sibling.prior = 1 / len(node.edges)
             path.append(edge)
 
-    def chains(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, None]:
+    def chains(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
         """Lead each path on to the end of its episode, ``leaves`` chains side by side, as far as limits allow.
 
         A chain whose step fails is not backed up; the chains beside it are finished, and none starts after it.
@@ -43,12 +47,13 @@ class Chains(Searcher):
         for batch in self.groups(growth, paths):
             fronts = batch
             while fronts:
-                yield Request("expand", fronts)
+                yield from self.expand(growth, fronts)
                 fronts = [path for path in fronts if path and path[-1].child is None]
-                yield Request("step", fronts)
+                yield from self.step(growth, fronts, estimate=False)
                 fronts = [path for path in fronts if path[-1].child is not None and not path[-1].child.ended]
             whole = [path for path in batch if path and path[-1].child is not None]
-            yield Request("estimate", whole)
+            if not self.config.estimate_all:  # otherwise all of their states are estimated
+                yield from self.estimate(growth, whole)
             for path in whole:
                 self.back_up(growth, path)
 
@@ -61,7 +66,7 @@ class BestOfN(Chains):
     best-of-N with search at equal tokens. N(s,a) is 1 on every edge, and W(s,a) is the return of its chain from there.
     """
 
-    def grow(self, growth: Growth) -> Iterator[Request]:
+    def grow(self, growth: Growth) -> Conversation[None]:
         while room := self.room(growth):
             yield from self.chains(growth, [[] for _ in range(room)])
 
@@ -76,7 +81,7 @@ class RandomExpand(Chains):
     chains through an edge, and W(s,a) sums their returns.
     """
 
-    def grow(self, growth: Growth) -> Iterator[Request]:
+    def grow(self, growth: Growth) -> Conversation[None]:
         first = list[Path]([] for _ in range(self.config.chains.initial))
         yield from self.chains(growth, first)
         for number, chain in enumerate(first):

@@ -6,27 +6,28 @@ V(s) of the state it reached. ``Searcher.rank`` orders the frontier. Neither met
 """
 
 import heapq
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 
-from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
+from treeagent.search.asking import Conversation
+from treeagent.search.batches import Path, Searcher
 from treeagent.search.growth import Growth, end
 
 
 class Frontier(Searcher):
     """A search that grows its trees by single steps."""
 
-    def expand(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, list[Path]]:
+    def try_all(self, growth: Growth, paths: Sequence[Path]) -> Conversation[list[Path]]:
         """Sample candidates at the end of each path and step through each of them, as far as limits allow.
 
         Returns the paths to the states reached that may be expanded further.
         """
         found: list[Path] = []
         for group in self.groups(growth, paths):
-            yield Request("expand", group)
+            yield from self.expand(growth, group)
             candidates = [[*path, edge] for path in group for edge in end(growth, path).edges]
             for tried in self.groups(growth, candidates):
-                yield from step_and_estimate(tried)
+                yield from self.step(growth, tried)
                 stepped = [path for path in tried if path[-1].child is not None]
                 for path in stepped:
                     self.back_up(growth, path)
@@ -40,10 +41,10 @@ class Beam(Frontier):
     An end leaves the beam, which goes on with the others.
     """
 
-    def grow(self, growth: Growth) -> Iterator[Request]:
+    def grow(self, growth: Growth) -> Conversation[None]:
         kept: list[Path] = [[]]
         while kept and self.room(growth):
-            found = yield from self.expand(growth, kept)
+            found = yield from self.try_all(growth, kept)
             kept = sorted(found, key=self.rank, reverse=True)[: self.config.beam.width]
 
 
@@ -53,12 +54,12 @@ class BestFirst(Frontier):
     Of equal states the one reached first is next.
     """
 
-    def grow(self, growth: Growth) -> Iterator[Request]:
+    def grow(self, growth: Growth) -> Conversation[None]:
         order = count()
         queue: list[tuple[float, float, int, Path]] = [(0.0, 0.0, next(order), [])]
         while queue and self.room(growth):
             *_, path = heapq.heappop(queue)
-            found = yield from self.expand(growth, [path])
+            found = yield from self.try_all(growth, [path])
             for path in found:
                 worth, likelihood = self.rank(path)
                 heapq.heappush(queue, (-worth, -likelihood, next(order), path))

@@ -1,8 +1,9 @@
 """Lookahead in a model, one action after the other: model predictive control (MPC)."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 
-from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
+from treeagent.search.asking import Conversation
+from treeagent.search.batches import Path, Searcher
 from treeagent.search.decide import by_visits
 from treeagent.search.growth import Growth, end
 
@@ -21,12 +22,12 @@ class Lookahead(Searcher):
     the state that the action led to.
     """
 
-    def grow(self, growth: Growth) -> Iterator[Request]:
+    def grow(self, growth: Growth) -> Conversation[None]:
         taken: Path = []
         while self.room(growth) and (not taken or self.opens(taken)):
             node = end(growth, taken)
             if not node.edges:
-                yield Request("expand", [taken])
+                yield from self.expand(growth, [taken])
             plans = yield from self._look(growth, [[*taken, edge] for edge in node.edges])
             if not plans:
                 return
@@ -35,7 +36,7 @@ class Lookahead(Searcher):
             while self.room(growth) and max(node.edges, key=by_visits) is not taken[-1]:
                 self.back_up(growth, best)  # a visit each time, since nothing unknown is among the plans
 
-    def _look(self, growth: Growth, candidates: Sequence[Path]) -> Generator[Request, None, list[Path]]:
+    def _look(self, growth: Growth, candidates: Sequence[Path]) -> Conversation[list[Path]]:
         """The best path beyond each candidate, as far as limits allow, without paths whose outcome is unknown."""
         plans: list[Path] = []
         for group in self.groups(growth, candidates):
@@ -47,14 +48,14 @@ class Lookahead(Searcher):
                 self.back_up(growth, plans[-1])
         return [plan for plan in plans if not end(growth, plan).unknown]
 
-    def _unfold(self, growth: Growth, paths: Sequence[Path]) -> Generator[Request, None, None]:
+    def _unfold(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
         """Grow everything that is at most ``lookahead.depth`` steps away and not in the tree yet."""
         for depth in range(self.config.lookahead.depth):
             if depth:
                 inner = [path for path in paths if self.opens(path)]
-                yield Request("expand", [path for path in inner if not end(growth, path).edges])
+                yield from self.expand(growth, [path for path in inner if not end(growth, path).edges])
                 paths = [[*path, edge] for path in inner for edge in end(growth, path).edges]
-            yield from step_and_estimate([path for path in paths if path[-1].child is None])
+            yield from self.step(growth, [path for path in paths if path[-1].child is None])
             if growth.tree.error:
                 return
 

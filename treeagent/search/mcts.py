@@ -17,12 +17,12 @@ set of K candidates.
 estimates of all trees are asked for together (``batches.py``), so that the language model works on large batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from treeagent.search.asking import Conversation
-from treeagent.search.batches import Path, Request, Searcher, step_and_estimate
+from treeagent.search.batches import Path, Searcher
 from treeagent.search.growth import Growth, end, mark_exhausted, may_draw, note_known
 from treeagent.search.gumbel import (
     Halving,
@@ -56,18 +56,18 @@ class Search(Searcher):
         """How many candidates are sampled at a time; 0 where each state gets a fixed set of them."""
         return 0 if self.config.selection == "uct" else self.config.widening
 
-    def grow(self, growth: Growth) -> Iterator[Request]:
+    def grow(self, growth: Growth) -> Conversation[None]:
         """Each iteration is up to ``leaves`` simulations, by the four phases above."""
-        if not growth.tree.error:
-            yield Request("estimate", [[]])  # every other node is estimated when a simulation reaches it first
+        if not growth.tree.error and not self.config.estimate_all:
+            yield from self.estimate(growth, [[]])  # every other node is estimated when a simulation reaches it first
         while paths := self._select(growth):
             # A freshly expanded node is descended through at once, and what is below may want candidates in its turn
             # (where a sampled action was tried before): hence the loop.
             while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
-                yield Request("expand", waiting)
+                yield from self.expand(growth, waiting)
                 given_up = {id(path) for path in waiting if not self._go_on(growth, path)}
                 paths = [path for path in paths if id(path) not in given_up]
-            yield from step_and_estimate([path for path in paths if _untried(path)])
+            yield from self.step(growth, [path for path in paths if _untried(path)])
             for path in paths:
                 self.back_up(growth, path)
 
@@ -163,11 +163,11 @@ class Search(Searcher):
     def count(self, growth: Growth, node: Node) -> int:
         return self.widening or self.config.candidates
 
-    def _expand(self, wanted: Sequence[tuple[Growth, Path]]) -> Conversation:
+    def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
         """Sample candidates at each node once, however many simulations wait there."""
-        nodes = {id(node): (growth, node) for growth, path in wanted for node in [end(growth, path)]}.values()
-        yield from self._sample(list(nodes), more_later=self.widening > 0)
-        for growth, node in nodes:
+        nodes = list({id(node): node for path in paths for node in [end(growth, path)]}.values())
+        yield from self.sample(growth, nodes, more_later=self.widening > 0)
+        for node in nodes:
             if id(node) in growth.drawn:
                 latest = {merge_key(action) for action in growth.drawn[id(node)][-self.widening :]}
                 growth.sampled[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in latest]

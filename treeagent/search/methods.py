@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from treeagent.search.ab_mcts import ABMCTS
-from treeagent.search.asking import AskTell
+from treeagent.search.asking import AskTell, Broker
 from treeagent.search.batches import Searcher
 from treeagent.search.chains import BestOfN, RandomExpand
 from treeagent.search.config import SearchConfig, SearchMethod
@@ -70,7 +70,7 @@ def ask_tell(
     search = make_search(outside, outside, config, outside if value else None, outside if critic else None)
     pairs = zip(states, seeds, strict=True)
     growths = [begin(Tree(state.task, seed, Node(state)), config) for state, seed in pairs]
-    return AskTell(growths, search.converse(growths))
+    return AskTell(Broker(growths, map(search.converse, growths)))
 
 
 class _Outside:

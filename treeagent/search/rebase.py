@@ -14,9 +14,10 @@ its end (``Searcher.rank``). Rounding there is by each state alone; here the lar
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from treeagent.search.batches import Path, Request
+from treeagent.search.asking import Conversation
+from treeagent.search.batches import Path
 from treeagent.search.frontier import Frontier
 from treeagent.search.growth import Growth, end
 from treeagent.search.node import Node
@@ -25,7 +26,7 @@ from treeagent.search.node import Node
 class Rebase(Frontier):
     """REBASE: one way down the tree, in which ``rebase.width`` candidates a depth follow the values of its states."""
 
-    def grow(self, growth: Growth) -> Iterator[Request]:
+    def grow(self, growth: Growth) -> Conversation[None]:
         kept: list[Path] = [[]]
         left = self.config.rebase.width
         while kept and left > 0 and self.room(growth):
@@ -33,7 +34,7 @@ class Rebase(Frontier):
             widths = split(left, scores, self.config.rebase.temperature)
             growth.widths = {id(end(growth, path)): width for path, width in zip(kept, widths, strict=True)}
             acting = [path for path, width in zip(kept, widths, strict=True) if width]
-            kept = yield from self.expand(growth, acting)
+            kept = yield from self.try_all(growth, acting)
             children = [edge.child for path in acting for edge in end(growth, path).edges]
             left -= sum(child is not None and child.ended for child in children)
 

@@ -1,0 +1,131 @@
+"""Trees go on by themselves while the steps of others are under way."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+import pytest
+from tangle import HashCritic
+from toy_search import HashValue, Maze, TablePolicy, digest, share, task
+
+from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.types import Action, Estimate, Proposal, State, Transition
+
+WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
+TASKS = [task(f"task {number}") for number in range(6)]
+
+
+@dataclass(frozen=True)
+class Tail(Maze):
+    """Some steps take 10 ms, most of them none, and as many again a turn of the event loop."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        luck = share("wait", state.messages[-1].content, action.text)
+        if luck < 0.7:
+            await asyncio.sleep(0.01 if luck < 0.1 else 0.0)
+        return await super().step(state, action)
+
+
+@pytest.mark.parametrize("method", get_args(SearchMethod))
+@pytest.mark.parametrize("estimate_all", [False, True])
+def test_trees_do_not_depend_on_what_steps_take(method: SearchMethod, estimate_all: bool) -> None:
+    config = SearchConfig(Limits(simulations=12), method=method, critic_weight=0.3, leaves=2, estimate_all=estimate_all)
+    fast, slow = (
+        asyncio.run(make_search(TablePolicy(WORDS), maze, config, HashValue(), HashCritic()).run(TASKS, range(6)))
+        for maze in (Maze(0.2, 0.1), Tail(0.2, 0.1))
+    )
+    assert [digest(tree) for tree in slow] == [digest(tree) for tree in fast]
+
+
+@dataclass(frozen=True)
+class Last(Maze):
+    """The first step of the first task ends once all others have made theirs."""
+
+    made: Counter[str] = field(default_factory=Counter[str])
+    steps: int = 0
+
+    async def step(self, state: State, action: Action) -> Transition:
+        self.made[state.task.id] += 1
+        while state.task == TASKS[0] and sum(self.made.values()) <= self.steps:
+            await asyncio.sleep(0.001)
+        return await super().step(state, action)
+
+
+def test_no_tree_waits_for_the_slow_step_of_another() -> None:
+    """Five trees make eight steps each while the sixth makes its first."""
+    config = SearchConfig(Limits(simulations=8), skip_exhausted=False)
+    world = Last(end_share=0.0, limit_share=0.0, steps=40)
+    run = make_search(TablePolicy(WORDS), world, config, HashValue()).run(TASKS, range(6))
+    trees = asyncio.run(asyncio.wait_for(run, timeout=30))
+    assert [tree.budget.simulations for tree in trees] == [8] * 6
+
+
+@dataclass
+class SlowValue(HashValue):
+    """Takes ``seconds`` a call, for as many states as there are."""
+
+    seconds: float = 0.0
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        await asyncio.sleep(self.seconds)
+        return await super().estimate(states)
+
+
+class Staggered(Maze):
+    async def step(self, state: State, action: Action) -> Transition:
+        await asyncio.sleep(0.002 * int(state.task.id[-1]))
+        return await super().step(state, action)
+
+
+def test_a_slow_model_is_asked_for_all_trees_together() -> None:
+    """Steps take up to 10 ms, and the model 0.2 s: it waits for all of them, as if no step took any time."""
+    values, config = [HashValue(), SlowValue(seconds=0.2)], SearchConfig(Limits(simulations=3))
+    for world, value in zip((Maze(0.0, 0.0), Staggered(0.0, 0.0)), values, strict=True):
+        asyncio.run(make_search(TablePolicy(WORDS), world, config, value).run(TASKS, range(6)))
+    assert values[0].calls == values[1].calls
+
+
+def test_an_error_of_the_policy_gives_up_what_is_under_way() -> None:
+    given_up = list[str]()
+
+    class Endless(Maze):
+        async def step(self, state: State, action: Action) -> Transition:
+            if state.task == TASKS[0]:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    given_up.append(state.task.id)
+                    raise
+            return await super().step(state, action)
+
+    class Failing(TablePolicy):
+        calls = 0
+
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            self.calls += 1
+            if self.calls > 3:
+                raise ConnectionError("the server is gone")
+            return await super().propose(states, count, seeds)
+
+    search = make_search(Failing(WORDS), Endless(0.0, 0.0), SearchConfig(Limits(simulations=20)), HashValue())
+    started = time.perf_counter()
+    with pytest.raises(ConnectionError):
+        asyncio.run(search.run(TASKS, range(6)))
+    assert given_up == [TASKS[0].id]
+    assert time.perf_counter() - started < 30
+
+
+def test_trees_share_the_time_of_slow_steps() -> None:
+    started = time.perf_counter()
+    config = SearchConfig(Limits(simulations=6))
+    trees = asyncio.run(make_search(TablePolicy(WORDS), Staggered(0.0, 0.0), config, HashValue()).run(TASKS, range(6)))
+    elapsed = time.perf_counter() - started
+    assert 0.06 <= sum(tree.budget.seconds for tree in trees) <= elapsed
+    for tree in trees:
+        times = [spent.seconds for spent in tree.spent]
+        assert times == sorted(times) and times[0] > 0 and times[-1] == tree.budget.seconds
