@@ -205,7 +205,7 @@ def same(mine: Any, other: Any) -> bool:
         return isinstance(other, float) and math.isclose(mine, other, rel_tol=1e-4, abs_tol=1e-6)
     if isinstance(mine, dict):
         return mine.keys() == other.keys() and all(same(each, other[key]) for key, each in mine.items())
-    if isinstance(mine, list):
+    if isinstance(mine, list | tuple):
         return len(mine) == len(other) and all(map(same, mine, other))
     return bool(mine == other)
 

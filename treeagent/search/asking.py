@@ -107,8 +107,7 @@ class Broker:
         self._waiting = {kind: list[Question]() for kind in KINDS}
         talks = zip(growths, conversations, strict=True)
         self._growing = [Question(place, *each) for place, each in enumerate(talks)]
-        for question in self._growing:
-            self._go_on(question, None)
+        self.tell(self._growing, ())  # which begins their conversations
         self._growing = [question for question in self._growing if question.wanted]
 
     @property
@@ -135,10 +134,17 @@ class Broker:
 
     def tell(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
         """Answer questions: all answers to the first one, then those to the next."""
-        start = 0
+        start, waiting = 0, self._waiting
         for question in questions:
             stop = start + len(question.wanted)
-            self._go_on(question, answers[start:stop])
+            try:
+                talk = question.conversation
+                wanted = talk.send(answers[start:stop]) if question.wanted else next(talk)
+            except StopIteration:
+                question.wanted = ()
+            else:
+                question.wanted = wanted
+                waiting[type(wanted[0])].append(question)
             start = stop
 
     def close_batch(self) -> None:
@@ -156,15 +162,6 @@ class Broker:
                 if questions := self.take(kind):
                     yield questions
             self.close_batch()
-
-    def _go_on(self, question: Question, answers: Sequence[Answer] | None) -> None:
-        conversation = question.conversation
-        try:
-            question.wanted = next(conversation) if answers is None else conversation.send(answers)
-        except StopIteration:
-            question.wanted = ()
-        else:
-            self._waiting[type(question.wanted[0])].append(question)
 
 
 class AskTell:

@@ -110,8 +110,10 @@ class Searcher(ABC):
 
     def converse(self, growth: Growth) -> Conversation[None]:
         """Grow one tree by what is told of it."""
-        if self.config.estimate_all and not growth.tree.error:
-            yield from self.estimate(growth, [[]])
+        return self._from_root(growth) if self.config.estimate_all and not growth.tree.error else self.grow(growth)
+
+    def _from_root(self, growth: Growth) -> Conversation[None]:
+        yield from self.estimate(growth, [[]])
         yield from self.grow(growth)
 
     @abstractmethod
@@ -151,18 +153,15 @@ class Searcher(ABC):
         answers = yield [WantStep(end(growth, path[:-1]).state, path[-1].action) for path in paths]
         for path, answer in zip(paths, cast("Sequence[Transition | Exception]", answers), strict=True):
             arrive(growth, path, answer)
-        if wanted := self._unvalued([path[-1].child for path in paths]) if estimate or self.config.estimate_all else ():
+        if self.value is None or not (estimate or self.config.estimate_all):
+            return
+        if wanted := _known([path[-1].child for path in paths]):
             _note(growth, wanted, (yield [WantValue(node.state) for node in wanted]))
 
     def estimate(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
         """Estimate V(s) at the end of each path, where ``step`` has not done so."""
-        if wanted := self._unvalued([end(growth, path) for path in paths]):
+        if self.value is not None and (wanted := _known([end(growth, path) for path in paths])):
             _note(growth, wanted, (yield [WantValue(node.state) for node in wanted]))
-
-    def _unvalued(self, nodes: Sequence[Node | None]) -> Sequence[Node]:
-        """The nodes to be estimated. One after a step without an answer is left out, because an estimate there would be
-        made up."""
-        return () if self.value is None else [node for node in nodes if node is not None and not node.unknown]
 
     async def _answer(self, questions: Sequence[Question]) -> Sequence[Answer]:
         """What the policy, the value or the critic says to all of these questions of one kind."""
@@ -244,6 +243,11 @@ class Searcher(ABC):
             if edge is last:
                 worth = edge.with_critic(worth, config.critic_weight)
         return worth, math.prod(edge.prior for edge in path)
+
+
+def _known(nodes: Sequence[Node | None]) -> list[Node]:
+    """The nodes but those after a step without an answer, where an estimate would be made up."""
+    return [node for node in nodes if node is not None and not node.unknown]
 
 
 def _note(growth: Growth, nodes: Sequence[Node], estimates: Sequence[Answer]) -> None:

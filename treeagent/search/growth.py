@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
@@ -89,7 +89,7 @@ async def plant(
 
     async def one(task: Task, seed: int) -> Growth:
         try:
-            async with _limit(config.step_seconds):
+            async with nullcontext() if config.step_seconds is None else time_limit(config.step_seconds):
                 root, error = Node(await dynamics.reset(task)), ""
         except Exception as failure:  # the episode boundary: a failed rollout is data
             root, error = Node(State(task, ()), truncated=True), describe(failure)
@@ -189,14 +189,12 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
 async def attempt(dynamics: Dynamics, state: State, action: Action, seconds: float | None) -> Transition | Exception:
     """Step the dynamics; where it fails or takes more than ``seconds``, the exception."""
     try:
-        async with _limit(seconds):
+        if seconds is None:
+            return await dynamics.step(state, action)
+        async with time_limit(seconds):
             return await dynamics.step(state, action)
     except Exception as error:  # the episode boundary: a failed rollout is data
         return error
-
-
-def _limit(seconds: float | None) -> AbstractAsyncContextManager[None]:
-    return nullcontext() if seconds is None else time_limit(seconds)
 
 
 def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:
@@ -224,8 +222,9 @@ def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Except
         edge.process = taken_back(path, lambda each: each.process, growth.tree.discount)
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
+    state = transition.state
     edge.child = Node(
-        replace(transition.state, ended=ended),
+        state if state.ended == ended else replace(state, ended=ended),
         terminated=transition.terminated and not unknown,
         truncated=transition.truncated or unknown,
         bootstrap=transition.truncated and not unknown and growth.bootstrap,
@@ -365,5 +364,6 @@ def share_time(growths: Sequence[Growth], started: float) -> None:
         tree = growth.tree
         tree.budget.seconds += share
         for place in range(growth.timed, len(tree.spent)):
-            tree.spent[place] = tree.spent[place]._replace(seconds=tree.budget.seconds)
+            tokens, steps, _ = tree.spent[place]
+            tree.spent[place] = Spent(tokens, steps, tree.budget.seconds)
         growth.timed = len(tree.spent)
