@@ -189,14 +189,16 @@ class Searched:
 
 
 def searched(config: RunConfig, checkpoint: Path) -> Searched:
+    from benchmarks.pool import WAITED as waited  # of the environments, while this module may be __main__
+
     with tempfile.TemporaryDirectory() as folder:
-        WAITED.clear()
+        waited.clear()
         job = BatchJob(config, checkpoint, "collect", 0, range(config.collect.tasks), Path(folder))
         started, processor = time.perf_counter(), time.process_time()
         cost = search_batch(job, lambda event: None)
         seconds, processor = time.perf_counter() - started, time.process_time() - processor
         nodes = [to_record(tree)["nodes"] for tree in read_trees(Path(folder))]
-        return Searched(cost, seconds, processor, list(WAITED.values()), nodes)
+        return Searched(cost, seconds, processor, list(waited.values()), nodes)
 
 
 def same(mine: Any, other: Any) -> bool:

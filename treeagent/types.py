@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 Role = Literal["system", "user", "assistant"]
 Split = Literal["train", "validation", "test"]
@@ -228,6 +228,15 @@ class Policy(Protocol):
         """Draw ``count`` actions at each state; the draw at ``states[i]`` depends on ``seeds[i]`` alone. A policy that
         knows all actions that are possible may give them all, those drawn first (``Proposal.priors``)."""
         ...
+
+
+@runtime_checkable
+class Concurrent(Protocol):
+    """Says of a policy whether it answers many calls side by side in the time of one, as a server does. Then each tree
+    asks it by itself, and waits for no other."""
+
+    @property
+    def concurrent(self) -> bool: ...
 
 
 class Value(Protocol):

@@ -129,3 +129,31 @@ def test_trees_share_the_time_of_slow_steps() -> None:
     for tree in trees:
         times = [spent.seconds for spent in tree.spent]
         assert times == sorted(times) and times[0] > 0 and times[-1] == tree.budget.seconds
+
+
+@dataclass
+class Served(TablePolicy):
+    """A policy on a server, where some trees wait longer than others."""
+
+    concurrent: bool = True
+    under_way: int = 0
+    most: int = 0
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        assert len(states) == 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.002 * int(states[0].task.id[-1]))
+        self.under_way -= 1
+        return await super().propose(states, count, seeds)
+
+
+@pytest.mark.parametrize("method", get_args(SearchMethod))
+def test_each_tree_asks_a_server_by_itself(method: SearchMethod) -> None:
+    config, served = SearchConfig(Limits(simulations=8), method=method, leaves=2), Served(WORDS)
+    alone, together = (
+        asyncio.run(make_search(policy, Staggered(0.2, 0.1), config, HashValue()).run(TASKS, range(6)))
+        for policy in (served, TablePolicy(WORDS))
+    )
+    assert [digest(tree) for tree in alone] == [digest(tree) for tree in together]
+    assert served.most >= 6

@@ -7,6 +7,7 @@ the likeliest of these letters. The next question goes on in the same conversati
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from string import ascii_uppercase as LETTERS
 
@@ -50,10 +51,10 @@ class LMCritic:
         """
         turns = [[_turn(state, action) for action in drawn] for state, drawn in zip(states, candidates, strict=True)]
         ballots = [self._ballots(state, texts) for state, texts in zip(states, turns, strict=True)]
-        self._read_shared(ballots)
+        await self._read_shared(ballots)
         waiting = [ballot for both in ballots for ballot in both]
         while waiting := [ballot for ballot in waiting if self._goes_on(ballot)]:
-            self._ask(waiting)
+            await self._ask(waiting)
         return [
             [(one.scores[text] + other.scores[text]) / 2 for text in texts]
             for (one, other), texts in zip(ballots, turns, strict=True)
@@ -72,12 +73,13 @@ class LMCritic:
         told = self.chat.read(state.messages).messages
         return _Ballot.of(state.task.id, told, order), _Ballot.of(state.task.id, told, order[::-1])
 
-    def _read_shared(self, ballots: Sequence[tuple["_Ballot", "_Ballot"]]) -> None:
+    async def _read_shared(self, ballots: Sequence[tuple["_Ballot", "_Ballot"]]) -> None:
         """Let the generator read the common beginning of both orders, so that its cache holds it for each."""
         asked = [both for both in ballots if all(map(self._goes_on, both))]
         if asked:
             shared = [_shared(self._prompt(one), self._prompt(other)) for one, other in asked]
-            self.generator.next_logprobs(shared, (), [one.tree for one, _ in asked])
+            trees = [one.tree for one, _ in asked]
+            await self.generator.aside(partial(self.generator.next_logprobs, shared, (), trees))
 
     def _goes_on(self, ballot: "_Ballot") -> bool:
         return len(ballot.left) > 1 and not self.generator.refusal(self._prompt(ballot))
@@ -85,10 +87,10 @@ class LMCritic:
     def _prompt(self, ballot: "_Ballot") -> tuple[int, ...]:
         return self.chat.prompt_ids(ballot.messages)
 
-    def _ask(self, ballots: Sequence["_Ballot"]) -> None:
+    async def _ask(self, ballots: Sequence["_Ballot"]) -> None:
         letter_ids = [self.chat.encode(letter)[0] for letter in LETTERS]
         prompts, trees = [self._prompt(ballot) for ballot in ballots], [ballot.tree for ballot in ballots]
-        logprobs = self.generator.next_logprobs(prompts, letter_ids, trees)
+        logprobs = await self.generator.aside(partial(self.generator.next_logprobs, prompts, letter_ids, trees))
         for ballot, row in zip(ballots, logprobs, strict=True):
             best = ballot.left[int(row[ballot.left].argmax())]
             ballot.choose(best, self.chat.encode_action(LETTERS[best]))

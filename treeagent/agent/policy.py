@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ import torch
 from treeagent.agent.value_head import ValueHead
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call
-from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
+from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest, in_thread
 from treeagent.generators.chat import ChatFormat, Reading
 from treeagent.generators.config import ActionSource
 from treeagent.generators.grammar import Grammar, ReAct
@@ -51,6 +52,11 @@ class LLMPolicy:
     both."""
     tools: Sequence[ToolSpec] = ()
     """By which legal actions are written as calls, in formats that call tools by name."""
+
+    @property
+    def concurrent(self) -> bool:
+        """As of ``types.Concurrent``."""
+        return self.generator.concurrent
 
     def greedy(self) -> "LLMPolicy":
         return replace(self, temperature=0.0)
@@ -97,7 +103,7 @@ class LLMPolicy:
             for place in sampling
         ]
         told = [Proposal()] * len(states)
-        for place, drawn in zip(sampling, self._sample(turns, count) if turns else (), strict=True):
+        for place, drawn in zip(sampling, (await self._sample(turns, count)) if turns else (), strict=True):
             if isinstance(drawn, Failure):
                 errors[place] = drawn.reason
             else:
@@ -106,7 +112,8 @@ class LLMPolicy:
         candidates = [[action.token_ids for action in written[place]] for place in scoring]
         behind = [prompts[place] for place in scoring]
         trees = [states[place].task.id for place in scoring]
-        scores = self.generator.score(behind, candidates, self.temperature, trees) if scoring else ()
+        score = partial(self.generator.score, behind, candidates, self.temperature, trees)
+        scores = await self.generator.aside(score) if scoring else ()
         for place, scored in zip(scoring, scores, strict=True):
             if isinstance(scored, Failure):
                 errors[place], told[place] = scored.reason, Proposal()
@@ -119,7 +126,7 @@ class LLMPolicy:
             for proposal, reading, error in zip(told, readings, errors, strict=True)
         ]
 
-    def _sample(self, turns: Sequence["_Begun"], count: int) -> list[list[Sample] | Failure]:
+    async def _sample(self, turns: Sequence["_Begun"], count: int) -> list[list[Sample] | Failure]:
         """``count`` samples of the rest of each turn. Those that are still thinking after ``thought_tokens`` are led
         into their call, and sampled on from there; those that are cut off are written to their end."""
         most = [self.max_new_tokens - len(turn.said.token_ids) for turn in turns]
@@ -128,7 +135,7 @@ class LLMPolicy:
         first = [budget if thinking else limit for thinking, limit in zip(thinks, most, strict=True)]
         drawn = [
             each if isinstance(each, Failure) else list(each)
-            for each in self.generator.sample(self._ask(turns, count, first))
+            for each in await self.generator.aside(partial(self.generator.sample, self._ask(turns, count, first)))
         ]
         places, rests, limits = list[tuple[int, int]](), list[_Begun](), list[int]()
         for place, (turn, samples) in enumerate(zip(turns, drawn, strict=True)):
@@ -144,14 +151,16 @@ class LLMPolicy:
                     places.append((place, number))
                     rests.append(turn.after(led.token_ids, self.chat.decode(led.token_ids), seed))
                     limits.append(most[place] - budget)
-        went_on = self.generator.sample(self._ask(rests, 1, limits)) if rests else ()
+        more = partial(self.generator.sample, self._ask(rests, 1, limits))
+        went_on = await self.generator.aside(more) if rests else ()
         for (place, number), rest in zip(places, went_on, strict=True):
             samples = drawn[place]
             if isinstance(rest, Failure) or isinstance(samples, Failure):
                 drawn[place] = rest if isinstance(rest, Failure) else samples
             else:
-                begun, [more] = samples[number], rest
-                samples[number] = Sample(begun.token_ids + more.token_ids, begun.logprobs + more.logprobs, begun.forced)
+                begun, [added] = samples[number], rest
+                ids, logprobs = begun.token_ids + added.token_ids, begun.logprobs + added.logprobs
+                samples[number] = Sample(ids, logprobs, begun.forced)
         return [
             samples if isinstance(samples, Failure) else [self._closed(turn, sample) for sample in samples]
             for turn, samples in zip(turns, drawn, strict=True)
@@ -279,6 +288,8 @@ class ChatPolicy:
     """Sampling temperature; 0 takes the likeliest token each time."""
     max_new_tokens: int = 64
     """Most tokens of a turn."""
+    concurrent: ClassVar[bool] = True
+    """As of ``types.Concurrent``."""
 
     def greedy(self) -> "ChatPolicy":
         return replace(self, temperature=0.0)
@@ -289,7 +300,8 @@ class ChatPolicy:
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """``count`` steps at each state, without token ids and log-probabilities."""
-        replies = self.generator.reply(
+        reply = partial(
+            self.generator.reply,
             [(*self.opening, *state.messages) for state in states],
             count,
             seeds,
@@ -301,7 +313,7 @@ class ChatPolicy:
             Proposal((), (), drawn.reason)
             if isinstance(drawn, Failure)
             else Proposal((), tuple(map(self.grammar.read, drawn.texts)), untold_tokens=drawn.generated_tokens)
-            for drawn in replies
+            for drawn in await in_thread(reply)
         ]
 
 

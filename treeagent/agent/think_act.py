@@ -25,6 +25,11 @@ class SplitPolicy:
         self.policy = policy
         self._pause = Pause(chat.tokens_with(grammar.mark[-1]), lambda ids: grammar.begins_action(chat.decode(ids)))
 
+    @property
+    def concurrent(self) -> bool:
+        """As of ``types.Concurrent``."""
+        return self.policy.concurrent
+
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """``count`` thoughts or actions at each state."""
         drawn = await self.policy.propose(states, count, seeds, self._pause)

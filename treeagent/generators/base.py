@@ -4,10 +4,13 @@ Three implementations: ``local`` runs a transformers model in this process, ``vl
 and ``remote`` asks a server. This module imports no torch.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from threading import Thread
+from typing import TYPE_CHECKING, TypeVar
 
 from treeagent.generators.usage import Usage
 
@@ -15,6 +18,8 @@ if TYPE_CHECKING:  # a client of a server does not need torch
     from torch import Tensor
 
     from treeagent.generators.structured import Form  # needs the extra "structured"
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +131,27 @@ def put_together(
     return [Sample(ids, tuple(told[ids[:place]][token] for place, token in enumerate(ids))) for ids in candidates]
 
 
-class Generator(ABC):
-    """A language model that samples. Not safe for concurrent use. ``refusal`` must have no reason against a prompt."""
+async def in_thread(call: Callable[[], Answer]) -> Answer:
+    """What ``call`` returns or raises in a thread of its own. Where nobody waits for it any more, as after Ctrl-C, the
+    thread does not keep the process from ending."""
+    future = Future[Answer]()
 
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # raised again where it is waited for
+            future.set_exception(error)
+
+    future.set_running_or_notify_cancel()  # from now on it cannot be cancelled, only left alone
+    Thread(target=run, name="request", daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+class Generator(ABC):
+    """A language model that samples. ``refusal`` must have no reason against a prompt."""
+
+    concurrent = False
+    """Whether several threads may call it at once, and are answered side by side."""
     usage: Usage
     context: int
     """Most tokens that prompt and sample may have together."""
@@ -159,6 +182,10 @@ class Generator(ABC):
     @abstractmethod
     def forget(self) -> None:
         """Drop every cached prefix. Must be called when the weights have changed."""
+
+    async def aside(self, call: Callable[[], Answer]) -> Answer:
+        """What a call of this generator returns. The event loop goes on meanwhile, if the generator is concurrent."""
+        return await in_thread(call) if self.concurrent else call()
 
     def refusal(self, prompt: tuple[int, ...]) -> str:
         """Why the model cannot read this prompt, in one sentence; empty if it can."""

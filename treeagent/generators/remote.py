@@ -38,6 +38,8 @@ class Replies(NamedTuple):
 class RemoteGenerator(Servers, Generator):
     """Prompts and samples as token ids, by the protocol's completions with the extensions of vLLM and SGLang."""
 
+    concurrent = True
+
     def __init__(
         self,
         config: RemoteConfig,

@@ -137,6 +137,8 @@ class Servers:
         self._adapter = adapter
         self._adapter_name = "" if adapter is None else adapter_name(adapter)
         self._state = threading.Lock()
+        self._room = threading.Semaphore(config.concurrency)
+        """For requests in flight, of all threads that call."""
         repeats = retries if len(config.urls) == 1 else 0  # in a pool the next server is asked instead
         self.servers = [Server(url, connect(url, retries=repeats, timeout=config.timeout)) for url in config.urls]
         with ThreadPoolExecutor(len(self.servers)) as pool:
@@ -224,11 +226,16 @@ class Servers:
         Raises:
             UserError: as ``_attempt``.
         """
+        if len(requests) == 1:
+            return [self._ask(requests[0])]
         with ThreadPoolExecutor(self.config.concurrency) as pool:
             return list(pool.map(self._ask, requests))
 
     def _ask(self, keyed: tuple[str, Callable[[Server], Answer]]) -> Answer | Failure:
-        key, request = keyed
+        with self._room:
+            return self._answer_of(*keyed)
+
+    def _answer_of(self, key: str, request: Callable[[Server], Answer]) -> Answer | Failure:
         if len(self.servers) == 1:
             return self._attempt(self.servers[0], request)
         order = [self.servers[place] for place in in_order(key, self.config.urls)]

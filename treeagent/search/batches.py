@@ -13,7 +13,7 @@ cut off in the same way.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import cast
 
 from treeagent.search.asking import (
@@ -46,7 +46,7 @@ from treeagent.search.growth import (
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
 from treeagent.search.stopping import LeastGain
 from treeagent.search.under_way import UnderWay
-from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value
+from treeagent.types import Concurrent, Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value
 
 Path = list[Edge]
 """The edges from the root to a place in the tree."""
@@ -95,12 +95,15 @@ class Searcher(ABC):
         growths = await plant(self.dynamics, tasks, seeds, self.config)
         share_time(growths, planted)
         broker = Broker(growths, map(self.converse, growths), on_batch)
-        async with UnderWay(broker, [(WantStep, self._take)]) as under_way:
+        alone: list[tuple[type[Wanted], Callable[[Wanted], Awaitable[Answer]]]] = [(WantStep, self._take)]
+        if isinstance(self.policy, Concurrent) and self.policy.concurrent:
+            alone.append((WantActions, self._draw))
+        async with UnderWay(broker, alone) as under_way:
             while broker.growing:
                 for kind in KINDS:
                     if kind is WantStep:
                         await under_way.go_on()
-                    elif questions := broker.take(kind):
+                    elif kind in under_way.together and (questions := broker.take(kind)):
                         started = time.perf_counter()
                         answers = await self._answer(questions)
                         under_way.model_seconds += time.perf_counter() - started
@@ -183,6 +186,11 @@ class Searcher(ABC):
             states, seeds = [wanted[place].state for place in places], [wanted[place].seed for place in places]
             proposals |= zip(places, await self.policy.propose(states, count, seeds), strict=True)
         return [proposals[place] for place in range(len(wanted))]
+
+    async def _draw(self, wanted: Wanted) -> Proposal:
+        assert isinstance(wanted, WantActions)
+        [proposal] = await self.policy.propose([wanted.state], wanted.count, [wanted.seed])
+        return proposal
 
     def _take(self, wanted: Wanted) -> Awaitable[Transition | Exception]:
         assert isinstance(wanted, WantStep)

@@ -4,7 +4,8 @@ A tree whose environment takes long must not keep the others waiting, and a mode
 more than one. So before the model is asked, slow answers are waited for, but at most half as long as the model took
 since the last time (``PATIENCE``). Where the model is slow beside the environment, it is asked for nearly all trees
 together, as if they went in step; where the environment is slow, it is asked for whichever have come. The waiting adds
-at most that half to the model's time.
+at most that half to the model's time. A policy on a server that batches by itself is asked by each tree alone
+(``types.Concurrent``).
 """
 
 import asyncio
@@ -32,7 +33,8 @@ class UnderWay:
         self, broker: Broker, apart: Sequence[tuple[type[Wanted], Callable[[Wanted], Awaitable[Answer]]]]
     ) -> None:
         self._broker, self._apart = broker, apart
-        self._together = [kind for kind in KINDS if all(kind is not each for each, _ in apart)]
+        self.together = [kind for kind in KINDS if all(kind is not each for each, _ in apart)]
+        """The other kinds."""
         self._tasks = list[asyncio.Task[None]]()
         """With some that are done."""
         self._flying = 0
@@ -65,7 +67,7 @@ class UnderWay:
                 return
             await asyncio.sleep(0)  # what needs no wait is there after it
             if not self._landed:
-                if deadline is None and self._broker.waits(*self._together):
+                if deadline is None and self._broker.waits(*self.together):
                     deadline = time.perf_counter() + patience
                 await self._wait(deadline)
             if not self._landed:
