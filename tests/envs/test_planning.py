@@ -265,6 +265,26 @@ def test_size_is_the_dial_of_the_horizon() -> None:
         assert lengths[2] > 1.5 * lengths[0]
 
 
+def test_a_range_of_sizes_draws_them_all_and_shares_no_problem_across_splits_with_one_of_them() -> None:
+    mixed = PlanningEnv(PlanningOptions(size=(3, 5)))
+    train = mixed.tasks("train", 60)
+    sizes = [sum(line.endswith(" block") for line in problem_lines(task)) for task in train]
+    assert all(sizes.count(size) >= 10 for size in (3, 4, 5)) and len(sizes) == 60
+    seen = {tuple(problem_lines(task)) for task in train}
+    for size in (3, 4, 5):
+        held_out = PlanningEnv(PlanningOptions(size=size)).tasks("test", 20)
+        assert seen.isdisjoint(tuple(problem_lines(task)) for task in held_out)
+    # A range of a single size has the tasks of that size.
+    assert PlanningEnv(PlanningOptions(size=(4, 4))).tasks("test", 5) == PlanningEnv().tasks("test", 5)
+    assert check_tasks(make_env("planning", {"size": [3, 5]}), 8) == []
+
+
+def problem_lines(task: Task) -> list[str]:
+    lines = task.data["problem"]
+    assert isinstance(lines, list)
+    return lines
+
+
 def test_a_wrong_way_in_tireworld_is_a_dead_end_that_nothing_tells() -> None:
     dead = 0
     for seed in range(12):
@@ -416,6 +436,8 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
         ({"domain_file": "numbers.pddl", "problems": "."}, "fuel has a number or a duration"),
         ({"domain_file": "finish.pddl", "problems": "."}, "has an action finish"),
         ({"size": 1}, "refuses option size=1"),
+        ({"size": [5, 3]}, r"refuses option size=.*the least and the greatest"),
+        ({"size": [3, 21]}, r"refuses option size=.*from 2 to 20"),
         ({"domain": "chess"}, "refuses option domain='chess'"),
         ({"problems": {"held-out": "."}}, "refuses option problems"),
     ],

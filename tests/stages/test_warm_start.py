@@ -204,6 +204,15 @@ def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, 
         assert targets == ([1.0] * 3 if outcome else [])
 
 
+def test_a_demonstration_s_states_are_worth_its_discounted_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
+    config, env = load_config(CONFIG, [*SMALL, "search.discount=0.5"]), Doors()
+    (tree,) = demonstrate(
+        EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
+    )
+    (row,) = _lessons(config, load_checkpoint(whole[0]), [tree]).imitation
+    assert row.value_targets == (0.25, 0.5, 1.0)
+
+
 class Busy(ShopEnv):
     """Every other task does not reset."""
 

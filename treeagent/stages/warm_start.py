@@ -165,7 +165,7 @@ class _Lessons:
     """What the demonstrations teach."""
 
     imitation: list[TokenRow] = field(default_factory=list[TokenRow])
-    """The demonstrated paths, with the outcome as every state's value."""
+    """The demonstrated paths, with the discounted outcome as every state's value."""
     world: list[TokenRow] = field(default_factory=list[TokenRow])
     reflections: list[TokenRow] = field(default_factory=list[TokenRow])
     """Those that the policy could say."""
@@ -185,7 +185,9 @@ def _lessons(config: RunConfig, checkpoint: Checkpoint, demonstrations: Iterable
         outcome = _outcome(demonstration) if path else None
         told.outcomes.append(outcome)
         told.environment_steps += tree.budget.environment_steps
-        told.imitation += path_rows(tree, path, [outcome] * (len(path) + 1))
+        left = range(len(path), -1, -1)
+        values = [outcome and outcome * config.search.discount**steps for steps in left]
+        told.imitation += path_rows(tree, path, values)
         if wanted.wants("world") and tree.budget.simulations > 1:  # else no other action was tried beside
             told.world += world_rows(tree)
         if wanted.wants("reflection"):

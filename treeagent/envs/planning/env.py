@@ -58,6 +58,7 @@ class PlanningEnv(VisitEnv[Place]):
         self.options = options or PlanningOptions()
         required("planning")
         name, size = self.options.domain, self.options.size
+        least, greatest = (size, size) if isinstance(size, int) else size
         files = find_files(self.options)
         if files is None:
             self._text = resources.files(__package__).joinpath(f"{name}.pddl").read_text(encoding="utf-8")
@@ -69,11 +70,14 @@ class PlanningEnv(VisitEnv[Place]):
             raise UserError(f"the domain {self._domain.name} has an action {FINISH}, which ends a task here: rename it")
         self._hidden = frozenset(self._hidden_by_default() if self.options.hide is None else self.options.hide)
         self._loaded = functools.lru_cache(LOADED)(self._load)
+        sizes = f"{least}" if least == greatest else f"{least}-{greatest}"
+
+        def draw(seed: int) -> list[str]:
+            drawn = random.Random(f"size {seed}").randint(least, greatest)
+            return DRAW[name](drawn, random.Random(f"{name} {sizes} {seed}"))
+
         self._drawn = DrawnTasks(
-            f"{name}{size}",
-            lambda lines: prompt_of(problem_of(self._domain, lines), self._hidden),
-            "problem",
-            lambda seed: DRAW[name](size, random.Random(f"{name} {size} {seed}")),
+            f"{name}{sizes}", lambda lines: prompt_of(problem_of(self._domain, lines), self._hidden), "problem", draw
         )
 
     def reset(

@@ -1,8 +1,8 @@
 """The settings of planning."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.types import Split
@@ -11,14 +11,25 @@ DomainName = Literal["blocks", "hanoi", "logistics", "tireworld"]
 Files = str | list[str]
 """A folder of problem files, or problem files."""
 
+Sizes = int | tuple[int, int]
+"""A size of problems, or the least and the greatest one."""
+
+
+def _ordered(sizes: Sizes) -> Sizes:
+    least, greatest = (sizes, sizes) if isinstance(sizes, int) else sizes
+    if not 2 <= least <= greatest <= 20:
+        raise ValueError("give a size from 2 to 20, or the least and the greatest one, such as [2, 8]")
+    return sizes
+
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PlanningOptions:
     """Settings of ``PlanningEnv``. Problems are generated for ``domain``, unless files are named."""
 
     domain: DomainName = "blocks"
-    size: int = Field(default=4, ge=2, le=20)
-    """Blocks, discs, packages, or roads to the goal. More of them need more actions."""
+    size: Annotated[Sizes, AfterValidator(_ordered)] = 4
+    """Blocks, discs, packages, or roads to the goal. More of them need more actions. ``[2, 8]`` draws the size of each
+    problem from 2 to 8."""
     domain_file: str | None = None
     """A PDDL file of your own domain; its problems are those of ``problems``."""
     problems: Files | dict[Split, Files] | None = None
