@@ -107,7 +107,7 @@ def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
         ("search=3", "search", "3"),
         ("warm_start.early_experience.rows=worlds", "warm_start.early_experience.rows", '"worlds"'),
         ('evaluate.modes=["greed"]', "evaluate.modes.0", '"greed"'),
-        ("environment.options.x=[1]", "environment.options.x", "[1]"),
+        ("environment.options.x=[[1]]", "environment.options.x", "[[1]]"),
         ("evaluate.modes=greedy", "evaluate.modes", '"greedy"'),
         ("seed=-1", "seed", "-1"),
         ("seed=4294967296", "seed", "4294967296"),
@@ -189,13 +189,15 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         assert said.startswith(f"config file {path} cannot be read: ") and reason in said
 
 
+names = st.text(st.characters(categories=("L", "N")), min_size=1)
+scalars = (
+    st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text() | st.booleans()
+)
 options = st.dictionaries(
-    st.text(st.characters(categories=("L", "N")), min_size=1),
-    st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text()
-    | st.booleans()
-    | st.lists(st.text()).map(tuple),
+    names,
+    scalars
+    | st.lists(scalars).map(tuple)
+    | st.dictionaries(names, st.text() | st.lists(st.text()).map(tuple), min_size=1),
 )
 configs = st.builds(
     RunConfig,

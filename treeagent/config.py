@@ -68,6 +68,7 @@ _OPEN_TABLES = (
 )
 """Tables whose keys the user names."""
 Share = Annotated[float, Field(ge=0, le=1)]
+Scalar = int | float | str | bool
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 MOST_TOKENS = 2**24
@@ -100,7 +101,7 @@ class EnvironmentConfig:
 
     name: Annotated[str, REACHES_OUT] = "shop"
     """Name of a built-in environment, or "module:Class" of your own."""
-    options: dict[str, int | float | str | bool | tuple[str, ...]] = Field(default_factory=dict)
+    options: dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]] = Field(default_factory=dict)
     """Keyword arguments passed to the environment; its own documentation lists them."""
     max_steps: Annotated[int, Field(gt=0)] = 20
     """Most steps of an episode; a longer one is truncated."""

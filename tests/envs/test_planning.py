@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from treeagent.config import load_config
 from treeagent.envs import Env, check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.types import Task, ToolCall, UserError
@@ -276,7 +277,8 @@ def test_a_range_of_sizes_draws_them_all_and_shares_no_problem_across_splits_wit
         assert seen.isdisjoint(tuple(problem_lines(task)) for task in held_out)
     # A range of a single size has the tasks of that size.
     assert PlanningEnv(PlanningOptions(size=(4, 4))).tasks("test", 5) == PlanningEnv().tasks("test", 5)
-    assert check_tasks(make_env("planning", {"size": [3, 5]}), 8) == []
+    settings = load_config(None, ["environment.name=planning", "environment.options.size=[3, 5]"]).environment
+    assert make_env(settings.name, settings.options).tasks("train", 60) == train
 
 
 def problem_lines(task: Task) -> list[str]:
@@ -419,8 +421,9 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
     report = check_env(env, task)
     assert report.passed, report.violations
 
-    split = {"train": str(folder / "p03.pddl"), "test": [str(folder / "p05.pddl"), str(folder / "p01.pddl")]}
-    env = make_env("planning", {"domain_file": str(folder / "domain.pddl"), "problems": split})
+    split = f"{{train='{folder}/p03.pddl', test=['{folder}/p05.pddl', '{folder}/p01.pddl']}}"
+    options = f"environment.options={{domain_file='{folder}/domain.pddl', problems={split}}}"
+    env = make_env("planning", load_config(None, [options]).environment.options)
     assert [each.id for each in env.tasks("test", 2)] == ["blocks-test-p05", "blocks-test-p01"]
     assert check_tasks(env, 5) == []  # also where a split is empty
 
