@@ -8,10 +8,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from string import ascii_uppercase as LETTERS
 
-from treeagent.generators.base import Generator
+from treeagent.generators.base import Generator, common_beginning
 from treeagent.generators.chat import ChatFormat
 from treeagent.types import Action, Message, State, UserError, derive_seed
 
@@ -77,7 +76,7 @@ class LMCritic:
         """Let the generator read the common beginning of both orders, so that its cache holds it for each."""
         asked = [both for both in ballots if all(map(self._goes_on, both))]
         if asked:
-            shared = [_shared(self._prompt(one), self._prompt(other)) for one, other in asked]
+            shared = [common_beginning([self._prompt(one), self._prompt(other)]) for one, other in asked]
             trees = [one.tree for one, _ in asked]
             await self.generator.aside(partial(self.generator.next_logprobs, shared, (), trees))
 
@@ -133,8 +132,3 @@ def _turn(state: State, action: Action) -> str:
     """The whole turn that an action makes, with the part that the state holds already."""
     last = state.messages[-1]
     return last.content + action.text if last.partial else action.text
-
-
-def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """The common beginning."""
-    return tuple(token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import takewhile
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
@@ -122,6 +123,12 @@ def beginnings(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], l
             if token not in tokens:
                 tokens.append(token)
     return following
+
+
+def common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The tokens with which all prompts begin."""
+    alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
+    return tuple(ids[0] for ids in alike)
 
 
 def put_together(

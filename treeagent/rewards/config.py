@@ -23,25 +23,26 @@ class JudgeConfig:
     """The judge: a name on the server, or a folder, a GGUF file or a name on the Hugging Face hub without ``url``."""
     items: tuple[str, ...]
     """Questions about an episode to which "yes" is the good answer; each asks one thing. The component ``judge`` is the
-    share of answers that are yes."""
+    share of answers that are yes; of a model in this process, their mean probability of yes."""
     url: Annotated[str | None, REACHES_OUT] = None
     """Root of the OpenAI-compatible API of the judge's server; its key is read from ``OPENAI_API_KEY``. Unset runs the
-    model in this process."""
+    model in this process: it is asked each question once, by itself, and says only how likely yes is against no."""
     reference: str = ""
     """Name of the entry of a task's data that the judge reads as the reference answer; empty shows none."""
     hacked: bool = True
     """Also asks whether the reward was got around the task. If most votes say so, the episode is paid nothing."""
     votes: Annotated[int, Field(gt=0, le=99)] = 3
-    """Times that the judge is asked (k); every second time it reads the questions in reverse. A verdict needs more than
-    half of them."""
+    """Times that a judge on a server is asked (k); every second time it reads the questions in reverse. A verdict needs
+    more than half of them."""
     temperature: Amount = 1.0
-    """Temperature at which the judge samples."""
+    """Temperature at which a judge on a server samples."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 512
-    """Most tokens of a reply, reasoning included."""
+    """Most tokens of a reply of a judge on a server, reasoning included."""
     timeout: Annotated[float, Field(gt=0)] = 60.0
     """Seconds after which a request is given up; it is tried twice."""
     tools: tuple[str, ...] = ()
-    """Read-only tools of the environment that the judge may call before it answers, where the episode ended."""
+    """Read-only tools of the environment that a judge on a server may call before it answers, where the episode
+    ended."""
     most_tool_calls: Annotated[int, Field(gt=0)] = 3
     """Most calls of ``tools`` by each vote."""
     most_calls: Annotated[int, Field(ge=0)] | None = None
@@ -62,6 +63,11 @@ class JudgeConfig:
                 raise ValueError(f"items has {item!r}: give each question as one line")
         if len(set(self.items)) < len(self.items):
             raise ValueError("items names a question twice: give each once")
+        if self.tools and self.url is None:
+            raise ValueError(
+                f"tools names {', '.join(self.tools)}, but a judge in this process only says yes or no: set url, or "
+                "leave tools out"
+            )
         return self
 
 

@@ -1,15 +1,17 @@
 """Build the judge that the settings describe: a model on a server or in this process, and its ledger."""
 
+import math
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.envs.base import Env, ToolSpec
-from treeagent.generators.base import Failure, SampleRequest
+from treeagent.generators.base import Failure, common_beginning
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
@@ -63,7 +65,7 @@ def judge_of(config: RewardsConfig, run: Path, stage: str, env: Env | None = Non
     """
     if config.judge is None:
         return None
-    model = local(config.judge) if config.judge.url is None else Remote(config.judge, config.judge.url)
+    model = local(config.judge.model) if config.judge.url is None else Remote(config.judge, config.judge.url)
     return Judge(config.judge, model, Ledger(run / FILE, stage), judge_tools(config, env) if env is not None else ())
 
 
@@ -85,6 +87,7 @@ class Remote(JudgeModel):
 
     config: JudgeConfig
     url: str
+    scores: ClassVar[bool] = False
     _chat: "object | None" = None
     _fault: str = ""
     _until: float = 0.0
@@ -120,43 +123,41 @@ class Remote(JudgeModel):
 
 
 @lru_cache(maxsize=1)
-def local(config: JudgeConfig) -> "Local":
+def local(model: str) -> "Local":
     """The judge's checkpoint, loaded once in each process."""
-    loaded = load_checkpoint(config.model)
-    return Local(config, LocalGenerator(loaded.model), ChatFormat(loaded.tokenizer))
+    loaded = load_checkpoint(model)
+    return Local(LocalGenerator(loaded.model), ChatFormat(loaded.tokenizer))
 
 
 @dataclass(frozen=True, slots=True)
 class Local(JudgeModel):
-    """A model in this process, which answers one batch at a time."""
+    """A model in this process, which says by its probabilities of yes and no. It answers one batch at a time."""
 
-    config: JudgeConfig
     generator: LocalGenerator
     chat: ChatFormat
+    scores: ClassVar[bool] = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]:
-        config, said = self.config, dict[int, Reply | Fault]()
-        prompts = {place: self.chat.prompt_ids(tuple(each)) for place, each in enumerate(conversations)}
-        for place, prompt in list(prompts.items()):
-            if refused := self.generator.refusal(prompt):
-                said[place] = Fault(refused)
-                del prompts[place]
+        """P(yes) / (P(yes) + P(no)) at temperature 1, each word with a small or a capital first letter."""
+        words = [self.chat.encode(word) for word in ("yes", "Yes", "no", "No")]
+        longest = max(words, key=len)
+        prompts = [self.chat.prompt_ids(tuple(each)) for each in conversations]
+        refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
+        read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
         with self._lock:
-            drawn = self.generator.sample(
-                SampleRequest(
-                    list(prompts.values()),
-                    1,
-                    [seeds[place] for place in prompts],
-                    stop_id=self.chat.stop_id,
-                    max_new_tokens=config.max_new_tokens,
-                    temperature=config.temperature,
-                )
-            )
-        for (place, prompt), samples in zip(prompts.items(), drawn, strict=True):
-            if isinstance(samples, Failure):
-                said[place] = Fault(samples.reason)
-                continue
-            [sample] = samples
-            said[place] = Reply(self.chat.decode(sample.token_ids), len(prompt), len(sample.token_ids))
-        return [said[place] for place in range(len(conversations))]
+            if read:  # the episode, which all questions share, goes through the model once
+                self.generator.next_logprobs([common_beginning(read)], ())
+            scored = iter(self.generator.score(read, [words] * len(read)))
+        return [
+            Fault(why) if why else Reply(repr(_yes([sum(each.logprobs) for each in next(scored)])), len(prompt))
+            for prompt, why in zip(prompts, refused, strict=True)
+        ]
+
+
+def _yes(logprobs: Sequence[float]) -> float:
+    """The probability of yes, from log-probabilities of which the first two are those of yes, the others those of
+    no."""
+    most = max(logprobs)
+    shares = [math.exp(each - most) for each in logprobs]
+    return sum(shares[:2]) / sum(shares)

@@ -1,0 +1,93 @@
+"""A judge in this process: its answers are probabilities of yes, each question read by itself."""
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from toy_llama import plain_logprobs, sharpened
+from transformers import PreTrainedModel
+
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.rewards.config import JudgeConfig, RewardsConfig
+from treeagent.rewards.judge import HACKED, INSTRUCTIONS, Judge
+from treeagent.stages.judging import Local, judge_of
+from treeagent.types import Message, Task
+
+ITEMS = ("Is the task done?", "Was every call needed?")
+TASK = Task("task", "Find the lamp.", data={"answer": "the red one"})
+EPISODE = (Message("user", "Find the lamp."), Message("assistant", "look"), Message("user", "a lamp"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint of random weights."""
+    folder = tmp_path_factory.mktemp("judge")
+    config = ScratchConfig(vocabulary=600, layers=2, width=32, heads=2, context=512)
+    tokenizer = train_tokenizer(
+        [INSTRUCTIONS, HACKED, *ITEMS, "Answer yes or no, with this word alone. Yes No"], config
+    )
+    sharpened(random_model(tokenizer, config, 0)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def judge(model: str, folder: Path, **settings: Any) -> Judge:
+    config = JudgeConfig(**{"model": model, "items": ITEMS} | settings)
+    made = judge_of(RewardsConfig(judge=config), folder, "collect")
+    assert made is not None
+    return made
+
+
+def probability(local: Local, prompt: tuple[int, ...]) -> float:
+    """P(yes) / (P(yes) + P(no)) by plain forward passes."""
+    chat, model = local.chat, local.generator.model
+    assert isinstance(model, PreTrainedModel)
+    shares = {
+        word: math.exp(float(plain_logprobs(model, prompt, chat.encode(word)).sum()))
+        for word in ("yes", "Yes", "no", "No")
+    }
+    return (shares["yes"] + shares["Yes"]) / sum(shares.values())
+
+
+def test_a_verdict_is_the_mean_probability_of_yes_and_the_ledger_keeps_it(model: str, tmp_path: Path) -> None:
+    made = judge(model, tmp_path)
+    verdict = asyncio.run(made.ask(TASK, EPISODE))
+    assert verdict is not None and isinstance(made.model, Local)
+    prompts = {
+        question: made.model.chat.prompt_ids(tuple(made._prompt(TASK, EPISODE, [question], None)))
+        for question in (*ITEMS, HACKED)
+    }
+    told = {question: probability(made.model, prompt) for question, prompt in prompts.items()}
+    assert abs(told[ITEMS[0]] - told[ITEMS[1]]) > 0.001  # or the test could not tell which was asked
+    assert verdict.value == pytest.approx((told[ITEMS[0]] + told[ITEMS[1]]) / 2, abs=1e-5)
+    assert verdict.hacked == (told[HACKED] > 0.5)
+    figures = made.ledger.figures()
+    assert figures["judge/calls"] == 3 and figures["judge/prompt_tokens"] == sum(map(len, prompts.values()))
+    assert figures["judge/generated_tokens"] == 0 and not made.ledger.reasons()
+    # Asked about one item less, it has said all before: no answer depends on the other questions.
+    fewer = judge(model, tmp_path, items=ITEMS[1:])
+    again = asyncio.run(fewer.ask(TASK, EPISODE))
+    assert again is not None and again.value == pytest.approx(told[ITEMS[1]], abs=1e-5)
+    assert fewer.ledger.figures()["judge/calls"] == 3
+
+
+def test_an_episode_that_the_model_cannot_read_has_no_verdict(model: str, tmp_path: Path) -> None:
+    made = judge(model, tmp_path)
+    assert asyncio.run(made.ask(TASK, (*EPISODE, Message("user", "a lamp " * 300)))) is None
+    [(reason, number)] = made.ledger.reasons()
+    assert "512" in reason and number == 1
+
+
+def test_a_budget_that_ends_between_two_questions_leaves_no_half_verdict(model: str, tmp_path: Path) -> None:
+    short = judge(model, tmp_path, most_calls=1)
+    assert asyncio.run(short.ask(TASK, EPISODE)) is None
+    assert "most_calls" in short.ledger.reasons()[0][0] and short.ledger.figures()["judge/calls"] == 1
+
+
+def test_tools_need_a_judge_that_can_write_a_call() -> None:
+    with pytest.raises(ValidationError, match=r"search.*url"):
+        JudgeConfig(model="judge", items=ITEMS, tools=("search",))
