@@ -19,11 +19,11 @@ KILLS = 20
 # Checkpoints every few steps, so that a kill in the middle of training has something to resume from.
 SETTINGS = ["training.save_every=1", "workers=2"]
 ROUNDS = ["adapt.rounds=3", "adapt.replay=1", "adapt.effort=2.0", "collect.resample=1"]
+COMMANDS = {"quickstart": [], "train": ROUNDS, "train with a lag": [*ROUNDS, "adapt.lag=1"]}
 
 
 def command(name: str, out: Path) -> list[str | Path]:
-    more = ROUNDS if name == "train" else []
-    return [PROGRAM, name, "--config", CONFIG, "--out", out, "--resume", *SETTINGS, *more]
+    return [PROGRAM, name.split()[0], "--config", CONFIG, "--out", out, "--resume", *SETTINGS, *COMMANDS[name]]
 
 
 def outcome(run: Path) -> dict[str, object]:
@@ -54,7 +54,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ["quickstart", "train"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, name: str) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     whole, cut = tmp_path / "whole", tmp_path / "cut"

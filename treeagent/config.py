@@ -461,6 +461,10 @@ class AdaptConfig:
     replay: Annotated[int, Field(ge=0)] = 1
     """Earlier rounds whose trees are learned from again, the ``seed_tasks`` counting as one; their stored
     log-probabilities are the reference."""
+    lag: Literal[0, 1] = 0
+    """1 runs a round's updates while the next round's search runs, which then takes the policy that goes into these
+    updates, not the one that comes out: it searches with the last policy but one. The updates have a worker of their
+    own, beside ``workers``. 0 searches with the last policy."""
     curriculum: Share = 0.5
     """Share of a round's tasks that were searched before: those whose returns differed most when last searched."""
     effort: Annotated[float, Field(ge=1)] = 1.0

@@ -4,13 +4,16 @@ A run is a few stages. Each stage is a function of the settings, of the run's se
 in the run's folder that it is done. So a run that was killed goes on where it stopped, and ends with the same result.
 """
 
+from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.report.page import report
 from treeagent.run.folder import Run
 from treeagent.run.outcomes import Row
-from treeagent.run.progress import Progress, Stage
+from treeagent.run.progress import Progress, Shared, Stage
 from treeagent.stages.evaluate import measure
 from treeagent.stages.rounds import (
     Course,
@@ -19,11 +22,13 @@ from treeagent.stages.rounds import (
     finish_round,
     names_to_learn_from,
     search_round,
+    tell_failed,
     update_round,
 )
 from treeagent.stages.search import collect
-from treeagent.stages.update import fit_base, update
+from treeagent.stages.update import fit_base, update, updating_worker
 from treeagent.stages.warm_start import warm_start
+from treeagent.workers.processes import beside
 
 
 def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
@@ -61,7 +66,8 @@ def _stages(config: RunConfig) -> list[Stage]:
 def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None = None) -> list[Row]:
     """Search-and-adapt: search with the policy as it is, learn from the trees, go on with the better policy.
 
-    A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``).
+    A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``). With
+    ``adapt.lag`` the updates of a round run while the next round is searched, with the policy that they start from.
 
     Args:
         checkpoint: where to start; by default where the run was begun, or else from a warm start.
@@ -73,14 +79,31 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         UserError: harder variations are wanted of an environment that offers none, or imagined trees of one that is
             imagined itself.
     """
+    progress = Shared(progress)
     progress.plan(_rounds(config, run, checkpoint))
     start = current = begin(config, run, progress, checkpoint)
-    course = Course()
-    for number in range(1, config.adapt.rounds + 1):
-        audit = audited_share(config, run, progress, number)
-        search_round(config, run, progress, current, number, audit)
-        current = update_round(config, run, progress, current, number, names_to_learn_from(config, run, number))
-        finish_round(config, run, progress, current, number, audit, course)
+    course, lag, rounds = Course(start), config.adapt.lag, config.adapt.rounds
+    audits = dict[int, Mapping[str, float]]()
+    """Of the rounds that were searched."""
+
+    def search(number: int) -> None:
+        audits[number] = audited_share(config, run, progress, number)
+        search_round(config, run, progress, current, number, audits[number])
+
+    with updating_worker(config) if lag else nullcontext() as worker:
+        for number in range(1, rounds + 1):
+            if number not in audits:
+                search(number)
+            names = names_to_learn_from(config, run, number)
+            updates = partial(update_round, config, run, progress, current, number, names, worker)
+            if worker is None:
+                current = updates()
+            else:
+                with beside(updates, worker, partial(tell_failed, progress, number)) as updated:
+                    if number < rounds:
+                        search(number + 1)
+                current = updated()
+            finish_round(config, run, progress, current, number, audits[number], course)
     wanted = [
         (policy, mode)
         for policy in dict.fromkeys((start, *course.policies))
@@ -100,10 +123,16 @@ def _rounds(config: RunConfig, run: Run, checkpoint: Path | None) -> list[Stage]
         stages += [Stage("demonstrations", 40), Stage("warm start", 160, ("warm_start",))]
     if adapt.imagined_in(1):
         stages.append(Stage("first search", 55, ("search-0",)))
+    beside: tuple[str, ...] = ()
     for number in range(1, adapt.rounds + 1):
         if adapt.imagined_in(number):
             stages.append(Stage(f"round {number}: world model", 60, (f"world-{number}",)))
-        stages.append(Stage(f"round {number}: search", 55, (f"search-{number}",)))
+        told = f"; round {number - 1}: updates" if beside else ""
+        stages.append(Stage(f"round {number}: search{told}", max(55, 30 * len(beside)), (f"search-{number}", *beside)))
         updates = tuple(f"round-{number}-{method}" for method in adapt.methods)
-        stages.append(Stage(f"round {number}: updates", 30 * len(updates), updates))
+        if adapt.lag and number < adapt.rounds:
+            beside = updates
+        else:
+            beside = ()
+            stages.append(Stage(f"round {number}: updates", 30 * len(updates), updates))
     return [*stages, Stage("evaluation", 60, ("evaluate",))]

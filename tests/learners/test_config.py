@@ -19,6 +19,12 @@ def test_cispo_caps_the_ratio_at_five_and_refuses_a_clip_range() -> None:
         GRPOConfig(loss_type="cispo", epsilon_high=0.28)
 
 
+def test_a_cap_that_would_do_nothing_is_refused() -> None:
+    assert GRPOConfig(delta=4.0).delta == 4.0
+    with pytest.raises(ValidationError, match="delta"):
+        GRPOConfig(loss_type="cispo", delta=4.0)
+
+
 def test_each_loss_term_has_a_weight() -> None:
     with pytest.raises(ValidationError, match="one weight for each term"):
         DPOConfig(loss_type=("sigmoid",))

@@ -83,6 +83,19 @@ def test_dapo_loss_is_ppo_clip_over_trained_tokens(model: LlamaForCausalLM, toke
     assert clipped.any()
 
 
+def test_stale_rows_are_told_and_their_ratios_capped(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = advantage_rows(model, 8, stale=0.9)
+    found = [ratios(model, row) for row in rows]
+    capped = torch.cat([surrogate(r.clamp(max=1.3), a) for r, a in found])
+    assert not torch.allclose(capped, torch.cat([surrogate(r, a) for r, a in found]))
+    metrics = train_grpo(model, tokenizer, rows, replace(ONE_STEP, delta=1.3)).metrics
+    assert metrics["loss"] == pytest.approx(capped.mean().item(), abs=1e-5)
+    differences = torch.cat([r.log().abs() for r, _ in found])
+    assert metrics["logp_difference"] == pytest.approx(differences.mean().item(), abs=1e-5)
+
+
 def test_grpo_loss_is_the_mean_of_row_means(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     rows = advantage_rows(model, 8, stale=0.5)
     expected = torch.stack([surrogate(*ratios(model, row)).mean() for row in rows]).mean().item()

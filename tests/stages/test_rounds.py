@@ -11,6 +11,7 @@ from toy_doors import BothDoors, Doors
 
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
+from treeagent.loop import train
 from treeagent.run.folder import Run, RunError
 from treeagent.run.index import tree_rows
 from treeagent.run.progress import QuietProgress
@@ -102,7 +103,7 @@ def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: P
         for method, norm, steps in (("dpo", 0.1, 5), ("grpo", 3.0, 2)):  # usual for one, a jump for the other
             for step in range(1, steps + 1):
                 begun.log(f"round-1-{method}", {"step": step, "grad_norm": norm})
-        finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, Course())
+        finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, Course(tmp_path))
         assert begun.facts("alarms-1")["alarms"] == []
 
 
@@ -117,7 +118,7 @@ def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: P
 def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
     tmp_path: Path, explained: list[float | None], warned: list[bool]
 ) -> None:
-    config, course = load_config(CONFIG), Course()
+    config, course = load_config(CONFIG), Course(tmp_path)
     with Run.create(tmp_path / "run", config, resume=False) as begun:
         policy = begun.checkpoints / "warm"
         for number, found in enumerate(explained, 1):
@@ -239,6 +240,36 @@ def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> No
         jobs = batches(again.config, again, run / "checkpoints" / "warm", "collect-1", range(4))
         search_batches(again.config, again, QuietProgress(), jobs, free=20)
         assert [row.place for row in tree_rows(again.trees, "collect-1")] == [*range(4), *range(20, 28)]
+
+
+LAGGING = [
+    "adapt.lag=1", 'adapt.methods=["grpo"]', "adapt.replay=0", "workers=1", "collect.tasks=4",
+    "update.validation_tasks=2", "update.grpo.max_steps=1", "evaluate.tasks=2", 'evaluate.modes=["greedy"]',
+]  # fmt: skip
+
+
+def test_with_a_lag_each_round_searches_with_the_last_policy_but_one(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = treeagent("train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, *LAGGING)
+    assert done.returncode == 0, done.stderr
+    policies = [{row.policy for row in tree_rows(out / "trees", f"collect-{number}")} for number in (1, 2, 3)]
+    warm = str((run / "checkpoints" / "warm").resolve())
+    assert policies == [{warm}, {warm}, {"./checkpoints/round-1-grpo"}]
+    lagging = Run.open(out)
+    assert lagging.taken("round-3-grpo") == out / "checkpoints" / "round-2-grpo"
+    assert [row["age"] for row in lagging.metrics() if row["stage"] == "adapt"] == [0.0, 1.0, 1.0]
+    assert list(lagging.stages()).index("collect-2") < list(lagging.stages()).index("alarms-1")
+    [fresh] = [row["logp_difference"] for row in lagging.metrics() if row["stage"] == "round-1-grpo" and "loss" in row]
+    assert fresh == pytest.approx(0, abs=1e-5)
+
+
+def test_updates_that_fail_beside_a_search_are_told_and_the_trees_kept(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    wrong = ["update.processes=2", "update.accelerate_config=nowhere.yaml"]
+    config = load_config(CONFIG, [*LAGGING, *wrong])
+    with Run.create(out, config, resume=False) as begun, pytest.raises(UserError, match=r"nowhere\.yaml"):
+        train(config, begun, QuietProgress(), run / "checkpoints" / "warm")
+    assert {"collect-1", "collect-2"} <= set(Run.open(out).stages())
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,10 @@ class GRPOLoss:
     epsilon_high: Positive | None = None
     """Probability ratios above 1 + epsilon_high are clipped; under "cispo" the ratio itself is capped at epsilon_high.
     Unset means 0.28 (DAPO's clip-higher), or 5.0 under "cispo"."""
+    delta: Annotated[float, Field(gt=1)] | None = None
+    """Cap of the probability ratio where the advantage is negative, which the clipping leaves open: a stale token that
+    has become likely since weighs no more (two-sided clipping, INTELLECT-2). Unset caps nothing; "cispo", "sapo" and
+    "vespo" need none."""
     beta: NonNegative = 0.0
     """Weight of KL(policy || behaviour), in nats per token: the k3 estimate times the importance ratio, whose gradient
     is unbiased (DeepSeek-V3.2)."""
@@ -138,6 +142,8 @@ class GRPOLoss:
                 f"epsilon_high={self.epsilon_high} would shrink every ratio under loss_type='cispo', where it caps the "
                 "ratio itself: leave it out (5.0) or set it above 1"
             )
+        if self.delta is not None and self.loss_type in ("cispo", "sapo", "vespo"):
+            raise ValueError(f"delta={self.delta} has no effect under loss_type={self.loss_type!r}: leave it out")
         return self
 
     @property

@@ -44,12 +44,14 @@ def train_grpo(
     changes ``model`` in place.
 
     The loss of a token with advantage A is -min(ρ A, clip(ρ, 0.8, 1 + ε_high) A), where ρ = π / μ. μ is the behaviour
-    policy, by the log-probabilities stored when the token was sampled; it is also the reference of the KL term. How
+    policy, by the log-probabilities stored when the token was sampled; it is also the reference of the KL term. The
+    first ρ is at most ``config.delta``, if that is set (two-sided clipping, INTELLECT-2 2025). How
     tokens are averaged depends on ``config.loss_type``. Tokens outside the mask get exactly no gradient, and rows
     without any masked token are left out.
 
     Metrics, means over the steps since the last row: ``loss`` (advantage units); ``entropy`` (nats a token); ``kl``
-    (nats a token, if ``config.beta`` is set); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of tokens that are
+    (nats a token, if ``config.beta`` is set); ``logp_difference`` (|log ρ| of a trained token, in nats: before the
+    first step it tells how stale the rows are); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of tokens that are
     clipped); ``anchor`` (nats a token, if ``config.anchor`` is set); ``grad_norm`` (before clipping).
 
     Args:
@@ -83,6 +85,7 @@ def train_grpo(
                 **arguments,
                 loss_type=config.loss_type,
                 epsilon_high=config.clip_high,
+                delta=config.delta,
                 use_bias_correction_kl=True,
                 temperature=temperature,
                 max_completion_length=longest,
@@ -194,6 +197,9 @@ class _GRPOTrainer(Learner, GRPOTrainer):
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         self._trained = inputs["tool_mask"].bool()
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        if self._trained.any():
+            difference = (self._logps.detach() - inputs["old_per_token_logps"])[self._trained].abs().mean()
+            self._metrics["train"]["logp_difference"].append(difference.item())
         liked = self._trained & (inputs["advantages"] > 0)
         if self.anchor and liked.any():
             likelihood = self._logps[liked].mean()

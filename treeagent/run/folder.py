@@ -3,6 +3,7 @@ writer."""
 
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -42,6 +43,8 @@ class Run:
     def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
         """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
         self.path, self.config, self._lock = path, config, lock
+        self._writing = threading.Lock()
+        """Held while a file is changed: an update and a search may run side by side (``adapt.lag``)."""
         self.trees = path / "trees"
         """Shards of searched trees."""
         self.checkpoints = path / "checkpoints"
@@ -136,12 +139,14 @@ class Run:
 
     def finish(self, stage: str, facts: Mapping[str, Any]) -> None:
         """Record that ``stage`` is done, with JSON values that later stages and readers want to know."""
-        self._write_stages(self.stages() | {stage: dict(facts)})
+        with self._writing:
+            self._write_stages(self.stages() | {stage: dict(facts)})
 
     def forget(self, stage: str) -> None:
         """Make a stage undone, so that it is done again."""
-        if self.is_done(stage):
-            self._write_stages({name: facts for name, facts in self.stages().items() if name != stage})
+        with self._writing:
+            if self.is_done(stage):
+                self._write_stages({name: facts for name, facts in self.stages().items() if name != stage})
 
     def _write_stages(self, stages: Mapping[str, Any]) -> None:
         self._require_lock()
@@ -174,13 +179,15 @@ class Run:
 
     def _remember(self, purpose: str, name: str) -> None:
         self._require_lock()
-        given = _read(self.path / "given.json", dict)
-        if purpose not in given or not self._holds_work():
-            write_atomic(self.path / "given.json", orjson.dumps(given | {purpose: name}))
-        elif given[purpose] != name:
-            raise RunError(
-                f"the {purpose} of {self.path} was begun with {given[purpose]}, not with {name}: choose another --out"
-            )
+        with self._writing:
+            given = _read(self.path / "given.json", dict)
+            if purpose not in given or not self._holds_work():
+                write_atomic(self.path / "given.json", orjson.dumps(given | {purpose: name}))
+            elif given[purpose] != name:
+                raise RunError(
+                    f"the {purpose} of {self.path} was begun with {given[purpose]}, not with {name}: choose another "
+                    "--out"
+                )
 
     def taken(self, purpose: str) -> Path | None:
         """The checkpoint that ``take`` recorded, or None."""
@@ -198,16 +205,17 @@ class Run:
         self._require_lock()
         step = int(metrics["step"])
         figures = {key: value for key, value in metrics.items() if key != "step"}
-        if self.on_log is not None:
-            self.on_log(stage, step, figures)
         row = {"stage": stage, "step": step} | figures
-        try:
-            with regular(self.path / "metrics.jsonl").open("ab") as file:
-                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}: free some space"
-            ) from error
+        with self._writing:
+            if self.on_log is not None:
+                self.on_log(stage, step, figures)
+            try:
+                with regular(self.path / "metrics.jsonl").open("ab") as file:
+                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+            except OSError as error:
+                raise StoreError(
+                    f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}: free some space"
+                ) from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one for each step of a stage. Lines of the same

@@ -1,8 +1,9 @@
 """How far a run has come, shown on a terminal or written to a log file as plain lines."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -142,6 +143,37 @@ class Progress(Protocol):
         ...
 
 
+class Shared:
+    """A ``Progress`` that several threads use: it passes on one call at a time."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown, self._lock = shown, threading.Lock()
+
+    def plan(self, stages: Sequence[Stage]) -> None:
+        with self._lock:
+            self._shown.plan(stages)
+
+    def warn(self, sentence: str) -> None:
+        with self._lock:
+            self._shown.warn(sentence)
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        with ExitStack() as tracked:
+            with self._lock:
+                shown = tracked.enter_context(self._shown.track(name, total))
+
+            def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+                with self._lock:
+                    shown(count, fields)
+
+            try:
+                yield advance
+            finally:
+                with self._lock:
+                    tracked.close()
+
+
 class RichProgress:
     """Bars with count, time left and live figures; plain lines where the console is no terminal."""
 
@@ -168,6 +200,8 @@ class RichProgress:
             redirect_stderr=False,
         )
         self._course = Course(())
+        self._drawing = ExitStack()
+        """Holds the drawn bars while there is a piece of work."""
 
     def plan(self, stages: Sequence[Stage]) -> None:
         self._course = Course(stages)
@@ -198,7 +232,9 @@ class RichProgress:
     def track(self, name: str, total: int) -> Iterator[Advance]:
         if line := self._course.start(name):
             self._console.print(line, style="bold", soft_wrap=True)
-        on_terminal, outermost = self._console.is_terminal, not self._bars.tasks
+        on_terminal = self._console.is_terminal
+        if on_terminal and not self._works:
+            self._drawing.enter_context(self._drawn())
         task = self._bars.add_task(visible(name), total=total, live="")
         started = told = time.monotonic()
         done, live = 0, ""
@@ -225,11 +261,12 @@ class RichProgress:
                 tell()
 
         try:
-            with self._drawn() if on_terminal and outermost else nullcontext():
-                yield advance
+            yield advance
         finally:
             if not on_terminal:
                 tell()
+            if len(self._works) == 1:
+                self._drawing.close()
             self._bars.remove_task(task)
             del self._works[task], self._starts[task]
             self._write()

@@ -14,7 +14,7 @@ from pathlib import Path
 from treeagent.config import RunConfig
 from treeagent.imagination.load import make_encoder
 from treeagent.run.alarms import alarms, imagination_alarms, training_alarms, value_alarms
-from treeagent.run.folder import COLLECTED, Run, RunError
+from treeagent.run.folder import COLLECTED, Run, RunError, named
 from treeagent.run.index import append, tree_rows, write_trees
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
@@ -30,6 +30,7 @@ from treeagent.store import shards
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures
+from treeagent.workers.processes import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Searched:
 class Course:
     """The rounds so far, one entry per round."""
 
+    start: Path
+    """The checkpoint before the first round."""
     figures: list[dict[str, float]] = field(default_factory=list)
     """``tree_figures`` of each round, and ``validation`` if its update was validated."""
     policies: list[Path] = field(default_factory=list)
@@ -95,6 +98,23 @@ def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
     return [name for name in names if run.is_done(name)]
 
 
+def tell_failed(progress: Progress, number: int, error: Exception) -> None:
+    """Say that the updates of a round failed while the next round is searched."""
+    progress.warn(f"the updates of round {number} failed; the run ends after the search beside them: {error}")
+
+
+def mean_age(run: Run, names: Collection[str], policies: Sequence[Path]) -> float | None:
+    """How many rounds the policy that grew a tree is older than the last of ``policies``, on average over the trees of
+    shards of these names; None without trees.
+
+    Args:
+        policies: all policies so far, the oldest first.
+    """
+    ages = {named(policy, run.path): age for age, policy in enumerate(reversed(policies))}
+    found = [ages[row.policy] for name in names for row in tree_rows(run.trees, name) if row.policy in ages]
+    return sum(found) / len(found) if found else None
+
+
 def finish_round(
     config: RunConfig,
     run: Run,
@@ -111,6 +131,9 @@ def finish_round(
     if kept is not None:
         figures["validation"] = kept
     course.figures.append(figures)
+    policies = list(dict.fromkeys((course.start, *course.policies)))
+    if (age := mean_age(run, names_to_learn_from(config, run, number), policies)) is not None:
+        figures["age"] = age
     if updated not in course.policies and "explained_variance" in learnt.get("value", {}):
         course.explained.append(learnt["value"]["explained_variance"])
     course.policies.append(updated)
@@ -324,10 +347,19 @@ def _all_varied_name(number: int) -> str:
 
 
 def update_round(
-    config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, names: Sequence[str]
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    checkpoint: Path,
+    number: int,
+    names: Sequence[str],
+    worker: Workers | None = None,
 ) -> Path:
     """Run the round's updates, each on the weights of the one before. An update that finds nothing to learn leaves the
     policy as it is.
+
+    Args:
+        worker: as for ``learn``.
 
     Raises:
         UserError: a setting is wrong. The run can be resumed once it is corrected.
@@ -340,7 +372,9 @@ def update_round(
         if "skipped" in run.stages().get(out.name, {}):
             continue
         try:
-            [checkpoint] = learn(config, run, progress, [(checkpoint, method, out)], names, multipliers=multipliers)
+            [checkpoint] = learn(
+                config, run, progress, [(checkpoint, method, out)], names, multipliers=multipliers, worker=worker
+            )
         except NothingToLearn as reason:
             sentence = f"round {number} learns nothing by {method}: {reason}"
             progress.warn(sentence)

@@ -7,6 +7,7 @@ import random
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -57,7 +58,7 @@ from treeagent.views.spilled import Picked, Spilled
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import value_rows
 from treeagent.workers.launch import launch
-from treeagent.workers.processes import run_jobs
+from treeagent.workers.processes import Workers, own_worker, run_jobs
 
 Row = TypeVar("Row")
 
@@ -188,6 +189,7 @@ def learn(
     trees: Path | None = None,
     multipliers: Mapping[str, float] | None = None,
     process_weight: float = 0.0,
+    worker: Workers | None = None,
 ) -> list[Path]:
     """Run updates side by side.
 
@@ -197,6 +199,7 @@ def learn(
         trees: the folder of these shards; by default the run's.
         multipliers: λ of each cost that has a budget.
         process_weight: ``search.process_weight`` under which the trees grew.
+        worker: where they run, one after the other; by default where the settings say.
     """
     for checkpoint, _, out in updates:
         run.take(out.name, checkpoint)
@@ -206,16 +209,24 @@ def learn(
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
-    if config.update.processes > 1:  # the processes of one update use the whole machine
-        config = replace(config, engine="local", workers=1)
     with logged(run.log, progress) as on_event:
         try:
-            for job, facts in run_jobs(train, jobs, config, on_event):
+            for job, facts in run_jobs(train, jobs, _where(config), on_event, worker):
                 run.finish(job.out.name, facts)
         except NothingToLearn as symptom:
             cause = first_cause(run.stages(), read_trees(trees or run.trees, names))
             raise NothingToLearn(f"{cause}; so {symptom}" if cause else str(symptom)) from symptom
     return [out for _, _, out in updates]
+
+
+def updating_worker(config: RunConfig) -> AbstractContextManager[Workers]:
+    """A worker for updates alone, which ``learn`` may use in a thread while another thread searches."""
+    return own_worker(_where(config))
+
+
+def _where(config: RunConfig) -> RunConfig:
+    """The settings by which jobs of updates are handed out: the processes of one update use the whole machine."""
+    return replace(config, engine="local", workers=1) if config.update.processes > 1 else config
 
 
 def train(job: TrainJob, emit: Emit) -> dict[str, Any]:

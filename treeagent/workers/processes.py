@@ -6,16 +6,18 @@ A job is a value, so results do not depend on where it runs or on how many worke
 import multiprocessing
 import pickle
 import signal
+import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -26,9 +28,6 @@ from treeagent.run.terminal import guard_streams
 from treeagent.search.growth import describe
 from treeagent.types import WorkerLost
 
-if TYPE_CHECKING:
-    from treeagent.workers.ray import RayWorkers  # needs the extra "ray"
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -37,8 +36,31 @@ _SIGNAL_SECONDS = 0.2
 """Seconds in which a signal that has ended a worker reaches this process, if it is meant for both."""
 
 
+class Workers(Protocol):
+    """Workers that stay from job to job: ``Processes``, or ``ray.RayWorkers``."""
+
+    def run(
+        self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
+    ) -> Iterator[tuple[Job, Result]]:
+        """As ``run_jobs``."""
+        ...
+
+    def stop(self) -> None:
+        """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
+
+    def kill(self) -> None:
+        """End the workers, without waiting for running jobs."""
+
+    def close(self) -> None:
+        """End the workers, which have no job."""
+
+
 def run_jobs(
-    work: Callable[[Job, Emit], Result], jobs: Sequence[Job], config: RunConfig, on_event: Emit = lambda event: None
+    work: Callable[[Job, Emit], Result],
+    jobs: Sequence[Job],
+    config: RunConfig,
+    on_event: Emit = lambda event: None,
+    worker: Workers | None = None,
 ) -> Iterator[tuple[Job, Result]]:
     """Run ``work`` on every job and yield (job, result) pairs in the order in which they finish.
 
@@ -48,10 +70,14 @@ def run_jobs(
     Args:
         work: a function that can be pickled; it gets a job and a function to send events by.
         on_event: receives these events in this process, while jobs run.
+        worker: where all jobs run, as ``own_worker`` gives it; by default where the settings say.
 
     Raises:
         WorkerLost: a worker process ended in the middle of a job.
     """
+    if worker is not None:
+        yield from worker.run(work, jobs, on_event)
+        return
     if not jobs or (config.engine == "local" and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
             threads = torch.get_num_threads()
@@ -88,7 +114,56 @@ def kept_workers(config: RunConfig) -> Iterator[None]:
         _kept = None
 
 
-def _start(count: int, config: RunConfig) -> "Processes | RayWorkers":
+@contextmanager
+def own_worker(config: RunConfig) -> Iterator[Workers]:
+    """One more worker, beside those of ``config``, for what ``beside`` runs."""
+    worker = _start(1, config)
+    try:
+        yield worker
+    except BaseException:
+        worker.kill()
+        raise
+    finally:
+        worker.close()
+
+
+@contextmanager
+def beside(
+    work: Callable[[], Result], worker: Workers, on_error: Callable[[Exception], None]
+) -> Iterator[Callable[[], Result]]:
+    """Run ``work`` in a thread while the body runs, and wait for it at the end of the body. The thread is to wait for
+    jobs of ``worker`` and to compute little itself. Where the body raises, the jobs are ended.
+
+    Args:
+        on_error: told at once, in that thread, what ``work`` raises while the body goes on.
+
+    Yields:
+        a function that returns what ``work`` returns and raises what it raises, for after the body.
+    """
+    done, ended = Future[Result](), threading.Event()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+            if isinstance(error, Exception) and not ended.is_set():
+                on_error(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield done.result
+        ended.set()
+        thread.join()
+    except BaseException:
+        ended.set()
+        worker.stop()
+        thread.join()
+        raise
+
+
+def _start(count: int, config: RunConfig) -> Workers:
     if config.engine == "ray":
         from treeagent.workers.ray import RayWorkers
 
@@ -120,12 +195,16 @@ class Processes:
 
     def __init__(self, count: int, threads: int = 1) -> None:
         self._count, self._threads = count, threads
+        self._lock, self._stopped = threading.Lock(), False
         self._workers = _start_processes(count, threads)
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
-        self._workers = self._workers or _start_processes(self._count, self._threads)
+        with self._lock:
+            if self._stopped:
+                raise WorkerLost("the worker was stopped: continue with --resume")
+            self._workers = self._workers or _start_processes(self._count, self._threads)
         waiting, running = deque(jobs), dict[Connection, Job]()
 
         def hand_out(pipe: Connection) -> None:
@@ -159,6 +238,13 @@ class Processes:
         for worker in self._workers.values():
             worker.process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
         self.close()
+
+    def stop(self) -> None:
+        """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
+        with self._lock:
+            self._stopped = True
+            for worker in self._workers.values():
+                worker.process.kill()
 
     def close(self) -> None:
         """End the workers, which have no job."""
@@ -244,5 +330,5 @@ def _portable(error: Exception) -> Exception:
     return kept
 
 
-_kept: "Processes | RayWorkers | None" = None
+_kept: Workers | None = None
 """The workers that ``kept_workers`` shares, if any."""

@@ -46,7 +46,7 @@ class RayWorkers:
         Raises:
             UserError: there is no such cluster, or not in this machine what a worker wants.
         """
-        self._count = count
+        self._count, self._stopped = count, False
         _connect(config)
         self._actor = ray.remote(
             num_cpus=1, num_gpus=config.ray.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
@@ -72,6 +72,8 @@ class RayWorkers:
         finished: list[tuple[int, Any]] = []
         try:
             while True:
+                if self._stopped:
+                    raise WorkerLost("the worker was stopped: continue with --resume")
                 while waiting and idle:
                     worker, number = idle.popleft(), waiting.popleft()
                     held[self._workers[worker].run.remote(work, jobs[number], self._events)] = worker, number
@@ -110,6 +112,10 @@ class RayWorkers:
         self._events.shutdown(force=True)
 
     close = kill
+
+    def stop(self) -> None:
+        """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
+        self._stopped = True  # seen within half a second
 
     def _start(self) -> None:
         # The queue lives on this process's machine, the only one whose loss ends the run anyway.
@@ -154,7 +160,7 @@ def _connect(config: RunConfig) -> None:
     try:
         ray.init(
             address="local",
-            num_cpus=max(config.workers, 1),
+            num_cpus=max(config.workers, 1) + config.adapt.lag,
             object_store_memory=_STORE_BYTES,
             include_dashboard=False,
             logging_level=logging.WARNING,
