@@ -1,12 +1,16 @@
 """Commands to look into runs and settings, and to say something of them: show, view, watch, review and others."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from treeagent.cli.options import Hindsight, HindsightModel, RunFolder, Trust, measured_in_hindsight, require_trees
 from treeagent.run.terminal import Terminal
+
+if TYPE_CHECKING:
+    from treeagent.rewards.judge import Judge
 
 app = typer.Typer()
 
@@ -158,7 +162,13 @@ def watch(
 
 @app.command()
 def report(
-    run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of one or more runs.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN... [KEY=VALUE]...",
+            help="The folders of one or more runs; and rewards.judge=..., a judge by whom their policies are rated.",
+        ),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -169,9 +179,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the page of a run anew, or a page that compares several: results, curves, and settings that differ.
+    """Write the page of a run anew, or a page that compares several, or the policies of one run by a judge.
 
-    Reads each RUN; writes RUN/report.html, or the comparison, and every figure as SVG and CSV in a folder beside it.
+    Reads each RUN; writes RUN/report.html, or the comparison with ratings of all policies, and every figure as SVG and
+    CSV in a folder beside it. What a judge says is kept in judge.sqlite of the first RUN.
 
     Example: treeagent report runs/seed0 runs/seed1
     """
@@ -179,17 +190,38 @@ def report(
     from treeagent.report.page import report as write_page
     from treeagent.run.folder import Run, RunError
 
-    runs = [Run.open(folder) for folder in run_folders]
-    if len(runs) > 1:
-        page = out or run_folders[0] / "comparison.html"
-        write_comparison(page, runs)
+    folders = [Path(word) for word in words if "=" not in word or Path(word).is_dir()]
+    judge = _rating_judge([word for word in words if Path(word) not in folders], folders)
+    runs = [Run.open(folder) for folder in folders]
+    console = Terminal(soft_wrap=True)
+    if len(runs) > 1 or judge is not None:
+        page = out or folders[0] / "comparison.html"
+        if (ratings := write_comparison(page, runs, judge)) is not None:
+            console.print(ratings.table(), ratings.note, "", sep="\n")
     elif out is not None:
         raise RunError("--out names the file of a comparison: give two runs or more, or leave it out")
     elif not runs[0].stages():
         raise RunError(f"{runs[0].path} has finished no stage, so that there is nothing to report: go on with --resume")
     else:
         page = write_page(runs[0])
-    Terminal(soft_wrap=True).print(str(page))
+    console.print(str(page))
+
+
+def _rating_judge(overrides: Sequence[str], folders: Sequence[Path]) -> "Judge | None":
+    """The judge of a comparison, whose replies are kept with the first run."""
+    from treeagent.config import load_config
+    from treeagent.run.folder import Run, RunError
+
+    if not folders:
+        raise RunError("no folder of a run is given: name one or more before the settings")
+    if not overrides:
+        return None
+    strange = [each for each in overrides if not each.startswith("rewards.judge")]
+    if strange:
+        raise RunError(f"{strange[0]!r} is no folder, and of the settings a report reads rewards.judge alone")
+    from treeagent.stages.judging import judge_of
+
+    return judge_of(load_config(None, overrides).rewards, Run.open(folders[0]).path, "compare")
 
 
 @app.command()

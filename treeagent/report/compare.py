@@ -13,7 +13,9 @@ from treeagent.report.describe import RESULT_COLUMNS, Row, cell
 from treeagent.report.gather import greedy_points, progress_of
 from treeagent.report.html import ANYTIME_NOTE
 from treeagent.report.parts import figures, interval_bar, page, sentences, table, warnings
+from treeagent.report.ratings import Ratings, episodes_of, rated
 from treeagent.report.suite import paired_difference
+from treeagent.rewards.judge import Judge
 from treeagent.run.folder import Run, RunError
 from treeagent.run.reviewed import reviewed_rows
 from treeagent.search.record import check_format
@@ -69,11 +71,15 @@ def compared(runs: Sequence[Run]) -> list[Compared]:
     return told
 
 
-def write_comparison(path: Path, runs: Sequence[Run]) -> None:
+def write_comparison(path: Path, runs: Sequence[Run], judge: Judge | None = None) -> Ratings | None:
     """Write the page, and its figures to the folder ``figures`` beside it.
+
+    Returns:
+        the ratings of all policies, by the judge or by what was paid; None where no task was played by all of them.
 
     Raises:
         RunError: as ``compared``.
+        UserError: as ``Judge.prefer``.
         CorruptShard, StoreError: a file is damaged or cannot be written.
     """
     told = compared(runs)
@@ -82,10 +88,12 @@ def write_comparison(path: Path, runs: Sequence[Run]) -> None:
     points = [greedy_points(each.rows, f"{each.name} ", len(groups) + place) for place, each in enumerate(told)]
     beside = {cost: [line for lines in points for line in lines[cost]] for cost in points[0]}
     anytime = anytime_charts("comparison", "Success by", groups, beside, coverage=False)
+    ratings = rated({(each.name, *_key(row)): episodes_of(each.run, row) for each in told for row in each.rows}, judge)
     curves = _curves(told)
     alarms = [f"{each.name}, {sentence}" for each in told for sentence in each.run.alarms()]
     sections = [
         _results(told),
+        "" if ratings is None else ratings.section(),
         f"<h2>What a search reaches with less</h2>{draw(anytime)}{sentences([ANYTIME_NOTE])}" if anytime else "",
         _settings(told),
         f"<h2>Training curves</h2>{draw(curves)}" if curves else "",
@@ -93,6 +101,7 @@ def write_comparison(path: Path, runs: Sequence[Run]) -> None:
     before = f"<h2>Warnings</h2>{warnings(alarms)}" if alarms else ""
     title = " and ".join(each.name for each in told)
     write_atomic(path, page(f"treeagent: {title}", _headline(told), sections, before))
+    return ratings
 
 
 def _headline(told: Sequence[Compared]) -> str:

@@ -1,0 +1,157 @@
+"""Ratings of the policies of several runs, from comparisons of their episodes of the same tasks, two at a time."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from treeagent.report.describe import Row
+from treeagent.report.episodes import steps
+from treeagent.report.parts import sentences, table
+from treeagent.report.table import narrow_table
+from treeagent.rewards.judge import Judge
+from treeagent.rewards.ratings import Array, Rating, rate
+from treeagent.run.folder import Run
+from treeagent.search.record import from_record
+from treeagent.store import read_as
+from treeagent.types import Message, Task
+from treeagent.visible import visible
+
+_COLUMNS = {
+    "run": "run",
+    "policy": "policy",
+    "mode": "mode",
+    "rating": "rating",
+    "interval": "95 % interval",
+    "comparisons": "comparisons",
+}
+_WORDS = ("run", "policy", "mode")
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """How a policy did a task."""
+
+    task: Task
+    messages: tuple[Message, ...]
+    solved: bool
+    """As reviewers say where they judged it, else as the environment says."""
+    paid: float
+    """The sum of the environment's rewards."""
+
+
+Episodes = Mapping[str, Episode]
+"""The episodes of a policy by the task's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratings:
+    """The ratings of some policies, the best first."""
+
+    rows: Sequence[tuple[tuple[str, str, str], Rating | None]]
+    """Run, policy and mode, with the rating; None where no chain of comparisons links it with the first row."""
+    note: str
+    """What was compared, and by whom, in sentences."""
+
+    def cells(self) -> list[dict[str, str]]:
+        """The texts of a table."""
+        return [
+            dict(zip(_WORDS, names, strict=True))
+            | (
+                {"rating": "none"}
+                if found is None
+                else {
+                    "rating": f"{found.value:.0f}",
+                    "interval": f"{found.low:.0f} to {found.high:.0f}",
+                    "comparisons": f"{found.comparisons:,}",
+                }
+            )
+            for names, found in self.rows
+        ]
+
+    def section(self) -> str:
+        """A section of a page."""
+        return f"<h2>Ratings</h2>{table(_COLUMNS, self.cells(), words=_WORDS)}{sentences([self.note])}"
+
+    def table(self) -> Table:
+        """A table on the terminal."""
+        shown = narrow_table({heading: key in _WORDS for key, heading in _COLUMNS.items()})
+        for row in self.cells():
+            shown.add_row(*(Text(visible(row.get(key, ""))) for key in _COLUMNS))
+        return shown
+
+
+def episodes_of(run: Run, row: Row) -> dict[str, Episode]:
+    """The episodes of a row of results; empty where the run keeps none of it."""
+    stage = f"evaluate-{row['policy']}-{row['mode']}"
+    trees = list(read_as(from_record, run.episodes, stage))
+    solved = str(row.get("solved", ""))
+    if len(trees) != len(solved):
+        return {}
+    found: dict[str, Episode] = {}
+    for tree, mark in zip(trees, solved, strict=True):
+        path = [edge for edge in steps(tree) if edge.child is not None]
+        last = path[-1].child if path else tree.root
+        assert last is not None
+        paid = sum(edge.outcome or 0.0 for edge in path)
+        found[tree.task.id] = Episode(tree.task, last.state.messages, mark == "1", paid)
+    return found
+
+
+def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None = None) -> Ratings | None:
+    """Ratings of policies on the tasks that all of them played; None where there is no such task, or one policy alone.
+
+    Without a judge the episode that is solved is the better one, and of two such the one that was paid more.
+
+    Args:
+        policies: episodes by run, policy and mode.
+
+    Raises:
+        UserError: as ``Judge.prefer``.
+    """
+    names = list(policies)
+    shared = [task for task in policies[names[0]] if all(task in each for each in policies.values())] if names else []
+    if len(names) < 2 or not shared:
+        return None
+    pairs = list(combinations(range(len(names)), 2))
+    before = Counter(dict(judge.ledger.reasons())) if judge else Counter[str]()
+    told = [[(policies[names[one]][task], policies[names[other]][task]) for one, other in pairs] for task in shared]
+    said: Sequence[Sequence[float | None]] = (
+        asyncio.run(_judged(judge, told)) if judge else [[_paid(*both) for both in each] for each in told]
+    )
+    scores: Array = np.full((len(shared), len(names), len(names)), np.nan)
+    for place, row in enumerate(said):
+        for (one, other), score in zip(pairs, row, strict=True):
+            if score is not None:
+                scores[place, one, other], scores[place, other, one] = score, 1 - score
+    rows = zip(names, rate(scores), strict=True)
+    best_first = sorted(rows, key=lambda row: -row[1].value if row[1] else math.inf)
+    by = f"the judge {judge.config.model}, in both orders" if judge else "what their episodes were paid"
+    note = (
+        f"Each two policies were compared on the same {len(shared):,} tasks by {by}. By Bradley-Terry, whoever is "
+        "rated 400 points higher does a task better 10 times of 11. Only differences mean anything; the mean is 1000. "
+        "Intervals are over resampled tasks."
+    )
+    if judge is not None and (reasons := Counter(dict(judge.ledger.reasons())) - before):
+        why = "; ".join(f"{number} times {reason}" for reason, number in reasons.most_common())
+        asked = len(shared) * len(pairs)
+        note += f" The judge gave no verdict on {reasons.total():,} of {asked:,} pairs, which are left out: {why}."
+    return Ratings(best_first, note)
+
+
+def _paid(one: Episode, other: Episode) -> float:
+    ours, theirs = (one.solved, one.paid), (other.solved, other.paid)
+    return 0.5 if ours == theirs else float(ours > theirs)
+
+
+async def _judged(judge: Judge, told: Sequence[Sequence[tuple[Episode, Episode]]]) -> list[list[float | None]]:
+    async def row(pairs: Sequence[tuple[Episode, Episode]]) -> list[float | None]:
+        return await asyncio.gather(*(judge.prefer(one.task, one.messages, other.messages) for one, other in pairs))
+
+    return await asyncio.gather(*map(row, told))

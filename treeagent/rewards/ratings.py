@@ -1,0 +1,85 @@
+"""Ratings of policies that were compared two at a time: Bradley-Terry on Elo's scale, intervals by resampled tasks.
+
+The model (Bradley and Terry 1952) says that policy i does a task better than policy j with probability
+1 / (1 + 10^((R_j - R_i) / 400)), where R are the ratings. A tie counts as half a win of each.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+MEAN = 1000.0
+"""Mean rating of all policies. Only differences mean anything."""
+_RESAMPLES = 1000
+_MOST_STEPS = 10_000
+_PRECISE = 1e-6
+"""Greatest change of a log-strength in the last step of the fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """How good a policy is among those that it was compared with."""
+
+    value: float
+    low: float
+    """Lower bound of the 95 % interval over tasks."""
+    high: float
+    comparisons: int
+    """Comparisons that it was in."""
+
+
+def rate(scores: Array, seed: int = 0) -> list[Rating | None]:
+    """The rating of each policy; None of one that no chain of comparisons links with the first policy.
+
+    Between any two policies that were compared one tie is added, so that a policy which won every time has a finite
+    rating. It weighs as much as the comparison of one task.
+
+    Args:
+        scores: [tasks, policies, policies]: 1 where the row's policy did the task better than the column's, 0.5 for a
+            tie, 0 for worse; NaN where the two were not compared. ``scores[t, j, i]`` is 1 - ``scores[t, i, j]``.
+        seed: of the resampling of tasks.
+    """
+    tasks, policies = scores.shape[:2]
+    known = ~np.isnan(scores) & ~np.eye(policies, dtype=bool)
+    met = np.asarray(known.any(axis=0))
+    linked = np.asarray(np.linalg.matrix_power(met.astype(float) + np.eye(policies), policies)[0] > 0)
+    if linked.sum() < 2:
+        return [None] * policies
+    wins = np.where(known, scores, 0.0)[:, linked][:, :, linked].reshape(tasks, -1)
+    tie, size = met[linked][:, linked] / 2, int(linked.sum())
+    drawn = np.random.default_rng(seed).multinomial(tasks, np.full(tasks, 1 / tasks), _RESAMPLES)
+    counts = np.vstack([np.ones((1, tasks)), drawn])
+    found = bradley_terry((counts @ wins).reshape(-1, size, size) + tie)
+    low, high = np.quantile(found[1:], (0.025, 0.975), axis=0)
+    numbers = known.sum(axis=(0, 2))
+    told: list[Rating | None] = [None] * policies
+    for place, policy in enumerate(np.flatnonzero(linked)):
+        value, least, most = (float(each[place]) for each in (found[0], low, high))
+        told[policy] = Rating(value, least, most, int(numbers[policy]))
+    return told
+
+
+def bradley_terry(wins: Array) -> Array:
+    """The most likely ratings, [..., policies], with mean ``MEAN``, by the steps of Hunter (2004), equation 3, each of
+    which raises the likelihood.
+
+    Args:
+        wins: [..., policies, policies]: how often the row's policy beat the column's. Every policy must have won
+            something, and comparisons must link them all.
+    """
+    games = wins + np.swapaxes(wins, -1, -2)
+    won = wins.sum(-1)
+    logs = np.zeros(won.shape)
+    for _ in range(_MOST_STEPS):
+        strengths = np.exp(logs)
+        pairs = strengths[..., :, None] + strengths[..., None, :]
+        step = np.log(won) - np.log((games / pairs).sum(-1))
+        step -= step.mean(-1, keepdims=True)
+        change = np.abs(step - logs).max()
+        logs = step
+        if change < _PRECISE:
+            break
+    return np.asarray(MEAN + 400.0 * logs / np.log(10.0))
