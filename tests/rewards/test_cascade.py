@@ -124,6 +124,43 @@ def test_the_cascade_stops_a_hack_that_the_rule_alone_pays_for(tmp_path: Path) -
     assert "tier/judge" in section and judging_section([{"stage": "collect", "loss": 1.0}]) == ""
 
 
+def stays(step: Step) -> float | None:
+    """A rule that is hacked: it is certain that whoever has not fallen has done the task."""
+    return 0.0 if step.terminated and not step.reward else 1.0
+
+
+def test_spot_checks_find_a_rule_that_is_hacked_and_change_no_reward(tmp_path: Path) -> None:
+    rule = f"{__name__}:stays"
+    with judge_server(answering(lambda prompt, question: question == HACKED)) as server:
+        plain = RewardsConfig(
+            weights={"verdict": 1.0},
+            rules={"stays": rule},
+            rule="stays",
+            tiers=("rule", "judge"),
+            judge=replace(JUDGE, url=server.url),
+        )
+        without = searched(plain, tmp_path)
+        assert not server.asked  # the rule is always certain
+        whole, some = (replace(plain, spot_checks=share) for share in (1.0, 0.3))
+        every, few, again = (searched(config, tmp_path) for config in (whole, some, some))
+    ends, ours = list(finished_paths(every)), list(finished_paths(without))
+    assert list(map(path_return, ends)) == list(map(path_return, ours)) and not any(path[-1].hacked for path in ends)
+    checked = [path[-1].components.get("spot_check") for path in finished_paths(few)]
+    assert 0 < len(checked) - checked.count(None) < len(checked)
+    assert checked == [path[-1].components.get("spot_check") for path in finished_paths(again)]
+    # The judge calls every end a hack, and the rule pays for some.
+    paid = [path[-1].components["verdict"] == 1.0 for path in ends]
+    found = Assessments(whole)
+    found.add(every)
+    assert found.figures()["agreement/rule_judge"] == pytest.approx(1 - sum(paid) / len(paid))
+    assert found.figures()["agreement/rule_judge_ends"] == len(paid) and found.figures()["tier/rule"] == 1.0
+    [doubt] = found.doubts()
+    assert every.task.id in doubt and f"{sum(paid)} of {len(paid)}" in doubt
+    unchecked = Assessments(plain)
+    unchecked.add(without)
+    assert not unchecked.doubts()
+
+
 def test_agreement_with_the_verifier_and_with_people_by_hand(tmp_path: Path) -> None:
     # 10 ends: both yes 4, both no 3, only the first 2, only the second 1: p_o 0.7, p_e 0.6 * 0.5 + 0.4 * 0.5.
     pairs = [(True, True)] * 4 + [(False, False)] * 3 + [(True, False)] * 2 + [(False, True)]
@@ -155,6 +192,9 @@ def test_agreement_with_the_verifier_and_with_people_by_hand(tmp_path: Path) -> 
         ({"tiers": ("rule", "judge")}, "judge.model"),
         ({"tiers": ("rule",), "judge": JUDGE}, "does not fit the judge"),
         ({"tiers": ("rule",), "uncertain": (0.8, 0.2)}, "lower one first"),
+        ({"tiers": ("rule",), "spot_checks": 0.1}, "spot_checks"),
+        ({"tiers": ("judge",), "judge": JUDGE, "spot_checks": 0.1}, "spot_checks"),
+        ({"tiers": ("rule",), "weights": {"spot_check": 1.0}}, "spot_check"),
         ({"tiers": ("rule",), "uncertain": (float("nan"), 1.0)}, "uncertain"),
         ({"tiers": ("rule",), "rule": "verdict"}, "later tiers"),
         ({"weights": {"verdict": 1.0}}, "name the tiers"),

@@ -11,6 +11,8 @@ from treeagent.search.node import Edge, Node, Tree, reaches
 
 _SUCCESS = 0.5
 """What a judge or a value head must say at least for a success."""
+_NAMED = 3
+"""Tasks that a warning names at most."""
 
 
 class Assessments:
@@ -24,6 +26,8 @@ class Assessments:
         self._config, self._states = config, states or {}
         self._tiers = Counter[str]()
         self._pairs: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
+        self._doubted: dict[str, dict[str, None]] = {}
+        """By tier, the tasks of the ends of which the judge says otherwise, in their order."""
 
     def reading(self, trees: Iterable[Tree]) -> Iterator[Tree]:
         """The trees, each added when it is read."""
@@ -41,7 +45,13 @@ class Assessments:
     def _add(self, tree: Tree, path: Sequence[Edge], node: Node) -> None:
         said = components_of(path[-1])
         if self._config.tiers:
-            self._tiers[deciding_tier(said, self._config) or "none"] += 1
+            tier = deciding_tier(said, self._config) or "none"
+            self._tiers[tier] += 1
+            if "spot_check" in said:
+                words = said["verdict"] >= _SUCCESS, said["spot_check"] >= _SUCCESS
+                self._pairs.setdefault((tier, "judge"), []).append(words)
+                if words[0] != words[1]:
+                    self._doubted.setdefault(tier, {})[tree.task.id] = None
         verified = reaches(sum(components_of(edge).get("outcome", 0.0) for edge in path), 1.0)
         told = label(self._states.get(state_hash(tree.task.id, node.state.messages), ()))
         for name in ("judge", "learned"):
@@ -54,7 +64,8 @@ class Assessments:
 
     def figures(self) -> dict[str, float]:
         """``tier/NAME``, the share of ends that a tier decides; and of ``judge`` and ``learned`` against ``verifier``
-        and ``people`` the share of equal words on success, Cohen's κ where it exists, and the number of ends."""
+        and ``people``, and of a tier against ``judge`` on spot checks, the share of equal words on success, Cohen's κ
+        where it exists, and the number of ends."""
         ends = self._tiers.total()
         names = (*self._config.tiers, "none") if ends else ()
         found = {f"tier/{name}": self._tiers[name] / ends for name in names}
@@ -64,6 +75,15 @@ class Assessments:
             if (kappa := cohen_kappa(pairs)) is not None:
                 found[f"{key}_kappa"] = kappa
         return found
+
+    def doubts(self) -> list[str]:
+        """A sentence for each tier whose word the judge contradicts on spot checks."""
+        return [
+            f"the judge says otherwise than the tier {tier!r} on {sum(one != other for one, other in pairs)} of "
+            f"{len(pairs)} spot checks: read the episodes of {', '.join(list(self._doubted[tier])[:_NAMED])}"
+            for (tier, by), pairs in self._pairs.items()
+            if by == "judge" and tier in self._doubted
+        ]
 
 
 def cohen_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from treeagent.rewards.components import Components
 from treeagent.rewards.config import RewardsConfig, Tier
 from treeagent.rewards.judge import Judge, Look, Verdict
-from treeagent.types import State, Value
+from treeagent.types import State, Value, derive_seed
 
 Learned = Callable[[], Awaitable[float | None]]
 """V(s) of an end; None where there is none."""
@@ -28,11 +28,13 @@ class Assessor:
     async def assess(
         self, end: State, components: Components, learned: Learned, look: Look | None = None
     ) -> dict[str, float]:
-        """The components ``judge``, ``hacked``, ``learned`` and ``verdict`` of an end, as far as they are asked for and
-        answered.
+        """The components ``judge``, ``hacked``, ``learned``, ``verdict`` and ``spot_check`` of an end, as far as they
+        are asked for and answered.
 
         With tiers, ``verdict`` is what the first certain tier says, else what the last one says that says anything; it
         is 0 where the judge says that the reward was hacked. An end of which no tier says anything has none.
+        ``spot_check`` is what the judge says of some of the ends about which it was not asked as a tier: the share of
+        yes, or 0 for a hack. The choice of these ends depends on the task's seed and the conversation alone.
 
         Args:
             look: carries out the judge's calls of tools.
@@ -43,6 +45,7 @@ class Assessor:
             return judged(await self._ask(end, look)) | ({} if value is None else {"learned": value})
         low, high = self.config.uncertain
         found: dict[str, float] = {}
+        tier: Tier = "judge"
         for tier in self.config.tiers:
             if tier == "judge":
                 found |= judged(await self._ask(end, look))
@@ -58,7 +61,13 @@ class Assessor:
                     break
         if found.get("hacked"):
             found["verdict"] = 0.0
+        if tier != "judge" and self._spot(end) and (checked := await self._ask(end, look)) is not None:
+            found["spot_check"] = 0.0 if checked.hacked else checked.value
         return found
+
+    def _spot(self, end: State) -> bool:
+        said = (message.content for message in end.messages)
+        return derive_seed("spot check", end.task.id, end.task.seed, *said) < self.config.spot_checks * 2**63
 
     async def _ask(self, end: State, look: Look | None) -> Verdict | None:
         return (

@@ -103,6 +103,9 @@ class RewardsConfig:
     """Component of an end by which the tier "rule" decides: a rule that says None abstains."""
     uncertain: tuple[float, float] = (0.25, 0.75)
     """What a tier says strictly between these numbers is uncertain, and the next tier is asked."""
+    spot_checks: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the ends of which an earlier tier is certain about which the judge is asked as well. What it says there
+    changes no reward: ``agreement/TIER_judge`` and a warning tell how often it says otherwise."""
     budgets: dict[str, Amount] = Field(default_factory=dict)
     """Greatest mean sum over an episode of a component that is a cost; a plan over it is not taken at evaluation."""
     multiplier_rate: Amount = 0.1
@@ -133,6 +136,13 @@ class RewardsConfig:
                 )
         if "hacked" in self.weights:
             raise ValueError("weights names 'hacked', which takes all rewards of an episode back: leave it out")
+        if "spot_check" in self.weights:
+            raise ValueError("weights names 'spot_check', which some ends have at random: leave it out")
+        if self.spot_checks and ("judge" not in self.tiers or len(self.tiers) == 1):
+            raise ValueError(
+                f"spot_checks is {self.spot_checks:g}, but tiers is {list(self.tiers)}: name the judge and a tier "
+                "before it, or leave spot_checks out"
+            )
         if self.tiers != tuple(tier for tier in _TIERS if tier in self.tiers):
             raise ValueError(f"tiers is {list(self.tiers)}: name each once, in the order {', '.join(_TIERS)}")
         if self.tiers and ("judge" in self.tiers) != (self.judge is not None):
@@ -186,7 +196,7 @@ TOOL_SCORES = (*AXES, *ERRORS, "right", "format")
 JUDGED = ("judge", "hacked")
 """Components of ``rewards.judge``: the share of its answers that are yes, and 1 where it says that the reward was got
 around the task."""
-ASSESSED = (*JUDGED, "learned", "verdict")
+ASSESSED = (*JUDGED, "learned", "verdict", "spot_check")
 """Components of ends that ``rewards.judge`` and ``rewards.tiers`` give."""
 HIDDEN = ("outcome", "process", *ASSESSED, *AXES, "needless", "missed", "wrong_tool", "wrong_arguments", "right")
 """Components that read the answer."""

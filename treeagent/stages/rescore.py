@@ -66,7 +66,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
     figures = told | sums.figures() | judging
     if not view.is_done("rescore"):
         view.log("rescore", {"step": 0, **figures})
-        view.finish("rescore", figures | ({"alarms": alarms} if judging else {}))
+        view.finish("rescore", figures | ({"alarms": alarms + assessed.doubts()} if judging else {}))
     return figures
 
 

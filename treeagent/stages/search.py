@@ -119,7 +119,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": tasks, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
     facts |= {"components": components} if components else {}
-    facts |= {"judging": judging, "alarms": alarms} if judging else {}
+    facts |= {"judging": judging, "alarms": alarms + assessed.doubts()} if judging else {}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
