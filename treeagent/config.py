@@ -437,12 +437,29 @@ class EvaluateConfig:
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
     """The search of a task ends when the rest of its limits is expected to raise V + λ log π of the best end by less
     than this, in reward units (``stopping.LeastGain``); at 0 it uses its limits up. For ``decision`` "leaf" alone."""
+    replays: Annotated[int, Field(ge=0)] = 0
+    """In a stochastic environment, each of the best plans of a finished tree is tried so many times again, under other
+    luck, before one is taken; at 0 what the search met decides. For ``decision`` "leaf" alone."""
+    cvar: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Plans that are tried again are ranked by the mean return of this share of their worst replays (α of the
+    conditional value at risk); 1 ranks them by the mean."""
     suite: tuple[Disturbance, ...] = ()
     """Disturbances of the environment under which ``treeagent eval`` plays the same tasks again, one at a time;
     ``--suite full`` names all."""
     world: Annotated[str, REACHES_OUT] = ""
     """Folder of a run whose world model is searched in place of the environment, anew after every real step (model
     predictive control); empty searches the environment."""
+
+    @model_validator(mode="after")
+    def _replays(self) -> Self:
+        if self.cvar < 1 and not self.replays:
+            raise ValueError(f"cvar is {self.cvar:g}, but replays is 0, so that nothing is tried again: set replays")
+        if self.replays and (self.decision != "leaf" or self.world):
+            other = f"world is {self.world!r}" if self.world else f"decision is {self.decision!r}"
+            raise ValueError(
+                f"replays is {self.replays}, which ranks whole plans in the environment, but {other}: leave one out"
+            )
+        return self
 
     @property
     def places(self) -> range:

@@ -67,6 +67,8 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
             import treeagent.generators.remote  # noqa: F401 - raises where the extra is missing
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)
+        if "evaluate" in uses and config.evaluate.replays:
+            _require_luck(config, env)
 
 
 def _require_engines(config: RunConfig) -> None:
@@ -116,6 +118,19 @@ def _require_legal_actions(config: RunConfig, env: Env) -> None:
             f"policy.actions is {config.policy.actions!r}, but environment {config.environment.name!r} lists no legal "
             "actions: set policy.actions=sample, or an environment with legal_actions()"
         )
+
+
+def _require_luck(config: RunConfig, env: Env) -> None:
+    """Check that a plan which is tried again may end otherwise."""
+    if not env.stochastic and "failing tools" not in config.environment.disturbances:
+        why = "is not stochastic, so that every replay would end alike"
+    elif env.snapshot_kind != "exact":
+        why = f"has snapshot_kind {env.snapshot_kind!r}, so that a replay would repeat its luck"
+    else:
+        return
+    raise UserError(
+        f"evaluate.replays is {config.evaluate.replays}, but environment {config.environment.name!r} {why}: set it to 0"
+    )
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:

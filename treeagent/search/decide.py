@@ -37,14 +37,24 @@ def best_path(
             that may not may not either. Where none may, the result is empty.
     """
     if decision == "leaf":
-        found = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
-        ends = [(path, node) for path, node in found if allowed(path)]
-        if found and not ends:
-            return []
-        if ends:
-            return max(ends, key=lambda end: end_rank(tree, end[0], end[1], likelihood_weight))[0]
+        ends = ranked_ends(tree, likelihood_weight, allowed)
+        if ends is not None:
+            return ends[0] if ends else []
     settings = config or SearchConfig()
     return _follow(tree, lambda node, edges: _choose(tree, node, edges, decision, settings), allowed)
+
+
+def ranked_ends(
+    tree: Tree,
+    likelihood_weight: float = 0.0,
+    allowed: Callable[[Sequence[Edge]], bool] = lambda path: True,
+) -> list[list[Edge]] | None:
+    """The paths to ends that are ``allowed``, as the decision "leaf" prefers them, the best first; None where search
+    reached no end."""
+    found = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
+    ends = [(path, node) for path, node in found if allowed(path)]
+    ends.sort(key=lambda end: end_rank(tree, end[0], end[1], likelihood_weight), reverse=True)
+    return [path for path, _ in ends] if found else None
 
 
 def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: float) -> tuple[bool, float, float, int]:

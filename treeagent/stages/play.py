@@ -14,16 +14,19 @@ from treeagent.rewards.components import episode_components
 from treeagent.rewards.constraint import spent, within
 from treeagent.run.outcomes import Outcome
 from treeagent.search.config import SearchConfig, SearchMethod
-from treeagent.search.decide import best_path, most_visited_path
+from treeagent.search.decide import best_path, most_visited_path, ranked_ends
 from treeagent.search.growth import Growth, end, plant, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
+from treeagent.search.risk import safest
 from treeagent.search.stopping import LeastGain
 from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree that holds its task, seeds and budget, and the steps taken so far, which are its only path."""
+_LEADING = 8
+"""Plans of a tree that are tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,19 @@ async def play(
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
         plans = [_plan(mode, tree, config, settings, budgets) for tree in trees]
+        if config.replays and mode != "lookahead":
+            leading = [_leading(tree, config, budgets) for tree in trees]
+            tried = await safest(
+                blind,
+                actors.value,
+                trees,
+                leading,
+                config.replays,
+                config.cvar,
+                config.likelihood_weight,
+                search.step_seconds,
+            )
+            plans = [safe or plan for safe, plan in zip(tried, plans, strict=True)]
         if budgets:
             pairs = zip(trees, plans, strict=True)
             refused = [not plan and bool(_plan(mode, tree, config, settings)) for tree, plan in pairs]
@@ -234,12 +250,27 @@ def _plan(
 ) -> Sequence[Edge]:
     """The actions to take from a finished tree, within the budgets less what was spent ``before``."""
 
-    def allowed(path: Sequence[Edge]) -> bool:
-        return not budgets or within(spent(path, budgets), budgets, before)
-
+    allowed = _within(budgets, before)
     if mode == "lookahead":
         return most_visited_path(tree, allowed)
     return best_path(tree, config.decision, settings, config.likelihood_weight, allowed)
+
+
+def _leading(tree: Tree, config: EvaluateConfig, budgets: Mapping[str, float] | None) -> Sequence[Sequence[Edge]]:
+    """The plans that are tried again: the best ones to ends of the task, or to a limit where no path ended it."""
+    ends = ranked_ends(tree, config.likelihood_weight, _within(budgets)) or []
+    return [path for path in ends if _terminates(path) == _terminates(ends[0])][:_LEADING]
+
+
+def _terminates(path: Sequence[Edge]) -> bool:
+    return path[-1].child is not None and path[-1].child.terminated
+
+
+def _within(
+    budgets: Mapping[str, float] | None, before: Mapping[str, float] | None = None
+) -> Callable[[Sequence[Edge]], bool]:
+    """Whether a path keeps the budgets less what was spent ``before``."""
+    return lambda path: not budgets or within(spent(path, budgets), budgets, before)
 
 
 async def _episodes(
