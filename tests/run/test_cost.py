@@ -112,6 +112,17 @@ def test_rounds_search_and_learn_one_after_the_other_and_epochs_become_steps() -
     assert found[-1].generated_tokens == 200 * (2 * 120 + 20)
 
 
+def test_with_a_lag_the_longer_of_search_and_updates_counts() -> None:
+    lagging = ["adapt.rounds=2", 'adapt.methods=["rft"]', "adapt.lag=1", 'evaluate.modes=["greedy"]']
+    config = settings(*lagging, "collect.tasks=100")
+    config = replace(config, training=replace(config.training, epochs=1))
+    found = stage_costs(config, "train", rates(warm=None))
+    # One batch of 100 tasks takes 1 + 100 · 0.1 s; an update 3 + 8 · 2 s and two validations of 100 · 0.01 s.
+    assert [stage.seconds for stage in found[:4]] == pytest.approx([11, 10, 11, 21])
+    longer = stage_costs(replace(config, collect=replace(config.collect, tasks=500)), "train", rates(warm=None))
+    assert [stage.seconds for stage in longer[:2]] == pytest.approx([33, 0])
+
+
 def test_the_first_limit_ends_a_tree() -> None:
     shape = Shape(root_tokens=30, turn_tokens=10, observation_tokens=5, steps=4)
     by_tokens = settings("search.limits={simulations=200, generated_tokens=800}")

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from treeagent.run.progress import QuietProgress
-from treeagent.run.times import Timed, stage_seconds
+from treeagent.run.times import Timed, stage_of, stage_seconds
 
 
 class Clock:
@@ -28,6 +28,12 @@ def test_all_wall_time_counts_to_one_stage_and_resumed_runs_add_up(tmp_path: Pat
         clock.now = 31  # the report, say
         timed.write()
     assert stage_seconds(file) == {"search": 42, "updates": 20}
+
+
+def test_the_searches_of_rounds_count_to_the_search() -> None:
+    assert [stage_of(work) for work in ("search", "search-12", "round-1-rft", "teacher")] == [
+        *("search", "search", "updates", "teacher"),
+    ]
 
 
 def test_a_torn_line_costs_its_own_time_only(tmp_path: Path) -> None:

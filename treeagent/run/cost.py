@@ -108,8 +108,9 @@ class StageCost:
 def stage_costs(config: RunConfig, kind: Kind, rates: Rates) -> list[StageCost]:
     """The stages of a run in their order. Their seconds add up to the run's.
 
-    Rounds in a world model, variations of tasks, larger limits for unsolved tasks and resampled trees are counted as
-    plain searches of ``collect.tasks`` tasks. A training that stops early is counted with all of its steps.
+    With ``adapt.lag``, updates count as far as they take longer than the search beside them, as if neither slowed the
+    other. Rounds in a world model, variations of tasks, larger limits for unsolved tasks and resampled trees are
+    counted as plain searches of ``collect.tasks`` tasks. A training that stops early is counted with all of its steps.
     """
     found = list[StageCost]()
     if rates.warm is not None:
@@ -135,8 +136,11 @@ def stage_costs(config: RunConfig, kind: Kind, rates: Rates) -> list[StageCost]:
         played: list[Mode] = [*config.evaluate.modes, *[first] * len(config.update.methods)]
     else:
         for number in range(1, config.adapt.rounds + 1):
-            found.append(_search(config, rates, number))
-            found.append(_updates(config, rates, config.adapt.methods, number, together=False))
+            updates = _updates(config, rates, config.adapt.methods, number, together=False)
+            if config.adapt.lag and number < config.adapt.rounds:
+                beside = _search(config, rates, number + 1).seconds
+                updates = replace(updates, seconds=max(updates.seconds - beside, 0.0))
+            found += [_search(config, rates, number), updates]
         # The first and the best policy play in every mode, the others greedily; the last round's is taken for the best.
         greedy: list[Mode] = ["greedy"] if "greedy" in config.evaluate.modes else []
         played = [*config.evaluate.modes * 2, *greedy * (config.adapt.rounds - 1)]

@@ -31,15 +31,17 @@ _WORKS = {
 
 def stage_of(work: str) -> str:
     """The stage that a piece of work belongs to, one of ``STAGES`` in a quickstart or in rounds. Updates are named
-    after their methods, ``rft`` or ``round-1-rft``."""
-    return "updates" if work.rsplit("-", 1)[-1] in get_args(Method) else _WORKS.get(work, work)
+    after their methods, ``rft`` or ``round-1-rft``, and the search of a round ``search-1``."""
+    name, _, last = work.rpartition("-")
+    return "updates" if last in get_args(Method) else _WORKS.get(name if last.isdecimal() else work, work)
 
 
 class Timed:
     """A ``Progress`` that writes how long each stage takes to a file, a line whenever some seconds have passed.
 
     All wall time counts to one stage: what passes before a piece of work begins counts to it, and pieces that run side
-    by side count once. Several runs of the same folder add up.
+    by side count once, to the one that began last (with ``adapt.lag``, a search or an update). Several runs of the same
+    folder add up.
     """
 
     def __init__(self, shown: Progress, path: Path, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,0 +1,165 @@
+"""How much sooner rounds are done where each one's updates run beside the next one's search (``adapt.lag``), and what
+that costs in success.
+
+    .venv/bin/python -m benchmarks.lag
+
+Rounds in FrozenLake, each of whose steps waits, as a slow environment does. Both arms of a seed start from the same
+warm start and have the same settings but for the lag. ``seconds`` are those of the rounds, without the warm start and
+the evaluation. Test tasks do not wait, since nothing of theirs is timed. Rows that are there already are kept; an
+unfinished run is made anew, since its time would be that of two sessions.
+"""
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked
+
+from benchmarks.command import own_tasks, parser, record_of, settings_of
+from benchmarks.record import Row, digest
+from treeagent.config import RunConfig, load_config
+from treeagent.envs.base import StepResult
+from treeagent.envs.frozenlake import FrozenLakeEnv, FrozenLakeOptions
+from treeagent.loop import train
+from treeagent.run.folder import Run
+from treeagent.run.progress import QuietProgress
+from treeagent.run.times import TIMES, Timed, stage_seconds
+from treeagent.stages.warm_start import warm_start
+from treeagent.types import ToolCall
+
+QUESTION = "How much sooner are rounds done where updates run beside the next search, and what does it cost in success?"
+CONFIG = Path(__file__).parent.parent / "configs" / "envs" / "frozenlake.toml"
+SMALL = (
+    "workers=1",
+    "environment.name=benchmarks.lag:SlowLake",
+    "environment.max_steps=8",
+    "policy.scratch.width=64",
+    "warm_start.episodes=1500",
+    "warm_start.tasks=800",
+    "warm_start.training.max_steps=200",
+    "search.limits.simulations=24",
+    "collect.tasks=24",
+    "adapt.rounds=4",
+    "adapt.replay=0",
+    'adapt.methods=["rft", "grpo"]',
+    "update.validation_tasks=16",
+    "update.rft.max_steps=20",
+    "update.rft.validate_every=20",
+    "update.grpo.learning_rate=1e-4",
+    "update.grpo.max_steps=15",
+    "update.grpo.validate_every=15",
+    'evaluate.modes=["greedy"]',
+)
+TEST_TASKS = 100
+ARMS = {"lag 0": 0, "lag 1": 1}
+
+
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
+class SlowLakeOptions(FrozenLakeOptions):
+    """Settings of ``SlowLake``."""
+
+    seconds: float = Field(default=0.0, ge=0)
+    """Seconds that a step of a training or validation task waits."""
+
+
+class SlowLake(FrozenLakeEnv):
+    """FrozenLake whose steps wait."""
+
+    options_type = SlowLakeOptions
+
+    def __init__(self, options: SlowLakeOptions | None = None) -> None:
+        self.seconds = 0.0 if options is None else options.seconds
+        super().__init__(options)
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        if self._place().task.split != "test":
+            time.sleep(self.seconds)
+        return super().step(action)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The runs of one seed."""
+
+    seed: int
+    out: Path
+    seconds: float
+    """Of a step."""
+    overrides: tuple[str, ...] = ()
+
+    def config(self, lag: int) -> RunConfig:
+        slow = f"environment.options={{ size = 4, seconds = {self.seconds} }}"
+        own = [f"evaluate.tasks={TEST_TASKS}", own_tasks(self.seed, TEST_TASKS)]
+        return load_config(CONFIG, [*SMALL, slow, f"adapt.lag={lag}", *own, *self.overrides], seed=self.seed)
+
+    def start(self) -> Path:
+        """The seed's warm start, which is made once."""
+        with Run.create(self.out / f"seed{self.seed}" / "warm", self.config(0), resume=True) as run:
+            return warm_start(run.config, run, QuietProgress())
+
+    def row(self, arm: str) -> Row:
+        """Make the run of an arm; returns its row."""
+        config, start = self.config(ARMS[arm]), self.start()
+        folder = self.out / f"seed{self.seed}" / arm.replace(" ", "_")
+        shutil.rmtree(folder, ignore_errors=True)
+        with Run.create(folder, config, resume=False) as run:
+            train(config, run, Timed(QuietProgress(), run.path / TIMES), start)
+        return row_of(run, arm, self.seed)
+
+
+def row_of(run: Run, arm: str, seed: int) -> Row:
+    """The row of a finished run."""
+    [best] = [row for row in run.result_rows() if row["policy"] == run.facts("adapt")["best"]]
+    taken = stage_seconds(run.path / TIMES)
+    rounds = [row for row in run.metrics() if row["stage"] == "adapt"]
+    return Row(
+        arm,
+        seed,
+        digest(settings_of(run.config)),
+        first_task=run.config.evaluate.first_task,
+        solved=best["solved"],
+        environment_steps=rounds[-1]["environment_steps"],
+        generated_tokens=rounds[-1]["generated_tokens"],
+        seconds=sum(seconds for stage, seconds in taken.items() if stage != "evaluation"),
+        figures=figures(run, taken),
+    )
+
+
+def figures(run: Run, taken: Mapping[str, float]) -> dict[str, float]:
+    """Beside success and time: the mean age of the trees that rounds learn from, and the staleness that GRPO measures
+    in the first steps of each round but the first, whose trees are new with a lag too."""
+    stale = dict[str, float]()
+    for row in run.metrics():
+        if "logp_difference" in row:
+            stale.setdefault(row["stage"], row["logp_difference"])
+    later = [value for stage, value in stale.items() if stage != "round-1-grpo"]
+    ages = [row["age"] for row in run.metrics() if row["stage"] == "adapt"]
+    found = {"age, rounds": sum(ages) / len(ages), "staleness, nats a token": sum(later) / len(later)}
+    if not run.config.adapt.lag:  # with a lag, times of both sides overlap
+        found |= {f"{stage}, s": taken[stage] for stage in ("search", "updates")}
+    return found
+
+
+def main() -> None:
+    options = parser(__doc__, "lag", seeds=(0, 1, 2))
+    options.add_argument("--out", type=Path, default=Path("runs/lag"), help="folder of the runs")
+    options.add_argument("--seconds", type=float, default=0.05, help="of a step")
+    options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record:
+        for seed in asked.seeds:
+            rounds = Rounds(seed, asked.out, asked.seconds, tuple(asked.set))
+            for arm, lag in ARMS.items():
+                if not record.has(arm, seed, digest(settings_of(rounds.config(lag)))):
+                    row = rounds.row(arm)
+                    record.add(row)
+                    told: dict[str, Any] = {name: round(value, 3) for name, value in row.figures.items()}
+                    print(f"seed {seed} {arm}: {row.seconds:.0f} s, {100 * row.success:.1f} %, {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
