@@ -3,9 +3,16 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python -m benchmarks.updates --seeds 0 1 2
 
-A seed's trees are collected once, as configs/adapt.toml says. The control "chains-rft" learns from independent episodes
-of the same tasks under the same limits, all of their distinct successes (RFT, Yuan et al. 2023). Rows that are there
-already are kept, unfinished runs resumed. Validation tasks choose the weights of each update.
+With a recipe that scores calls of tools, it compares weights of these scores in the reward:
+
+    .venv/bin/python -m benchmarks.quickstart --config envs/toolbox
+    .venv/bin/python -m benchmarks.updates --config envs/toolbox --runs runs/toolbox \\
+        --name updates_toolbox --out runs/updates_toolbox
+
+A seed's trees are collected once, as the recipe says, so that all arms learn from the same search. The control
+"chains-rft" learns from independent episodes of the same tasks under the same limits, all of their distinct successes
+(RFT, Yuan et al. 2023). Rows that are there already are kept, unfinished runs resumed. Validation tasks choose the
+weights of each update.
 """
 
 import os
@@ -24,12 +31,12 @@ from benchmarks.record import Row, digest
 from treeagent.config import Method, RunConfig, load_config
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.progress import QuietProgress
+from treeagent.run.recipes import find_recipe
 from treeagent.stages.evaluate import measure
 from treeagent.stages.search import collect
 from treeagent.stages.update import learn
 
 QUESTION = "Which update of the same trees leads to the highest greedy success?"
-ADAPT = Path(__file__).parent.parent / "configs" / "adapt.toml"
 PLAIN = ("update.dpo.loss_type=['sigmoid']", "update.dpo.loss_weights=[1.0]")
 BARE = ("update.grpo.anchor=0.0",)
 
@@ -68,42 +75,59 @@ VARIANTS: Mapping[str, Variant] = {
 }
 
 
-def config_of(seed: int, overrides: Sequence[str]) -> RunConfig:
+CALLS: Mapping[str, Variant] = {
+    "grpo": Variant(("grpo",)),
+    "grpo-errors": Variant(
+        ("grpo",),
+        (
+            "rewards.weights={outcome=1.0, needless=-0.1, missed=-0.3, wrong_tool=-0.2, wrong_arguments=-0.1, "
+            "malformed=-0.4}",
+        ),
+    ),
+    "grpo-axes": Variant(("grpo",), ("rewards.weights={outcome=1.0, when=0.1, which=0.1, how=0.1, format=1.0}",)),
+}
+"""Weights of the scores of calls, against the outcome alone."""
+ARMS: Mapping[str, Variant] = {**VARIANTS, **CALLS}
+
+
+def config_of(recipe: str, seed: int, overrides: Sequence[str]) -> RunConfig:
     """The settings of a seed, which evaluates greedily on its own test tasks."""
-    chosen = ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
-    return load_config(ADAPT, [*chosen, own_tasks(seed, load_config(ADAPT, chosen).evaluate.tasks)], seed=seed)
+    file, chosen = find_recipe(recipe), ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
+    return load_config(file, [*chosen, own_tasks(seed, load_config(file, chosen).evaluate.tasks)], seed=seed)
 
 
-def settings_digest(start: Path, overrides: Sequence[str], methods: Sequence[Method] = ()) -> str:
+def settings_digest(recipe: str, start: Path, overrides: Sequence[str], methods: Sequence[Method] = ()) -> str:
     """Of an arm: its settings and updates, and the settings of the run that it starts from, without the seed."""
     return digest(
         {
-            "run": settings_of(config_of(0, overrides)),
+            "run": settings_of(config_of(recipe, 0, overrides)),
             "start": settings_of(Run.open(start.parents[1]).config),
             "methods": methods,
         }
     )
 
 
-def run(seed: int, names: Sequence[str], start: Path, out: Path, overrides: Sequence[str]) -> list[Row]:
+def run(recipe: str, seed: int, names: Sequence[str], start: Path, out: Path, overrides: Sequence[str]) -> list[Row]:
     """The rows of a start, and of every variant learnt from it and the same trees."""
     rows: list[Row] = []
     for chains in (False, True):
         wanted = [name for name in names if name.startswith(CHAINS) == chains]
         if wanted:
-            config = config_of(seed, [*overrides, *(CHAIN_SEARCH if chains else ())])
+            config = config_of(recipe, seed, [*overrides, *(CHAIN_SEARCH if chains else ())])
             with Run.create(out / f"{CHAINS if chains else ''}seed{seed}", config, resume=True) as kept:
                 collect(config, kept, QuietProgress(), start)
-                rows += _rows(seed, wanted, start, kept, overrides)
+                rows += _rows(recipe, seed, wanted, start, kept, overrides)
     return rows
 
 
-def _rows(seed: int, names: Sequence[str], start: Path, kept: Run, overrides: Sequence[str]) -> Iterator[Row]:
+def _rows(
+    recipe: str, seed: int, names: Sequence[str], start: Path, kept: Run, overrides: Sequence[str]
+) -> Iterator[Row]:
     progress = QuietProgress()
     for name in names:
-        variant, checkpoint = VARIANTS[name], start
+        variant, checkpoint = ARMS[name], start
         wanted = [*variant.overrides, *overrides]
-        settings = config_of(seed, wanted)
+        settings = config_of(recipe, seed, wanted)
         before_name = name.split("-")[: len(variant.methods) - 1]
         for written, method in zip((*before_name, name), variant.methods, strict=True):
             [checkpoint] = learn(
@@ -113,8 +137,8 @@ def _rows(seed: int, names: Sequence[str], start: Path, kept: Run, overrides: Se
         validations = [row["validation"] for row in kept.metrics() if row["stage"] == name and "validation" in row]
         figures = {"best validation": max(validations), "last validation": validations[-1]} if validations else {}
         if not name.startswith(CHAINS):
-            yield _row("before", seed, settings_digest(start, overrides), kept, before, {})
-        yield _row(name, seed, settings_digest(start, wanted, variant.methods), kept, after, figures)
+            yield _row("before", seed, settings_digest(recipe, start, overrides), kept, before, {})
+        yield _row(name, seed, settings_digest(recipe, start, wanted, variant.methods), kept, after, figures)
         print(f"seed {seed} {name}: {100 * after['success']:.1f} %", flush=True)
 
 
@@ -134,25 +158,27 @@ def _row(arm: str, seed: int, settings: str, kept: Run, row: Mapping[str, Any], 
 
 def main() -> None:
     options = starting(__doc__, "updates", out="runs/updates")
-    options.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    options.add_argument("--config", default="adapt", help="a recipe's name or a TOML file")
+    options.add_argument("--variants", nargs="+", choices=list(ARMS))
     options.add_argument("--processes", type=int, default=2, help="seeds side by side, a core each")
     asked = options.parse_args()
+    config = config_of(asked.config, 0, asked.set)
+    names = asked.variants or list(CALLS if config.rewards.tools else VARIANTS)
     with (
-        record_of(asked, QUESTION, **limits_of(config_of(0, asked.set))) as record,
+        record_of(asked, QUESTION, **limits_of(config)) as record,
         ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool,
     ):
         waiting = []
         for seed in asked.seeds:
             start = start_of(asked.runs, seed)
-            missing = [
-                name
-                for name in asked.variants
-                if not record.has(
-                    name, seed, settings_digest(start, [*VARIANTS[name].overrides, *asked.set], VARIANTS[name].methods)
-                )
-            ]
+            missing = list[str]()
+            for name in names:
+                variant = ARMS[name]
+                named = settings_digest(asked.config, start, [*variant.overrides, *asked.set], variant.methods)
+                if not record.has(name, seed, named):
+                    missing.append(name)
             if missing:
-                waiting.append(pool.submit(run, seed, missing, start, asked.out, asked.set))
+                waiting.append(pool.submit(run, asked.config, seed, missing, start, asked.out, asked.set))
         for done in as_completed(waiting):
             for row in done.result():
                 if not record.has(row.arm, row.seed, row.settings):
