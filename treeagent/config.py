@@ -408,6 +408,11 @@ class UpdateConfig:
     """Training of a reward model, whose pairs are those of ``pairs`` and of the ends of a task."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths on which the value head is fitted after every change of the policy."""
+    value_reads: Literal["auto", "hidden", "logprobs"] = "auto"
+    """What the value head reads of the policy at a state: "hidden" its last hidden state, for which another
+    ``policy.generator`` than "local" needs a second copy of the model in this process; "logprobs" the log-probabilities
+    of 128 tokens, which vLLM gives too, as an engine or on a server. "auto" means "hidden" with "local", and else
+    "logprobs"."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the trees that are learned from, those whose returns differ most (StarPO-S)."""
     processes: Annotated[int, Field(gt=0, le=1024)] = 1
@@ -680,6 +685,14 @@ class RunConfig:
     def reloads(self) -> bool:
         """Whether a command brings each checkpoint to the servers, which then serve no other."""
         return isinstance(self.policy.reload, tuple)
+
+    @property
+    def value_reads(self) -> Literal["hidden", "logprobs"]:
+        """``update.value_reads``, resolved."""
+        wanted = self.update.value_reads
+        if wanted == "auto":
+            return "hidden" if self.policy.generator == "local" else "logprobs"
+        return wanted
 
     def server(self, url: str | tuple[str, ...]) -> RemoteConfig:
         """How the server at ``url``, or the pool of several, is asked."""

@@ -232,8 +232,8 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Concurrent(Protocol):
-    """Says of a policy whether it answers many calls side by side in the time of one, as a server does. Then each tree
-    asks it by itself, and waits for no other."""
+    """Says of a policy or a value whether it answers many calls side by side in the time of one, as a server does. Then
+    each tree asks it by itself, and waits for no other."""
 
     @property
     def concurrent(self) -> bool: ...

@@ -1,6 +1,7 @@
 """The language model as policy and value function, in a search of its own."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from toy_llama import CONFIG, plain_hidden, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.search.config import SearchConfig
@@ -38,6 +39,16 @@ class Echo:
 def head() -> ValueHead:
     torch.manual_seed(0)
     made = ValueHead(CONFIG.width)
+    torch.nn.init.normal_(made.output.weight)
+    return made
+
+
+def logprob_head() -> LogprobHead:
+    """Its tokens are chosen by what the toy model says after single tokens."""
+    made = LogprobHead(16)
+    vocabulary = range(len(tokenizer()))
+    made.choose(LocalGenerator(shared_model()).next_logprobs([(token,) for token in range(3, 60)], vocabulary))
+    torch.manual_seed(1)
     torch.nn.init.normal_(made.output.weight)
     return made
 
@@ -125,3 +136,31 @@ def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:
         [proposals[1]],
         [estimates[1]],
     ]
+
+
+@pytest.mark.parametrize("kind", [head, logprob_head])
+def test_a_value_is_the_same_alone_in_a_batch_and_behind_a_cached_prefix(kind: Callable[[], ValueHead]) -> None:
+    model, values = shared_model(), kind()
+    states = [node.state for tree in search(TASKS, LocalGenerator(model)) for _, node in tree.walk()]
+    alone = [
+        asyncio.run(HeadValue(LocalGenerator(model, cache_bytes=0), CHAT, values).estimate([state]))[0].value
+        for state in states
+    ]
+    for state, told in zip(states, alone, strict=True):
+        prompt = CHAT.prompt_ids(state.messages)
+        with torch.no_grad():
+            if isinstance(values, LogprobHead):
+                logits = model(input_ids=torch.tensor([prompt])).logits[0, -1]
+                plain = values.value(logits.log_softmax(-1)[list(values.token_ids)]).item()
+            else:
+                plain = values.value(plain_hidden(model, prompt)).item()
+        assert told == pytest.approx(plain, abs=1e-5)
+    generator = LocalGenerator(model)
+    value = HeadValue(generator, CHAT, values)
+    together = [each.value for each in asyncio.run(value.estimate(states))]
+    assert together == pytest.approx(alone, abs=1e-5)
+    read = generator.usage.encoded_tokens
+    asyncio.run(LLMPolicy(generator, CHAT, max_new_tokens=4).propose(states, 2, list(range(len(states)))))
+    assert [each.value for each in asyncio.run(value.estimate(states))] == pytest.approx(alone, abs=1e-5)
+    assert generator.usage.encoded_tokens == read  # policy and value read each state once
+    assert max(alone) - min(alone) > 0.1

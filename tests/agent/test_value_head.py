@@ -1,9 +1,11 @@
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.value_head import LogprobHead, ValueHead
+from treeagent.types import UserError
 
 
 def test_starts_in_the_middle_of_the_range() -> None:
@@ -54,3 +56,41 @@ def test_first_weights_depend_on_the_seed_alone() -> None:
     two, other = ValueHead(8, seed=3).state_dict(), ValueHead(8, seed=4).state_dict()
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["hidden.weight"], other["hidden.weight"])
+
+
+def test_a_head_on_log_probabilities_chooses_tokens_that_tell_different_things() -> None:
+    """Token 2 varies most. Token 0 varies as it does, only less; token 3 varies in another way, token 1 hardly."""
+    logprobs = torch.tensor([[-1.0, -5.0, -3.0, -2.0], [-2.0, -5.0, -5.0, -3.0], [-3.0, -5.1, -7.0, -2.0]])
+    head = LogprobHead(2)
+    assert not head.chosen
+    head.choose(logprobs)
+    assert head.chosen and head.token_ids == (2, 3)
+    torch.nn.init.normal_(head.output.weight)
+    plain = ValueHead(2)
+    plain.load_state_dict(head.state_dict(), strict=False)
+    deviations = [(8 / 3) ** 0.5, (2 / 9) ** 0.5]  # of (2, 0, -2) and (1/3, -2/3, 1/3)
+    scaled = torch.tensor([[2 / deviations[0], 1 / 3 / deviations[1]]])
+    assert head(logprobs[:1, [2, 3]]).item() == pytest.approx(plain(scaled).item(), abs=1e-5)
+
+
+def test_a_head_on_log_probabilities_is_saved_with_its_tokens(tmp_path: Path) -> None:
+    head = LogprobHead(3, (-1.0, 3.0))
+    head.choose(torch.randn(20, 9).log_softmax(-1))
+    torch.nn.init.normal_(head.output.weight)
+    head.save(tmp_path)
+    loaded = ValueHead.load(tmp_path)
+    assert isinstance(loaded, LogprobHead) and loaded.token_ids == head.token_ids
+    states = torch.randn(4, 3)
+    assert torch.equal(loaded.value(states), head.value(states))
+
+
+def test_a_head_of_an_older_version_reads_hidden_states(tmp_path: Path) -> None:
+    ValueHead(8).save(tmp_path)
+    (tmp_path / "value_head" / "config.json").write_text(json.dumps({"hidden_size": 8, "reward_range": [0.0, 2.0]}))
+    loaded = ValueHead.load(tmp_path)
+    assert (loaded.reads, loaded.hidden_size, loaded.reward_range) == ("hidden", 8, (0.0, 2.0))
+
+
+def test_too_small_a_vocabulary_is_refused() -> None:
+    with pytest.raises(UserError, match=r"has 5 tokens.*reads 6: set update\.value_reads=hidden"):
+        LogprobHead(6).choose(torch.zeros(3, 5))

@@ -1,6 +1,7 @@
 """A server's samples against the model that it serves, and what becomes of a server that fails."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from command import forget
 from openai_server import Body, Fault, OpenAIServer, serving
 from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
 from typer.testing import CliRunner
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
-from treeagent.agent.policy import ChatPolicy, LLMPolicy
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
+from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.cli.app import app
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
@@ -103,7 +105,7 @@ def test_log_probabilities_are_the_served_models_own(server: OpenAIServer, tempe
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_given_turns_are_scored_as_the_local_generator_scores_them(server: OpenAIServer, temperature: float) -> None:
-    generator = RemoteGenerator(config(server), "org/toy", temperature or 1.0, scores=True)
+    generator = RemoteGenerator(config(server), "org/toy", temperature or 1.0, scores="policy.actions=sample")
     candidates: list[list[tuple[int, ...]]] = [
         [(7, 8, 9), (7, 8), (7, 5, 6), (11,)],
         [(9, 9)],
@@ -126,7 +128,7 @@ def test_a_prompt_whose_scores_fail_costs_itself_alone(server: OpenAIServer) -> 
 def test_a_server_that_scores_nothing_is_refused_at_the_start(server: OpenAIServer) -> None:
     server.sglang = True
     with pytest.raises(UserError, match=r"logprob_token_ids.*policy\.actions"):
-        RemoteGenerator(config(server), "org/toy", 1.0, scores=True)
+        RemoteGenerator(config(server), "org/toy", 1.0, scores="policy.actions=sample")
 
 
 def test_the_distribution_asked_for_is_the_models_whole_one(server: OpenAIServer) -> None:
@@ -429,9 +431,14 @@ def shop(tmp_path: Path) -> Iterator[tuple[OpenAIServer, Path, RunConfig]]:
         yield server, tmp_path / "toy", load_config(None, [*settings, "search.candidates=2", "evaluate.tasks=2"])
 
 
-def test_a_remote_policy_collects_the_trees_of_a_local_one(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
-    """The value head, which wants hidden states, runs on a copy of the checkpoint."""
-    _, checkpoint, config = shop
+@pytest.mark.parametrize("reads", ["hidden", "logprobs"])
+def test_a_remote_policy_collects_the_trees_of_a_local_one(
+    shop: tuple[OpenAIServer, Path, RunConfig], reads: str
+) -> None:
+    """A value head on hidden states runs on a copy of the checkpoint, one on log-probabilities on the server."""
+    server, checkpoint, config = shop
+    if reads == "logprobs":
+        give_logprob_head(checkpoint, server)
     trees = []
     for kind in ("remote", "local"):
         chosen = replace(config, policy=replace(config.policy, generator=kind))
@@ -444,6 +451,50 @@ def test_a_remote_policy_collects_the_trees_of_a_local_one(shop: tuple[OpenAISer
         assert [path for path, _ in map(spelt, one.walk())] == [path for path, _ in map(spelt, two.walk())]
         values = [[value for _, value in map(spelt, tree.walk())] for tree in (one, two)]
         assert values[0] == pytest.approx(values[1], abs=1e-4)
+
+
+def test_a_head_on_log_probabilities_asks_the_server_that_samples(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
+    """A state whose request fails costs itself alone; a server without ``logprob_token_ids`` is refused at once."""
+    server, checkpoint, config = shop
+    give_logprob_head(checkpoint, server)
+    here, there = (
+        load_actors(checkpoint, replace(config, policy=replace(config.policy, generator=kind)))
+        for kind in ("local", "remote")
+    )
+    states = [State(Task(said, said), (Message("user", said),)) for said in ("a lamp", "a red lamp")]
+    values = list[list[float]]()
+    for actors, whole in (here, there):
+        assert isinstance(actors.value, HeadValue) and actors.value.generator is whole.generator
+        values.append([each.value for each in asyncio.run(actors.value.estimate(states))])
+    assert values[1] == pytest.approx(values[0], abs=1e-5) and values[0][0] != values[0][1]
+    value = there[0].value
+    assert isinstance(value, HeadValue)
+    second = list(value.chat.prompt_ids(states[1].messages))
+    server.fault = lambda body: 400 if body["prompt"] == second else None
+    short, failed = asyncio.run(value.estimate(states))
+    assert short.error == "" and short.value == pytest.approx(values[0][0], abs=1e-5)
+    assert "not now" in failed.error and failed.value == 0.0
+    server.fault, server.sglang = lambda body: None, True
+    forget()
+    with pytest.raises(UserError, match=r"logprob_token_ids, or set update\.value_reads=hidden"):
+        load_actors(checkpoint, config)
+
+
+def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
+    _, checkpoint, config = shop
+    huge = json.loads((checkpoint / "config.json").read_text()) | {"intermediate_size": 2**32}
+    (checkpoint / "config.json").write_text(json.dumps(huge))
+    forget()
+    with pytest.raises(UserError, match=r"second copy of the weights.*takes [\d.]+ GiB.*update\.value_reads=logprobs"):
+        load_actors(checkpoint, config)
+
+
+def give_logprob_head(checkpoint: Path, server: OpenAIServer) -> None:
+    """Replace the checkpoint's value head."""
+    head, loaded = LogprobHead(16), load_checkpoint(checkpoint)
+    head.choose(server.generator.next_logprobs([(token,) for token in range(3, 60)], range(len(tokenizer()))))
+    torch.nn.init.normal_(head.output.weight)
+    save_checkpoint(Checkpoint(loaded.model, loaded.tokenizer, head), checkpoint)
 
 
 def spelt(step: tuple[tuple[Edge, ...], Node]) -> tuple[tuple[tuple[int, ...], ...], float]:

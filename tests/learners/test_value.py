@@ -5,7 +5,7 @@ import torch
 from tiny import HIDDEN, token_rows, weights
 from transformers import LlamaForCausalLM
 
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
@@ -103,3 +103,20 @@ def test_explained_variance_is_that_of_the_kept_head_on_the_held_out_tasks(
 def test_targets_that_are_all_equal_leave_nothing_to_explain(model: LlamaForCausalLM) -> None:
     rows = [replace(row, value_targets=(0.5,)) for row in told_rows(10)]
     assert fit_value(model, ValueHead(HIDDEN), rows, ValueConfig(epochs=1)).explained_variance == 1.0
+
+
+def test_a_head_on_log_probabilities_fits_as_one_on_hidden_states_does(model: LlamaForCausalLM) -> None:
+    before = weights(model)
+    head, rows = LogprobHead(HIDDEN), told_rows(80)
+    result = fit_value(model, head, rows, ValueConfig())
+    assert torch.equal(weights(model), before)
+    assert result.held_out_loss < 0.3 < result.constant_loss
+    assert (result.train_positions, result.held_out_positions) == (64, 16)
+    with torch.no_grad():
+        logprobs = model(input_ids=torch.tensor([rows[0].token_ids])).logits[0, -1].log_softmax(-1)
+        told = head.value(logprobs[list(head.token_ids)]).item()
+    assert told == pytest.approx(0.0, abs=0.3)  # the target of the first row
+    tokens, mean = head.token_ids, head.mean.clone()
+    again = fit_value(model, head, rows, ValueConfig(epochs=1))
+    assert head.token_ids == tokens and torch.equal(head.mean, mean)
+    assert again.held_out_loss <= result.held_out_loss + 1e-6

@@ -18,6 +18,7 @@ from treeagent.run.cost import (
     modelled,
     parts,
     priced,
+    search_memory,
     stage_costs,
     training_memory,
     tree_cost,
@@ -175,3 +176,15 @@ def test_advice_keeps_the_rows_of_a_step_and_takes_the_gentlest_settings_that_fi
         "training.accumulation=8",
     ]
     assert fitting(config, memory, 5, "update.rft") == []
+
+
+def test_only_a_head_on_hidden_states_needs_a_copy_beside_an_engine() -> None:
+    """SIZE has weights of 4 bytes."""
+    copy, cache = 4 * SIZE.weights, 1 << 30
+    engine = ["policy.generator=vllm", "workers=1", "vllm.gpu_memory_utilization=0.5"]
+    assert search_memory(settings(*engine), SIZE, 1e12).parts == {"engine": 0.5e12}
+    hidden = search_memory(settings(*engine, "update.value_reads=hidden"), SIZE, 1e12)
+    assert hidden.bytes == 0.5e12 + copy + cache
+    assert search_memory(settings("policy.generator=remote"), SIZE, 1e12).parts == {}
+    served = search_memory(settings("policy.generator=remote", "update.value_reads=hidden"), SIZE, 1e12)
+    assert served.bytes == copy + cache

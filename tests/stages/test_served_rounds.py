@@ -22,7 +22,7 @@ ROUNDS = [
     *("warm_start.episodes=40", "warm_start.tasks=40", "warm_start.noise=0.5", "warm_start.training.max_steps=20"),
     *("collect.tasks=4", "collect.batch=2", "search.limits={simulations=4}", "policy.max_new_tokens=12"),
     *("adapt.rounds=2", 'adapt.methods=["rft"]', "update.rft.max_steps=1", "update.validation_tasks=2"),
-    *("evaluate.tasks=2", 'evaluate.modes=["greedy"]'),
+    *("evaluate.tasks=2", 'evaluate.modes=["greedy"]', "update.value_reads=logprobs"),
 ]
 
 

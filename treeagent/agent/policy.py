@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call
 from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest, in_thread
@@ -319,22 +319,46 @@ class ChatPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HeadValue:
-    """V(s) from a value head on the policy's last hidden state at the last token of the state. It needs a model in this
-    process (``LocalGenerator``)."""
+    """V(s) from a value head on what the policy's forward pass says at the last token of the state, whose tokens the
+    generator reads once for both. A head on hidden states needs a model in this process (``LocalGenerator``)."""
 
-    generator: LocalGenerator
+    generator: Generator
     chat: ChatFormat
     head: ValueHead
+
+    @property
+    def concurrent(self) -> bool:
+        """As of ``types.Concurrent``."""
+        return self.generator.concurrent
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """V(s) of each state in reward units; 0 and the reason as ``error`` where its prompt cannot be read."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
-        readable = [prompt for prompt, error in zip(prompts, errors, strict=True) if not error]
+        readable = [place for place, error in enumerate(errors) if not error]
+        asked, trees = [prompts[place] for place in readable], [states[place].task.id for place in readable]
+        told = await self.generator.aside(partial(self._read, asked, trees)) if asked else []
+        read = list[torch.Tensor]()
+        for place, each in zip(readable, told, strict=True):
+            if isinstance(each, Failure):
+                errors[place] = each.reason
+            else:
+                read.append(each)
         with torch.no_grad():
-            values = iter(self.head.value(self.generator.hidden(readable)).tolist() if readable else ())
+            values = iter(self.head.value(torch.stack(read)).tolist() if read else ())
         return [
             Estimate(
                 0.0 if error else next(values), self.chat.added_ids(reading), error=error, left_out=reading.left_out
             )
             for reading, error in zip(readings, errors, strict=True)
+        ]
+
+    def _read(self, prompts: Sequence[tuple[int, ...]], trees: Sequence[str]) -> list[torch.Tensor | Failure]:
+        """What the head reads of each prompt, [hidden_size]."""
+        if not isinstance(self.head, LogprobHead):
+            assert isinstance(self.generator, LocalGenerator)
+            return list(self.generator.hidden(prompts))
+        candidates = [[(token,) for token in self.head.token_ids]] * len(prompts)
+        return [
+            scored if isinstance(scored, Failure) else torch.tensor([sample.logprobs[0] for sample in scored])
+            for scored in self.generator.score(prompts, candidates, 1.0, trees)
         ]

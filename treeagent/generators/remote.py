@@ -47,7 +47,7 @@ class RemoteGenerator(Servers, Generator):
         temperature: float,
         *,
         structured: bool = False,
-        scores: bool = False,
+        scores: str = "",
         adapter: Path | None = None,
         versioned: bool = False,
     ) -> None:
@@ -55,7 +55,7 @@ class RemoteGenerator(Servers, Generator):
         Args:
             temperature: the policy's, at which the server is tested.
             structured: whether requests may have a ``form``.
-            scores: whether ``score`` will be called.
+            scores: the setting under which ``score`` would not be called; empty if it is not.
             adapter: as of ``Servers``.
             versioned: whether weights change between checkpoints: every answer must then name the model that was
                 asked for.
@@ -89,7 +89,7 @@ class RemoteGenerator(Servers, Generator):
         if self._scores and isinstance(
             failed := self._attempt(server, partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure
         ):
-            raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set policy.actions=sample")
+            raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set {self._scores}")
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
         """A server has no pauses: it draws the whole turn, which is cut afterwards."""

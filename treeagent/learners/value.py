@@ -1,4 +1,4 @@
-"""Fitting the value head alone: the policy's hidden states are computed once, then a small regression runs on them."""
+"""Fitting the value head alone: what it reads of the policy is computed once, then a small regression runs on it."""
 
 import math
 import random
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
@@ -20,6 +20,8 @@ from treeagent.views.tokens import TokenRow
 
 _NO_SPREAD = 1e-10
 """Variance of rescaled targets below which they count as equal; it is the square of 1e-5."""
+_CHOSEN_BY = 512
+"""States by whose log-probabilities a ``LogprobHead`` chooses its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,8 @@ def fit_value(
     the lowest held-out loss is kept; the initial head counts as epoch 0.
 
     Args:
-        model: the policy whose last hidden states the head reads.
-        head: the head to fit.
+        model: the policy that the head reads.
+        head: the head to fit. A new ``LogprobHead`` chooses its tokens first.
         rows: rows with value positions and targets in reward units, as of ``value_rows``.
         config: the optimiser and the share of tasks held out.
         on_metrics: receives ``epoch``, ``loss`` and ``held_out_loss`` (both in nats a position) after every epoch.
@@ -72,6 +74,8 @@ def fit_value(
         TrainingDiverged: the loss is NaN or infinite; the head holds its best weights.
     """
     kept, held_out = _split([row for row in rows if row.value_positions], config)
+    if isinstance(head, LogprobHead) and not head.chosen:
+        _choose(model, head, kept, config.seed)
     train = _states(model, head, kept, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
     optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate)
@@ -153,13 +157,18 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
 
 @torch.no_grad()
 def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> tuple[Tensor, Tensor]:
-    """Hidden states (positions, hidden_size) and rescaled targets (positions) of rows."""
+    """What the head reads (positions, hidden_size) and rescaled targets (positions) of rows."""
     device, training = model.device, model.training
     head.to(device)
     model.eval()
     rows = sorted(rows, key=lambda row: len(row.token_ids))
     states: list[Tensor] = []
     targets: list[float] = []
+    if isinstance(head, LogprobHead):
+        states = [_logprobs(model, row)[:, head.tokens] for row in rows]
+        model.train(training)
+        targets = [target for row in rows for target in row.value_targets]
+        return torch.cat(states), head.rescale(torch.tensor(targets, device=device))
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
         with last_hidden_states(model) as collected:
@@ -174,6 +183,31 @@ def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size:
             targets.extend(row.value_targets)
     model.train(training)
     return torch.cat(states), head.rescale(torch.tensor(targets, device=device))
+
+
+@torch.no_grad()
+def _choose(model: Model, head: LogprobHead, rows: Sequence[TokenRow], seed: int) -> None:
+    """Have a head choose its tokens by some states of ``rows``."""
+    training, found = model.training, list[Tensor]()
+    model.eval()
+    for row in random.Random(seed).sample(rows, len(rows)):
+        found.append(_logprobs(model, row))
+        if sum(map(len, found)) >= _CHOSEN_BY:
+            break
+    model.train(training)
+    head.to(model.device).choose(torch.cat(found)[:_CHOSEN_BY])
+
+
+def _logprobs(model: Model, row: TokenRow) -> Tensor:
+    """Log-probabilities of every token after the value positions of a row, [positions, vocabulary]."""
+    device = model.device
+    output = model(
+        input_ids=torch.tensor([row.token_ids], device=device),
+        use_cache=False,
+        logits_to_keep=torch.tensor(row.value_positions, device=device),
+    )
+    logits: Tensor = output.logits
+    return logits[0].float().log_softmax(-1)
 
 
 @torch.no_grad()

@@ -108,7 +108,7 @@ def print_memory(
 ) -> None:
     """Print what a device must hold at a time, and warn where it does not fit."""
     console.print("", f"memory of the {device.name}: {_gib(device.memory)}", sep="\n", soft_wrap=True)
-    for memory, count in needed(config, kind, size, rates):
+    for memory, count in needed(config, kind, size, rates, device.memory):
         whole = memory.bytes * count
         times = f"{count} × " if count > 1 else ""
         largest = sorted(memory.parts.items(), key=lambda part: -part[1])
@@ -126,7 +126,8 @@ def _advice(config: RunConfig, name: str, size: ModelSize, rates: Rates, device:
         return (
             "Lower policy.cache_bytes or workers, set policy.dtype=bfloat16, or use a smaller model"
             if config.policy.generator == "local"
-            else "Lower policy.cache_bytes or vllm.gpu_memory_utilization"
+            else "Have the value head read what the engine tells (update.value_reads=logprobs), or lower "
+            "policy.cache_bytes or vllm.gpu_memory_utilization"
         )
     table = "warm_start.training" if name == "warm start" else f"update.{name}"
     rate = rates.warm if name == "warm start" else rates.updates[name]  # type: ignore[index]  # a method's name

@@ -374,15 +374,22 @@ class Memory:
         return sum(self.parts.values())
 
 
-def search_memory(config: RunConfig, size: ModelSize) -> Memory:
-    """A worker that searches. Beside an engine or a server, the value head reads a second copy of the model."""
+def search_memory(config: RunConfig, size: ModelSize, whole: float) -> Memory:
+    """A worker that searches. Beside an engine or a server, a value head on hidden states reads a second copy of the
+    model.
+
+    Args:
+        whole: memory of the device, in bytes, of which a vLLM engine takes its share.
+    """
     policy = config.policy
     needed: dict[str, float] = {}
     if policy.generator == "local":
         needed["weights"] = size.weights * size.weight_bytes
         needed["keys and values"] = policy.cache_bytes
         needed["logits"] = 128 * size.vocabulary * 4
-    else:
+    elif policy.generator == "vllm":
+        needed["engine"] = max(config.vllm.gpu_memory_utilization * whole, size.weights * size.weight_bytes)
+    if policy.generator != "local" and config.value_reads == "hidden":
         needed["head's copy of the weights"] = size.weights * size.weight_bytes
         needed["head's keys and values"] = policy.cache_bytes
     return Memory("search", needed)
@@ -413,11 +420,18 @@ def training_memory(config: RunConfig, name: str, size: ModelSize, rows: int, ro
     )
 
 
-def needed(config: RunConfig, kind: Kind, size: ModelSize, rates: Rates) -> list[tuple[Memory, int]]:
+def needed(
+    config: RunConfig, kind: Kind, size: ModelSize, rates: Rates, whole: float = 0.0
+) -> list[tuple[Memory, int]]:
     """What the processes of a run need that are on one device at a time, and how many of each there are. Workers of a
-    CPU share its memory; on GPUs, each is taken to have its own."""
+    CPU share its memory; on GPUs, each is taken to have its own.
+
+    Args:
+        whole: as of ``search_memory``.
+    """
     on_cpu = config.policy.device_map in (None, "cpu") and config.engine == "local"
-    found = [(search_memory(config, size), config.workers if on_cpu else 1)]
+    searching = search_memory(config, size, whole)
+    found = [(searching, config.workers if on_cpu else 1)] if searching.parts else []  # else a server holds it all
     accumulation = config.training.accumulation
     if rates.warm is not None:
         rows = config.warm_start.training.batch_size

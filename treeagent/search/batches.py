@@ -98,6 +98,8 @@ class Searcher(ABC):
         alone: list[tuple[type[Wanted], Callable[[Wanted], Awaitable[Answer]]]] = [(WantStep, self._take)]
         if isinstance(self.policy, Concurrent) and self.policy.concurrent:
             alone.append((WantActions, self._draw))
+        if isinstance(self.value, Concurrent) and self.value.concurrent:
+            alone.append((WantValue, self._judge))
         async with UnderWay(broker, alone) as under_way:
             while broker.growing:
                 for kind in KINDS:
@@ -191,6 +193,11 @@ class Searcher(ABC):
         assert isinstance(wanted, WantActions)
         [proposal] = await self.policy.propose([wanted.state], wanted.count, [wanted.seed])
         return proposal
+
+    async def _judge(self, wanted: Wanted) -> Estimate:
+        assert isinstance(wanted, WantValue) and self.value is not None
+        [estimate] = await self.value.estimate([wanted.state])
+        return estimate
 
     def _take(self, wanted: Wanted) -> Awaitable[Transition | Exception]:
         assert isinstance(wanted, WantStep)

@@ -12,14 +12,23 @@ from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 
+import torch
 from pydantic import TypeAdapter
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, has_head, load_checkpoint, load_tokenizer
+from treeagent.agent.checkpoint import (
+    Checkpoint,
+    base_and_adapter,
+    count_weights,
+    has_head,
+    load_checkpoint,
+    load_tokenizer,
+)
 from treeagent.agent.critic import LMCritic
+from treeagent.agent.gguf import free_bytes
 from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
 from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
 from treeagent.envs.answers import contained
@@ -213,8 +222,12 @@ def _load_policy(
     tools: str,
     shown: tuple[Shot, ...],
 ) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
-    """A value head reads hidden states, which only a model in this process gives. Where an engine or a server samples,
-    the head runs on a copy of the checkpoint in transformers."""
+    """The policy, and its value head on the forward pass of the same generator. An engine or a server gives no hidden
+    states: a head on these runs on a copy of the checkpoint in transformers.
+
+    Raises:
+        UserError: the copy does not fit into memory.
+    """
     if settings.generator == "remote" and settings.text_only:
         from treeagent.generators.remote import RemoteChat
 
@@ -224,15 +237,42 @@ def _load_policy(
         opening = (*system, *(message for shot in shown for message in shot.messages(grammar, known)))
         chat = RemoteChat(server, str(checkpoint))
         return ChatPolicy(chat, grammar, opening, settings.temperature, settings.max_new_tokens), None
-    if settings.generator != "local" and not has_head(checkpoint):
-        served = _engine_or_server(checkpoint, settings, vllm, server)
-        return _policy(served, load_tokenizer(checkpoint), settings, tools, shown), None
+    if settings.generator != "local":
+        head = ValueHead.load(checkpoint) if has_head(checkpoint) else None
+        if head is None or isinstance(head, LogprobHead):
+            served = _engine_or_server(checkpoint, settings, vllm, server, scores=head is not None)
+            policy = _policy(served, load_tokenizer(checkpoint), settings, tools, shown)
+            return policy, None if head is None else HeadValue(served, policy.chat, head)
+        _require_copy(checkpoint, settings, vllm)
     loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map)
     local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
     generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server)
     policy = _policy(generator, loaded.tokenizer, settings, tools, shown)
     local.shared = policy.chat.shared_ids()  # a value head reads by it, whatever samples
     return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
+
+
+def _require_copy(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig) -> None:
+    """Check that a second copy of the weights, which a head on hidden states reads, fits beside what samples."""
+    weights, own = count_weights(checkpoint)
+    number = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    needed = weights * number.itemsize
+    if settings.device_map in (None, "cpu"):
+        room, place, beside = float(free_bytes()), "this machine's memory", ""
+    else:
+        free, whole = torch.cuda.mem_get_info(0)
+        share = vllm.gpu_memory_utilization if settings.generator == "vllm" else 0.0
+        room, place = min(free, (1 - share) * whole), "the GPU's memory"
+        beside = f" beside the engine's {share:.0%}" if share else ""
+    if needed <= room:
+        return
+    raise UserError(
+        f"the value head of {checkpoint} reads hidden states, for which a second copy of the weights is loaded: it "
+        f"takes {needed / 2**30:.1f} GiB and up to {settings.cache_bytes / 2**30:.1f} GiB of cached prefixes "
+        f"(policy.cache_bytes), but {place} has {room / 2**30:.1f} GiB left{beside}: update the policy elsewhere with "
+        "update.value_reads=logprobs, whose head needs no copy, lower vllm.gpu_memory_utilization, or set "
+        "policy.dtype=bfloat16"
+    )
 
 
 def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: int, adapter_seed: int) -> Checkpoint:
@@ -367,7 +407,14 @@ def _conversation(
     return chat, grammar
 
 
-def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig) -> Generator:
+def _engine_or_server(
+    checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig, *, scores: bool = False
+) -> Generator:
+    """What samples.
+
+    Args:
+        scores: whether a value head asks for log-probabilities of given tokens.
+    """
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
 
@@ -380,7 +427,11 @@ def _engine_or_server(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig
         str(checkpoint),
         settings.temperature,
         structured=settings.is_structured,
-        scores=settings.actions != "sample",
+        scores="update.value_reads=hidden, and update the policy"
+        if scores
+        else "policy.actions=sample"
+        if settings.actions != "sample"
+        else "",
         adapter=base_and_adapter(checkpoint)[1] if settings.reload == "lora" else None,
         versioned=settings.reload is not None,
     )
@@ -398,11 +449,20 @@ def serve(config: RunConfig, checkpoint: Path, progress: Progress) -> None:
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
-    """The checkpoint's value head, or a new one if it has none."""
-    if checkpoint.head is not None:
+    """The checkpoint's value head, or a new one if it has none that reads what ``update.value_reads`` wants."""
+    if config.value_reads == "hidden":
+        return hidden_head(checkpoint, config)
+    if isinstance(checkpoint.head, LogprobHead):
         return checkpoint.head
-    seed = derive_seed(config.seed, "value_head")
-    return ValueHead(checkpoint.model.config.get_text_config().hidden_size, config.environment.returns, seed)
+    return LogprobHead(reward_range=config.environment.returns, seed=derive_seed(config.seed, "value_head"))
+
+
+def hidden_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
+    """The checkpoint's value head on hidden states, or a new one."""
+    if checkpoint.head is not None and not isinstance(checkpoint.head, LogprobHead):
+        return checkpoint.head
+    width = checkpoint.model.config.get_text_config().hidden_size
+    return ValueHead(width, config.environment.returns, derive_seed(config.seed, "value_head"))
 
 
 def reward_value(config: RunConfig, policy: Policy | None = None) -> HeadValue | None:

@@ -339,7 +339,7 @@ def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, floa
             values.add(place, clipped_value_rows(tree, config, returns))
         for place, taught in method_rows(job, some, chat):
             rows.add(place, taught)
-    return Taught(rows.sorted(), _sample(values.sorted(), config), marks)
+    return Taught(rows.sorted(), sampled(values.sorted(), config), marks)
 
 
 def method_rows(
@@ -433,10 +433,11 @@ def sample_value_rows(
     for tree in trees:
         for row in clipped_value_rows(tree, config, returns):
             rows.append(row)
-    return _sample(rows, config)
+    return sampled(rows, config)
 
 
-def _sample(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
+def sampled(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
+    """At most ``update.value_rows`` rows, drawn uniformly by the run's seed."""
     places = array("q", range(len(rows)))
     random.Random(derive_seed(config.seed, "value_rows")).shuffle(places)
     return [rows[place] for place in places[: config.update.value_rows]]

@@ -8,16 +8,18 @@ from pathlib import Path
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig
-from treeagent.learners.config import SFTConfig
+from treeagent.learners.config import SFTConfig, ValueConfig
 from treeagent.learners.sft import train_sft
+from treeagent.learners.value import fit_value
 from treeagent.run.alarms import refusal_sentence, row_alarms, short_of_memory
 from treeagent.run.folder import Run, RunError
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Tree, path_return, reaches
-from treeagent.stages.build import first_checkpoint, make_chat, value_head
+from treeagent.stages.build import first_checkpoint, hidden_head, make_chat, value_head
 from treeagent.stages.demonstrate import demonstrated, demonstration_grammar, demonstrations, tokenise
 from treeagent.stages.hooks import training_hooks
+from treeagent.stages.update import sampled
 from treeagent.types import derive_seed
 from treeagent.views.early_experience import reflection_rows, reflections, world_rows
 from treeagent.views.tokens import TokenRow, path_rows
@@ -50,7 +52,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         texts = (text for tree in first for text in _texts(config, tree))
         weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")
         checkpoint = first_checkpoint(config.policy, texts, weights_seed, adapter_seed)
-        checkpoint = replace(checkpoint, head=value_head(checkpoint, config))
+        checkpoint = replace(checkpoint, head=hidden_head(checkpoint, config))
         told = _lessons(config, checkpoint, chain(first, played))
     rows, world, reflected = (
         [row for row in kind if len(row.token_ids) <= settings.max_tokens]
@@ -72,7 +74,10 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             train_sft(model, tokenizer, world, answers, **hooks)
         hooks = training_hooks(on_event, "warm_start", after)
         result = train_sft(model, tokenizer, [*rows, *reflected], sft, head=head, **hooks)
-    save_checkpoint(checkpoint, out)
+    if config.value_reads != "hidden":  # such a head is fitted to what the policy says by now
+        head = value_head(checkpoint, config)
+        fit_value(model, head, sampled(rows, config), ValueConfig(seed=config.seed))
+    save_checkpoint(replace(checkpoint, head=head), out)
     distinct = len({(row.token_ids, row.value_targets) for row in rows})
     drawn = result.steps * sft.batch_size * sft.accumulation
     successes, successes_kept = (
