@@ -1,0 +1,158 @@
+"""V(s) from the policy's own forward pass: what the value head reads of it, how well it then judges, and what it costs.
+
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies and grows the trees
+    .venv/bin/python -m benchmarks.one_model --runs runs/quickstart --seeds 0 1 2
+
+A head is fitted, as a run fits it, to the trees of a run's first training tasks. It is judged on the trees of the
+tasks after them by ``views.signal``, and in search at one limit of generated tokens a held-out task. The policy is
+the same in all arms. "own copy" reads hidden states by a second copy of the model, as beside an engine. What an arm
+costs is measured in a process of its own: seconds of its processor and its largest resident memory. The arms of the
+engine need vLLM.
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from benchmarks.command import options_digest, record_of, settings_of, start_of, starting
+from benchmarks.methods import evaluated
+from benchmarks.record import Record, Row, digest
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.policy import HeadValue
+from treeagent.agent.value_head import LogprobHead, ValueHead
+from treeagent.config import RunConfig
+from treeagent.generators.local import LocalGenerator
+from treeagent.learners.config import ValueConfig
+from treeagent.learners.value import fit_value
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record
+from treeagent.stages.build import instances, load_actors, make_policy, play_on, tasks_at
+from treeagent.stages.update import sample_value_rows
+from treeagent.store import read_as
+from treeagent.types import Value, derive_seed
+from treeagent.views.signal import signal_figures, value_signal
+
+QUESTION = "Does V(s) need hidden states, and a second model for them?"
+HIDDEN = "hidden states"
+LOGPROBS = "log-probabilities"
+COPY = "hidden states, own copy"
+ENGINE = {"vLLM, hidden states, own copy": HIDDEN, "vLLM, log-probabilities": LOGPROBS}
+"""The arms of the engine, by the head that they use."""
+
+
+def fitted(checkpoint: Checkpoint, config: RunConfig, trees: Sequence[Tree], reads: str) -> tuple[ValueHead, float]:
+    """A new head, and the share of variance of held-out returns that it explains."""
+    returns, seed = config.environment.returns, derive_seed(config.seed, "value_head")
+    width = checkpoint.model.config.get_text_config().hidden_size
+    head = ValueHead(width, returns, seed) if reads == HIDDEN else LogprobHead(reward_range=returns, seed=seed)
+    told = fit_value(checkpoint.model, head, sample_value_rows(trees, config, returns), ValueConfig(seed=config.seed))
+    return head, told.explained_variance
+
+
+def judged(value: HeadValue, trees: Sequence[Tree]) -> dict[str, float]:
+    """The signal of V on trees, whose values it replaces."""
+    for tree in trees:
+        nodes = [node for _, node in tree.walk()]
+        told = asyncio.run(value.estimate([node.state for node in nodes]))
+        for node, each in zip(nodes, told, strict=True):
+            node.value = each.value
+    return signal_figures(value_signal(trees))
+
+
+def spent(config: RunConfig, policy: Path, own_copy: bool, tasks: int) -> dict[str, float]:
+    """What a search of training tasks takes in this process, which does nothing else."""
+    torch.set_num_threads(1)
+    actors, whole = load_actors(policy, config)
+    value: Value | None = actors.value
+    readers = {id(whole.generator): whole.generator.usage}
+    if isinstance(value, HeadValue):
+        if own_copy:
+            generator = LocalGenerator(load_checkpoint(policy).model, cache_bytes=config.policy.cache_bytes)
+            value = HeadValue(generator, value.chat, value.head)
+        readers[id(value.generator)] = value.generator.usage
+    dynamics = play_on(instances(config), config, "cost")
+    grower = make_search(actors.sampling, dynamics, config.search, value)
+    began = time.process_time()
+    trees = asyncio.run(grower.run(tasks_at(dynamics.env, "train", range(tasks)), list(range(tasks))))
+    seconds = time.process_time() - began
+    generated = sum(tree.budget.generated_tokens for tree in trees)
+    return {
+        "CPU s / 1,000 tokens": 1000 * seconds / generated,
+        "read tokens / generated token": sum(usage.encoded_tokens for usage in readers.values()) / generated,
+        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+@contextmanager
+def saved(checkpoint: Checkpoint, head: ValueHead) -> Iterator[Path]:
+    with TemporaryDirectory() as folder:
+        yield save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, head), Path(folder) / "policy")
+
+
+def measure(record: Record, asked: argparse.Namespace, seed: int) -> None:
+    """Record every arm of one seed."""
+    run = Run.open(asked.runs / f"seed{seed}")
+    config = replace(
+        run.config, workers=1, search=replace(run.config.search, limits=Limits(generated_tokens=asked.tokens))
+    )
+    named = digest({"options": options_digest(asked, "runs"), "run": settings_of(config)})
+    checkpoint = load_checkpoint(start_of(asked.runs, seed, "base"))
+    trees = list(islice(read_as(from_record, run.trees, COLLECTED), asked.trees + asked.judged))
+    heads = dict[str, ValueHead]()
+    for arm in (HIDDEN, LOGPROBS):
+        heads[arm], explained = fitted(checkpoint, config, trees[: asked.trees], arm)
+        if record.has(arm, seed, named):
+            continue
+        policy = make_policy(checkpoint, config)
+        figures = judged(HeadValue(policy.generator, policy.chat, heads[arm]), trees[asked.trees :])
+        figures["explained_variance"] = explained
+        with saved(checkpoint, heads[arm]) as folder:
+            row = evaluated(config, folder, "mcts", arm, seed, named, asked.tasks)
+        record.add(replace(row, figures=figures))
+        told = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items())
+        print(f"seed {seed} {arm}: {100 * row.success:.1f} %, {told}", flush=True)
+    read_by = {HIDDEN: HIDDEN, LOGPROBS: LOGPROBS, COPY: HIDDEN} | (ENGINE if find_spec("vllm") else {})
+    for arm, reads in read_by.items():
+        name = f"cost, {arm}"
+        if record.has(name, seed, named):
+            continue
+        settings = replace(config, policy=replace(config.policy, generator="vllm")) if arm in ENGINE else config
+        with (
+            saved(checkpoint, heads[reads]) as folder,
+            ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone,
+        ):
+            figures = alone.submit(spent, settings, folder, arm == COPY, asked.cost_tasks).result()
+        record.add(Row(name, seed, named, figures=figures))
+        print(f"seed {seed} {name}: {figures}", flush=True)
+
+
+def main() -> None:
+    options = starting(__doc__, "one_model")
+    options.add_argument("--trees", type=int, default=300, help="of training tasks, to fit heads to")
+    options.add_argument("--judged", type=int, default=100, help="trees of the tasks after them, to judge V on")
+    options.add_argument("--tokens", type=int, default=800, help="generated tokens a task")
+    options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
+    options.add_argument("--cost-tasks", type=int, default=20, help="training tasks whose search is timed")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
+        for seed in asked.seeds:
+            measure(record, asked, seed)
+
+
+if __name__ == "__main__":
+    main()
