@@ -443,8 +443,8 @@ class EvaluateConfig:
     """The search of a task ends when the rest of its limits is expected to raise V + λ log π of the best end by less
     than this, in reward units (``stopping.LeastGain``); at 0 it uses its limits up. For ``decision`` "leaf" alone."""
     replays: Annotated[int, Field(ge=0)] = 0
-    """In a stochastic environment, each of the best plans of a finished tree is tried so many times again, under other
-    luck, before one is taken; at 0 what the search met decides. For ``decision`` "leaf" alone."""
+    """In a stochastic environment, how often each of the best plans of a finished tree is executed again, with other
+    random outcomes, before one is chosen. 0 chooses by what the search met. For ``decision`` "leaf" alone."""
     cvar: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Plans that are tried again are ranked by the mean return of this share of their worst replays (α of the
     conditional value at risk); 1 ranks them by the mean."""

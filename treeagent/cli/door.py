@@ -68,7 +68,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)
         if "evaluate" in uses and config.evaluate.replays:
-            _require_luck(config, env)
+            _require_random_outcomes(config, env)
 
 
 def _require_engines(config: RunConfig) -> None:
@@ -120,12 +120,12 @@ def _require_legal_actions(config: RunConfig, env: Env) -> None:
         )
 
 
-def _require_luck(config: RunConfig, env: Env) -> None:
+def _require_random_outcomes(config: RunConfig, env: Env) -> None:
     """Check that a plan which is tried again may end otherwise."""
     if not env.stochastic and "failing tools" not in config.environment.disturbances:
         why = "is not stochastic, so that every replay would end alike"
     elif env.snapshot_kind != "exact":
-        why = f"has snapshot_kind {env.snapshot_kind!r}, so that a replay would repeat its luck"
+        why = f"has snapshot_kind {env.snapshot_kind!r}, so that a replay would repeat its random outcomes"
     else:
         return
     raise UserError(

@@ -1,9 +1,9 @@
 """The choice of a plan in a stochastic environment: plans are tried again, and ranked by the tail of their returns.
 
-A tree steps through each edge once, so that the return of a path is one draw of luck. The best of many such paths is
-often the luckiest one, and no statistic of the tree tells how it ends at other times: returns below an edge also differ
-because search tries other actions there. So the luck of a plan is measured by itself. Its actions are taken again from
-the root, each time under other luck.
+A tree steps through each edge once, so that the return of a path is one sample. The best of many such paths is often one
+that was lucky, and no statistic of the tree tells how it ends at other times: returns below an edge also differ because
+search tries other actions there. So each plan is measured by itself. Its actions are taken again from the root, each
+time with other random outcomes.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def safest(
     reason is the tree's error.
 
     Args:
-        dynamics: what the trees grew on. It is stepped from their roots again and gives other luck each time.
+        dynamics: what the trees grew on. It is stepped from their roots again, with other random outcomes each time.
         value: V(s) at the end of a replay, where the reward is withheld or the task goes on; None takes 0.
         plans: of each tree, in order of preference.
         replays: how often each plan is tried.
@@ -64,7 +64,7 @@ async def safest(
     """
 
     async def of_tree(tree: Tree, wanted: Sequence[Plan]) -> list[list[tuple[Growth, list[Edge]]]]:
-        # One after the other: the luck of a step depends on how often its tree has stepped from there before.
+        # One after the other: the random outcome of a step depends on how often its tree has stepped from there before.
         return [[await _replay(dynamics, tree, plan, step_seconds) for _ in range(replays)] for plan in wanted]
 
     played = await asyncio.gather(*map(of_tree, trees, plans))
