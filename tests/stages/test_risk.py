@@ -15,6 +15,7 @@ from treeagent.cli.door import require
 from treeagent.config import EvaluateConfig, load_config
 from treeagent.envs import Env, EnvDynamics
 from treeagent.envs.base import SnapshotKind, StepResult, task_to_play
+from treeagent.envs.forks import Snapshots, snapshot_size
 from treeagent.run.outcomes import Outcome
 from treeagent.search import Limits, SearchConfig
 from treeagent.search.decide import ranked_ends
@@ -84,9 +85,12 @@ class Reads:
         return [Estimate(float(found[1]) if found else 0.0) for found in said]
 
 
-def played(tasks: int, **settings: object) -> tuple[list[Outcome], list[Tree], list[Tree]]:
+def played(
+    tasks: int, snapshots: Snapshots | None = None, **settings: object
+) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     config = EvaluateConfig(**settings)  # type: ignore[arg-type]
-    blind, verified = (EnvDynamics(Arms(), max_steps=3, reveal_reward=reveal) for reveal in (False, True))
+    blind = EnvDynamics(Arms(), max_steps=3, reveal_reward=False, snapshots=snapshots)
+    verified = EnvDynamics(Arms(), max_steps=3)
     actors, search = Actors(Pulls(), Pulls(), Reads()), SearchConfig(Limits(simulations=4), candidates=2)
     return asyncio.run(play(actors, blind, verified, Arms().tasks("test", tasks), "mcts", config, search, 0))
 
@@ -110,6 +114,15 @@ def test_the_mean_takes_the_risky_arm_and_the_tail_the_safe_one() -> None:
     assert taken(careful) == ["safe"] * 20  # the worst 4 of 40 hold a disaster
     assert min(each.reward for each in by_tail) == 0.6 and min(each.reward for each in by_mean) == -1.0
     assert taken(played(20, replays=40, cvar=0.1)[2]) == taken(careful)
+
+
+def test_the_snapshots_of_one_plans_replays_make_room_for_the_next_ones() -> None:
+    """Each of two trees holds three. Without room for a plan's replays, their errors are the tree's."""
+    each = snapshot_size(Arms().snapshot())
+    outcomes, trees, _ = played(2, Snapshots(50 * each), replays=40)
+    assert not any(outcome.error for outcome in outcomes)
+    outcomes, trees, _ = played(2, Snapshots(10 * each), replays=40)
+    assert all("raise budget" in tree.error for tree in trees)
 
 
 def test_where_nothing_was_tried_again_the_search_decides() -> None:

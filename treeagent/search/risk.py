@@ -1,15 +1,14 @@
 """The choice of a plan in a stochastic environment: plans are tried again, and ranked by the tail of their returns.
 
-A tree steps through each edge once, so that the return of a path is one sample. The best of many such paths is often one
-that was lucky, and no statistic of the tree tells how it ends at other times: returns below an edge also differ because
-search tries other actions there. So each plan is measured by itself. Its actions are taken again from the root, each
-time with other random outcomes.
+A tree steps through each edge once, so that the return of a path is one sample. The best of many such paths is often
+one that was lucky, and no statistic of the tree tells how it ends at other times: returns below an edge also differ
+because search tries other actions there. So each plan is measured by itself. Its actions are taken again from the root,
+each time with other random outcomes.
 """
 
 import asyncio
 import math
 from collections.abc import Sequence
-from itertools import chain
 
 from treeagent.search.growth import Growth, end, estimate_nodes, take_step
 from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
@@ -63,25 +62,23 @@ async def safest(
         likelihood_weight: λ, in reward units a nat.
     """
 
-    async def of_tree(tree: Tree, wanted: Sequence[Plan]) -> list[list[tuple[Growth, list[Edge]]]]:
+    async def rank(tree: Tree, plan: Plan) -> float:
         # One after the other: the random outcome of a step depends on how often its tree has stepped from there before.
-        return [[await _replay(dynamics, tree, plan, step_seconds) for _ in range(replays)] for plan in wanted]
+        tried = [await _replay(dynamics, tree, plan, step_seconds) for _ in range(replays)]
+        whole = [(growth, path) for growth, path in tried if not growth.tree.error]
+        await estimate_nodes(value, [(growth, end(growth, path)) for growth, path in whole])
+        for growth, _ in tried:
+            tree.budget.add(growth.tree.budget)
+            tree.error = tree.error or growth.tree.error
+        returns = [path_return(path, tree.discount) for _, path in whole]
+        return (cvar(returns, level) if returns else -math.inf) + likelihood_weight * path_logprob(plan)
 
-    played = await asyncio.gather(*map(of_tree, trees, plans))
-    flat = chain.from_iterable(chain.from_iterable(played))
-    await estimate_nodes(value, [(growth, end(growth, path)) for growth, path in flat if not growth.tree.error])
-    chosen: list[Plan] = []
-    for tree, wanted, of_plans in zip(trees, plans, played, strict=True):
-        ranks: list[float] = []
-        for plan, tried in zip(wanted, of_plans, strict=True):
-            for growth, _ in tried:
-                tree.budget.add(growth.tree.budget)
-                tree.error = tree.error or growth.tree.error
-            returns = [path_return(path, tree.discount) for growth, path in tried if not growth.tree.error]
-            risk = cvar(returns, level) if returns else -math.inf
-            ranks.append(risk + likelihood_weight * path_logprob(plan))
-        chosen.append(wanted[ranks.index(max(ranks))] if ranks else [])
-    return chosen
+    async def choose(tree: Tree, wanted: Sequence[Plan]) -> Plan:
+        # Plan by plan, so that the snapshots of a plan's replays are free before the next one's.
+        ranks = [await rank(tree, plan) for plan in wanted]
+        return wanted[ranks.index(max(ranks))] if ranks else []
+
+    return await asyncio.gather(*map(choose, trees, plans))
 
 
 async def _replay(dynamics: Dynamics, tree: Tree, plan: Plan, step_seconds: float | None) -> tuple[Growth, list[Edge]]:
