@@ -38,20 +38,20 @@ SMALL = (
     "environment.name=benchmarks.lag:SlowLake",
     "environment.max_steps=8",
     "policy.scratch.width=64",
-    "warm_start.episodes=1500",
-    "warm_start.tasks=800",
+    "warm_start.episodes=1000",
+    "warm_start.tasks=600",
     "warm_start.training.max_steps=200",
-    "search.limits.simulations=24",
-    "collect.tasks=24",
+    "search.limits.simulations=12",
+    "collect.tasks=16",
     "adapt.rounds=4",
     "adapt.replay=0",
     'adapt.methods=["rft", "grpo"]',
-    "update.validation_tasks=16",
-    "update.rft.max_steps=20",
-    "update.rft.validate_every=20",
+    "update.validation_tasks=12",
+    "update.rft.max_steps=15",
+    "update.rft.validate_every=15",
     "update.grpo.learning_rate=1e-4",
-    "update.grpo.max_steps=15",
-    "update.grpo.validate_every=15",
+    "update.grpo.max_steps=10",
+    "update.grpo.validate_every=10",
     'evaluate.modes=["greedy"]',
 )
 TEST_TASKS = 100
@@ -91,14 +91,15 @@ class Rounds:
     """Of a step."""
     overrides: tuple[str, ...] = ()
 
-    def config(self, lag: int) -> RunConfig:
-        slow = f"environment.options={{ size = 4, seconds = {self.seconds} }}"
+    def config(self, lag: int = 0, *, waits: bool = True) -> RunConfig:
+        slow = f"environment.options={{ size = 4, seconds = {self.seconds if waits else 0.0} }}"
         own = [f"evaluate.tasks={TEST_TASKS}", own_tasks(self.seed, TEST_TASKS)]
         return load_config(CONFIG, [*SMALL, slow, f"adapt.lag={lag}", *own, *self.overrides], seed=self.seed)
 
     def start(self) -> Path:
-        """The seed's warm start, which is made once."""
-        with Run.create(self.out / f"seed{self.seed}" / "warm", self.config(0), resume=True) as run:
+        """The seed's warm start, which is made once, without waits."""
+        config = self.config(waits=False)
+        with Run.create(self.out / f"seed{self.seed}" / "warm", config, resume=True) as run:
             return warm_start(run.config, run, QuietProgress())
 
     def row(self, arm: str) -> Row:
@@ -147,7 +148,7 @@ def figures(run: Run, taken: Mapping[str, float]) -> dict[str, float]:
 def main() -> None:
     options = parser(__doc__, "lag", seeds=(0, 1, 2))
     options.add_argument("--out", type=Path, default=Path("runs/lag"), help="folder of the runs")
-    options.add_argument("--seconds", type=float, default=0.05, help="of a step")
+    options.add_argument("--seconds", type=float, default=0.1, help="of a step")
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
     asked = options.parse_args()
     with record_of(asked, QUESTION) as record:

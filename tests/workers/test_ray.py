@@ -128,6 +128,23 @@ def test_updates_on_both_engines_give_the_same_weights(
     assert len(weights) == 1 and len(weights.pop()) == 2
 
 
+def test_rounds_that_overlap_on_both_engines_give_the_same_trees_and_weights(
+    checkpoint: Path, cluster: Any, tmp_path: Path
+) -> None:
+    """On Ray one actor searches and one updates."""
+    rounds = ["adapt.lag=1", "adapt.rounds=2", 'adapt.methods=["rft"]', "collect.tasks=4", "evaluate.tasks=2"]
+    ended = set()
+    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster, workers=1))):
+        out = tmp_path / name
+        process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, *rounds, *engine)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        files = sorted((out / "checkpoints").rglob("*.safetensors"))
+        weights = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+        ended.add((digest(read_records(out / "trees")), weights))
+    assert len(ended) == 1
+
+
 def test_a_killed_worker_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
     process = start(checkpoint, tmp_path / "run", *on(cluster))
     wait_for_shards(tmp_path / "run", process)
