@@ -1,12 +1,13 @@
 """How much sooner rounds are done where each one's updates run beside the next one's search (``adapt.lag``), and what
 that costs in success.
 
+    .venv/bin/python -m benchmarks.alarms --arms healthy --seeds 10 11 12  # trains the policies to start from
     .venv/bin/python -m benchmarks.lag
 
-Rounds in FrozenLake, each of whose steps waits, as a slow environment does. Both arms of a seed start from the same
-warm start and have the same settings but for the lag. ``seconds`` are those of the rounds, without the warm start and
-the evaluation. Test tasks do not wait, since nothing of theirs is timed. Rows that are there already are kept; an
-unfinished run is made anew, since its time would be that of two sessions.
+Rounds in FrozenLake, each of whose steps waits, as a slow environment does. Both arms of a seed have the same start and
+the same settings but for the lag. ``seconds`` are those of the rounds, without the evaluation. Test tasks do not wait,
+since nothing of theirs is timed. Rows that are there already are kept; an unfinished run is made anew, since its time
+would be that of two sessions.
 """
 
 import shutil
@@ -19,7 +20,8 @@ from typing import Any
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked
 
-from benchmarks.command import own_tasks, parser, record_of, settings_of
+from benchmarks.alarms import HEALTHY
+from benchmarks.command import own_tasks, parser, record_of, settings_of, start_of
 from benchmarks.record import Row, digest
 from treeagent.config import RunConfig, load_config
 from treeagent.envs.base import StepResult
@@ -28,7 +30,6 @@ from treeagent.loop import train
 from treeagent.run.folder import Run
 from treeagent.run.progress import QuietProgress
 from treeagent.run.times import TIMES, Timed, stage_seconds
-from treeagent.stages.warm_start import warm_start
 from treeagent.types import ToolCall
 
 QUESTION = "How much sooner are rounds done where updates run beside the next search, and what does it cost in success?"
@@ -37,16 +38,12 @@ SMALL = (
     "workers=1",
     "environment.name=benchmarks.lag:SlowLake",
     "environment.max_steps=8",
-    "policy.scratch.width=64",
-    "warm_start.episodes=1000",
-    "warm_start.tasks=600",
-    "warm_start.training.max_steps=200",
-    "search.limits.simulations=12",
+    "search.limits.simulations=20",
     "collect.tasks=16",
     "adapt.rounds=4",
     "adapt.replay=0",
     'adapt.methods=["rft", "grpo"]',
-    "update.validation_tasks=12",
+    "update.validation_tasks=8",
     "update.rft.max_steps=15",
     "update.rft.validate_every=15",
     "update.grpo.learning_rate=1e-4",
@@ -87,28 +84,22 @@ class Rounds:
 
     seed: int
     out: Path
+    start: Path
     seconds: float
     """Of a step."""
     overrides: tuple[str, ...] = ()
 
-    def config(self, lag: int = 0, *, waits: bool = True) -> RunConfig:
-        slow = f"environment.options={{ size = 4, seconds = {self.seconds if waits else 0.0} }}"
+    def config(self, lag: int) -> RunConfig:
+        slow = f"environment.options={{ size = 4, seconds = {self.seconds} }}"
         own = [f"evaluate.tasks={TEST_TASKS}", own_tasks(self.seed, TEST_TASKS)]
         return load_config(CONFIG, [*SMALL, slow, f"adapt.lag={lag}", *own, *self.overrides], seed=self.seed)
 
-    def start(self) -> Path:
-        """The seed's warm start, which is made once, without waits."""
-        config = self.config(waits=False)
-        with Run.create(self.out / f"seed{self.seed}" / "warm", config, resume=True) as run:
-            return warm_start(run.config, run, QuietProgress())
-
     def row(self, arm: str) -> Row:
         """Make the run of an arm; returns its row."""
-        config, start = self.config(ARMS[arm]), self.start()
-        folder = self.out / f"seed{self.seed}" / arm.replace(" ", "_")
+        config, folder = self.config(ARMS[arm]), self.out / f"seed{self.seed}" / arm.replace(" ", "_")
         shutil.rmtree(folder, ignore_errors=True)
         with Run.create(folder, config, resume=False) as run:
-            train(config, run, Timed(QuietProgress(), run.path / TIMES), start)
+            train(config, run, Timed(QuietProgress(), run.path / TIMES), self.start)
         return row_of(run, arm, self.seed)
 
 
@@ -146,14 +137,16 @@ def figures(run: Run, taken: Mapping[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    options = parser(__doc__, "lag", seeds=(0, 1, 2))
+    options = parser(__doc__, "lag", seeds=(10, 11, 12))
+    options.add_argument("--runs", type=Path, default=Path("runs/alarms"), help="where benchmarks.alarms wrote")
     options.add_argument("--out", type=Path, default=Path("runs/lag"), help="folder of the runs")
     options.add_argument("--seconds", type=float, default=0.1, help="of a step")
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
     asked = options.parse_args()
     with record_of(asked, QUESTION) as record:
         for seed in asked.seeds:
-            rounds = Rounds(seed, asked.out, asked.seconds, tuple(asked.set))
+            start = start_of(asked.runs / HEALTHY, seed)
+            rounds = Rounds(seed, asked.out, start, asked.seconds, tuple(asked.set))
             for arm, lag in ARMS.items():
                 if not record.has(arm, seed, digest(settings_of(rounds.config(lag)))):
                     row = rounds.row(arm)
