@@ -100,7 +100,6 @@ def test_what_cannot_be_reported_is_refused(finished_run: Path, tmp_path: Path) 
         ([empty], "empty"),
         ([finished_run, empty], "empty"),
         ([finished_run, finished_run.parent / "." / finished_run.name], "twice"),
-        ([finished_run, "--out", tmp_path / "page.html"], "--out"),
     ):
         done = treeagent("report", *arguments)
         assert done.returncode == 2 and named in done.stderr, done.stderr

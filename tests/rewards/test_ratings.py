@@ -146,6 +146,8 @@ def test_a_report_rates_the_policies_of_a_run_by_a_judge(finished_run: Path, tmp
         assert done.returncode == 0, done.stderr
         assert server.asked and "1000" in done.stdout and "4 tasks" in " ".join(done.stdout.split())
         assert "<h2>Ratings</h2>" in (run / "comparison.html").read_text()
+        assert treeagent("report", run, "--out", tmp_path / "paid.html").returncode == 0
+        assert "what their episodes were paid" in (tmp_path / "paid.html").read_text()
     for arguments, named in (([run, "search.leaves=3"], "rewards.judge"), ([judged], "folder")):
         refused = treeagent("report", *arguments)
         assert refused.returncode == 2 and named in refused.stderr

@@ -179,7 +179,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the page of a run anew, or a page that compares several, or the policies of one run by a judge.
+    """Write the page of a run anew, or a page that compares the policies of several runs, or with --out those of one.
 
     Reads each RUN; writes RUN/report.html, or the comparison with ratings of all policies, and every figure as SVG and
     CSV in a folder beside it. What a judge says is kept in judge.sqlite of the first RUN.
@@ -194,12 +194,10 @@ def report(
     judge = _rating_judge([word for word in words if Path(word) not in folders], folders)
     runs = [Run.open(folder) for folder in folders]
     console = Terminal(soft_wrap=True)
-    if len(runs) > 1 or judge is not None:
+    if len(runs) > 1 or judge is not None or out is not None:
         page = out or folders[0] / "comparison.html"
         if (ratings := write_comparison(page, runs, judge)) is not None:
             console.print(ratings.table(), ratings.note, "", sep="\n")
-    elif out is not None:
-        raise RunError("--out names the file of a comparison: give two runs or more, or leave it out")
     elif not runs[0].stages():
         raise RunError(f"{runs[0].path} has finished no stage, so that there is nothing to report: go on with --resume")
     else:

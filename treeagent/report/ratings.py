@@ -28,7 +28,7 @@ _COLUMNS = {
     "policy": "policy",
     "mode": "mode",
     "rating": "rating",
-    "interval": "95 % interval",
+    "interval": "interval",
     "comparisons": "comparisons",
 }
 _WORDS = ("run", "policy", "mode")
@@ -136,7 +136,7 @@ def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None
     note = (
         f"Each two policies were compared on the same {len(shared):,} tasks by {by}. By Bradley-Terry, whoever is "
         "rated 400 points higher does a task better 10 times of 11. Only differences mean anything; the mean is 1000. "
-        "Intervals are over resampled tasks."
+        "Intervals of 95 % are over resampled tasks."
     )
     if judge is not None and (reasons := Counter(dict(judge.ledger.reasons())) - before):
         why = "; ".join(f"{number} times {reason}" for reason, number in reasons.most_common())
