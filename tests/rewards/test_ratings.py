@@ -117,6 +117,7 @@ def test_a_pair_without_a_verdict_is_left_out_and_counted(tmp_path: Path) -> Non
     with judge_server(reply) as server:
         found = rated({("a", "base", "greedy"): theirs, ("b", "dpo", "greedy"): ours}, judge(server, tmp_path))
     assert found is not None and "2 of 6" in found.note and "2 times" in found.note
+    assert "18 calls and 1,890 tokens" in found.note  # three votes on each of six tasks, 105 tokens each
     [(name, best), (_, worst)] = found.rows
     assert name == ("b", "dpo", "greedy") and best is not None and worst is not None
     assert best.value - worst.value == pytest.approx(400 * math.log10(4.5 / 0.5), abs=1e-3)  # four wins and a tie

@@ -138,11 +138,19 @@ def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None
         "rated 400 points higher does a task better 10 times of 11. Only differences mean anything; the mean is 1000. "
         "Intervals of 95 % are over resampled tasks."
     )
-    if judge is not None and (reasons := Counter(dict(judge.ledger.reasons())) - before):
+    return Ratings(best_first, note + (_told_of(judge, len(shared) * len(pairs), before) if judge else ""))
+
+
+def _told_of(judge: Judge, pairs: int, before: Counter[str]) -> str:
+    """What a judge could not compare, beyond the reasons ``before``, and what its comparisons have cost."""
+    said, figures = "", judge.ledger.figures()
+    if reasons := Counter(dict(judge.ledger.reasons())) - before:
         why = "; ".join(f"{number} times {reason}" for reason, number in reasons.most_common())
-        asked = len(shared) * len(pairs)
-        note += f" The judge gave no verdict on {reasons.total():,} of {asked:,} pairs, which are left out: {why}."
-    return Ratings(best_first, note)
+        said = f" The judge gave no verdict on {reasons.total():,} of {pairs:,} pairs, which are left out: {why}."
+    tokens = figures["judge/prompt_tokens"] + figures["judge/generated_tokens"]
+    said += f" The comparisons in its ledger took {figures['judge/calls']:,.0f} calls and {tokens:,.0f} tokens"
+    price = figures["judge/price"]
+    return said + (f", at a price of {price:,.2f}." if price else ".")
 
 
 def _paid(one: Episode, other: Episode) -> float:
