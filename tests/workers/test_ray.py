@@ -145,6 +145,14 @@ def test_rounds_that_overlap_on_both_engines_give_the_same_trees_and_weights(
     assert len(ended) == 1
 
 
+def test_a_cluster_without_room_for_the_updates_is_one_sentence(checkpoint: Path, cluster: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, "adapt.lag=1", *on(cluster, workers=2))
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert "adapt.lag" in said and "workers=2" in said and "Traceback" not in said
+
+
 def test_a_killed_worker_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
     process = start(checkpoint, tmp_path / "run", *on(cluster))
     wait_for_shards(tmp_path / "run", process)

@@ -116,8 +116,12 @@ def kept_workers(config: RunConfig) -> Iterator[None]:
 
 @contextmanager
 def own_worker(config: RunConfig) -> Iterator[Workers]:
-    """One more worker, beside those of ``config``, for what ``beside`` runs."""
-    worker = _start(1, config)
+    """One more worker, beside those of ``config``, for what ``beside`` runs.
+
+    Raises:
+        UserError: the Ray cluster has no room for it.
+    """
+    worker = _start(1, config, besides=max(config.workers, 1))
     try:
         yield worker
     except BaseException:
@@ -163,11 +167,11 @@ def beside(
         raise
 
 
-def _start(count: int, config: RunConfig) -> Workers:
+def _start(count: int, config: RunConfig, besides: int = 0) -> Workers:
     if config.engine == "ray":
         from treeagent.workers.ray import RayWorkers
 
-        return RayWorkers(count, config)
+        return RayWorkers(count, config, besides)
     return Processes(count, config.threads or 1)
 
 

@@ -40,14 +40,19 @@ _STORE_BYTES = 80 << 20
 class RayWorkers:
     """As ``processes.Processes``, of actors."""
 
-    def __init__(self, count: int, config: RunConfig) -> None:
+    def __init__(self, count: int, config: RunConfig, besides: int = 0) -> None:
         """Join the cluster, or start one that ends with this process; takes seconds.
 
+        Args:
+            besides: other workers that stay on the cluster, beside which these must have room.
+
         Raises:
-            UserError: there is no such cluster, or not in this machine what a worker wants.
+            UserError: there is no such cluster, or not in this machine what a worker wants, or no room.
         """
         self._count, self._stopped = count, False
         _connect(config)
+        if besides:
+            _require_room(count + besides, config)
         self._actor = ray.remote(
             num_cpus=1, num_gpus=config.ray.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
         )(_Worker)
@@ -174,6 +179,17 @@ def _connect(config: RunConfig) -> None:
     found = ray.cluster_resources().get("GPU", 0)
     if found < gpus:
         raise UserError(f"ray.gpus_per_worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
+
+
+def _require_room(count: int, config: RunConfig) -> None:
+    """Check that the cluster holds ``count`` workers; one without room would be waited for without end."""
+    found = ray.cluster_resources()
+    for kind, each in (("CPU", 1.0), ("GPU", config.ray.gpus_per_worker)):
+        if found.get(kind, 0) < count * each:
+            raise UserError(
+                f"adapt.lag=1 wants room for {count} workers, one more than workers={config.workers}, but the cluster "
+                f"has {found.get(kind, 0):g} {kind}s for {count * each:g}: lower workers"
+            )
 
 
 def _outcome(reference: Any) -> tuple[Any, RayError | None]:
