@@ -51,7 +51,7 @@ SMALL = (
     "update.grpo.validate_every=10",
     'evaluate.modes=["greedy"]',
 )
-TEST_TASKS = 100
+TEST_TASKS = 80
 ARMS = {"lag 0": 0, "lag 1": 1}
 
 
