@@ -23,11 +23,13 @@ from treeagent.generators.structured import Form
 pytest.importorskip("vllm", reason="wants the vllm extra")
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.policy import HeadValue
+from treeagent.agent.value_head import LogprobHead
 from treeagent.config import load_config
 from treeagent.generators.vllm import VllmGenerator
 from treeagent.generators.vllm import engine as shared_engine
 from treeagent.imagination.load import world_model
-from treeagent.types import Message, UserError
+from treeagent.types import Message, State, Task, UserError
 from treeagent.world_model.local import LocalWriter
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns as it is imported
@@ -106,6 +108,21 @@ def test_given_turns_are_scored_as_the_local_generator_scores_them(
         assert not isinstance(two, Failure)
         for sample, other in zip(one, two, strict=True):
             assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator, folder: Path) -> None:
+    """The most that a request may ask for, which is how many a head reads by default."""
+    assert engine.load(str(folder / "0"), None)
+    local, chat, head = LocalGenerator(network(0)), ChatFormat(tokenizer()), LogprobHead()
+    torch.manual_seed(0)
+    head.choose(local.next_logprobs([(token,) for token in range(3, 300)], range(len(tokenizer()))))
+    torch.nn.init.normal_(head.output.weight, std=0.1)
+    states = [State(Task(said, said), (Message("user", said),)) for said in ("a lamp", "a red lamp", "buy now")]
+    here, there = (asyncio.run(HeadValue(each, chat, head).estimate(states)) for each in (local, engine))
+    assert [each.value for each in there] == pytest.approx([each.value for each in here], abs=1e-4)
+    assert len({round(each.value, 3) for each in here}) == 3
+    [alone] = asyncio.run(HeadValue(engine, chat, head).estimate(states[1:2]))  # by now its prefix is cached
+    assert alone.value == pytest.approx(there[1].value, abs=1e-4)
 
 
 def test_a_draw_depends_on_its_seed_and_ends_where_the_local_one_does(engine: VllmGenerator, folder: Path) -> None:
