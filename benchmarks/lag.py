@@ -38,17 +38,18 @@ SMALL = (
     "workers=1",
     "environment.name=benchmarks.lag:SlowLake",
     "environment.max_steps=8",
-    "search.limits.simulations=20",
-    "collect.tasks=16",
+    "search.limits.simulations=24",
+    "collect.tasks=32",
     "adapt.rounds=4",
     "adapt.replay=0",
     'adapt.methods=["rft", "grpo"]',
-    "update.validation_tasks=8",
-    "update.rft.max_steps=15",
+    "update.validation_tasks=24",
+    "update.rft.learning_rate=3e-4",
+    "update.rft.max_steps=30",
     "update.rft.validate_every=15",
     "update.grpo.learning_rate=1e-4",
-    "update.grpo.max_steps=10",
-    "update.grpo.validate_every=10",
+    "update.grpo.max_steps=15",
+    "update.grpo.validate_every=15",
     'evaluate.modes=["greedy"]',
 )
 TEST_TASKS = 80
@@ -105,7 +106,8 @@ class Rounds:
 
 def row_of(run: Run, arm: str, seed: int) -> Row:
     """The row of a finished run."""
-    [best] = [row for row in run.result_rows() if row["policy"] == run.facts("adapt")["best"]]
+    greedy = {row["policy"]: row for row in run.result_rows()}
+    best, before = greedy[run.facts("adapt")["best"]], next(iter(greedy.values()))
     taken = stage_seconds(run.path / TIMES)
     rounds = [row for row in run.metrics() if row["stage"] == "adapt"]
     return Row(
@@ -117,7 +119,7 @@ def row_of(run: Run, arm: str, seed: int) -> Row:
         environment_steps=rounds[-1]["environment_steps"],
         generated_tokens=rounds[-1]["generated_tokens"],
         seconds=sum(seconds for stage, seconds in taken.items() if stage != "evaluation"),
-        figures=figures(run, taken),
+        figures={"before, %": 100 * before["success"]} | figures(run, taken),
     )
 
 
@@ -140,7 +142,7 @@ def main() -> None:
     options = parser(__doc__, "lag", seeds=(10, 11, 12))
     options.add_argument("--runs", type=Path, default=Path("runs/alarms"), help="where benchmarks.alarms wrote")
     options.add_argument("--out", type=Path, default=Path("runs/lag"), help="folder of the runs")
-    options.add_argument("--seconds", type=float, default=0.1, help="of a step")
+    options.add_argument("--seconds", type=float, default=0.05, help="of a step")
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
     asked = options.parse_args()
     with record_of(asked, QUESTION) as record:

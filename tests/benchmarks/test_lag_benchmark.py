@@ -1,0 +1,31 @@
+"""The two arms of the benchmark of overlapping rounds differ in the lag alone, and its environment waits."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.lag import ARMS, Rounds, SlowLake, SlowLakeOptions
+from treeagent.config import config_difference
+from treeagent.types import Split
+
+
+def test_the_arms_differ_in_the_lag_alone() -> None:
+    rounds = Rounds(11, Path("out"), Path("start"), seconds=0.1)
+    one, other = (rounds.config(lag) for lag in ARMS.values())
+    assert config_difference(one, other) == ["adapt.lag"]
+    assert one.evaluate.places == range(880, 960)
+
+
+@pytest.mark.parametrize(("split", "waits"), [("train", [0.25]), ("validation", [0.25]), ("test", [])])
+def test_each_step_waits_unless_it_is_not_timed(
+    split: Split, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    env = SlowLake(SlowLakeOptions(size=4, seconds=0.25))
+    [task] = env.tasks(split, 1)
+    env.reset(options={"task": task})
+    slept.clear()  # the adapter has tried its game
+    env.step("down")
+    assert slept == waits
