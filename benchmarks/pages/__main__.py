@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks import estimates
-from benchmarks.pages import tables
+from benchmarks.pages import sweeps, tables
 from benchmarks.pages.figures import curves, dots
 from benchmarks.record import RESULTS, ROOT, Result, read
 from treeagent.store import write_atomic
@@ -39,8 +39,12 @@ def with_block(readme: str, results: Path = RESULTS) -> str:
         return readme
     before, begin, rest = readme.partition(_BEGIN)
     _, end, after = rest.partition(_END)
-    block = tables.success_table(found, control=found.arms[0])
-    return f"{before}{begin}{block}\n\n{tables.caption(found)}\n{end}{after}"
+    parts = [tables.success_table(found, control=found.arms[0]), tables.caption(found)]
+    if swept := read(results / "sweep.json"):
+        told = (sweeps.crossing_words(swept, tokens) for tokens in sweeps.sweep(swept))
+        parts.append(f"![{swept.question}](docs/results/search-sweep.svg)")
+        parts.append(" ".join([swept.question, *told, tables.caption(swept)]))
+    return "\n\n".join([before + begin + parts[0], *parts[1:]]) + f"\n{end}{after}"
 
 
 def _render(template: str, results: Path, files: dict[str, bytes], **more: object) -> str:
@@ -66,7 +70,8 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals |= {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
+    for module in (tables, sweeps):
+        environment.globals |= {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
     environment.globals |= {
         "result": result, "figure": figure, "curve_figure": curve_figure, "of": estimates.figure,
     }  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
+from benchmarks.pages.sweeps import horizon, measured_crossing, predicted_crossing, step_chance, sweep_sizes
 from benchmarks.pages.tables import crossing, decimal, horizons, measured, sampled, short
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
@@ -221,6 +222,45 @@ def test_the_horizon_by_hand(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert "from 8 decisions on" in page(files, "search")
     assert b"<svg" in files["results/search-horizon.svg"]
+
+
+def test_the_sweep_by_hand(tmp_path: Path) -> None:
+    """Sizes of 2, 4 and 8 decisions, two ways, three seeds: half of the samples succeed at 2, so that q = √½."""
+    counts = {
+        ("mcts", 2): (9, 10, 9),
+        ("best_of_n", 2): (9, 10, 9),
+        ("mcts", 4): (8, 9, 9),
+        ("best_of_n", 4): (5, 6, 5),
+        ("mcts", 8): (7, 8, 7),
+        ("best_of_n", 8): (0, 1, 0),
+    }
+    rows = tuple(
+        Row(
+            f"{way}, size {size}, 100 tokens", seed, "one", solved="1" * count + "0" * (DOTS - count),
+            environment_steps=10, generated_tokens=100,
+            figures={
+                "horizon": size, "tokens": 100, "p": 0.5 ** (size / 2), "value_siblings": 0.75, "at 50 steps": 0.4,
+            },
+        )
+        for (way, size), each in counts.items()
+        for seed, count in enumerate(each)
+    )  # fmt: skip
+    found = Result("sweep", "When?", {}, (SESSION,), rows)
+    assert [horizon(found, size) for size in sweep_sizes(found)] == [2, 4, 8]
+    assert step_chance(found, "size 8", "100 tokens").mean == pytest.approx(0.5**0.5)
+    assert measured_crossing(found, "100 tokens") == 4
+    # Ten actions are paid for: q^H · 10 = H.
+    expected = predicted_crossing(found, "100 tokens")
+    assert 0.5 ** (expected / 2) * 10 == pytest.approx(expected, abs=0.01)
+    write_result(tmp_path / "sweep.json", found)
+    files = made(tmp_path)
+    assert "from 4.0 decisions on (predicted from q at the shortest horizon: 3.2)" in page(files, "search")
+    assert "| 8 | 6.2 ± 0.0 | 0.707 | 0.75 | 73 ± 14 | 3 ± 14 |" in page(files, "search")
+    assert "| 8 | at 50 steps | 40 ± 0 | 40 ± 0 |" in page(files, "search")
+    store(tmp_path, "quickstart", {"base, greedy": (4, 5)})
+    assert "(docs/results/search-sweep.svg)" in with_block(README, tmp_path)
+    level = replace(found, rows=tuple(row for row in rows if ", size 2," in row.arm))
+    assert measured_crossing(level, "100 tokens") is None
 
 
 def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:

@@ -1,0 +1,215 @@
+"""Where does tree search beat independent samples? One policy on planning problems of many sizes.
+
+    .venv/bin/python -m benchmarks.sweep --seeds 0 1 2
+
+A policy from scratch imitates a planner that errs, on problems of mixed sizes. Its value head learns how these
+demonstrations ended, and then from the policy's own trees. It is then evaluated at each size alone. The horizon H of a
+size is the mean length of the planner's plans, the final "finish" included. Every way of searching has the same limit
+of generated tokens a task, and sees no reward.
+
+The figures of a row tell where its success comes from. ``p`` is the share of sampled episodes that succeed, and
+q = p^(1/H). Of each row that keeps trees, "at 100 steps" is the success that the first 100 steps of the environment
+would have had, and "at 10 s" that of the first 10 seconds where each step takes 0.1 s; what was spent after it is cut
+off, and nothing else is changed. ``value_siblings`` is the chance that V prefers the sibling that leads to a success.
+"""
+
+import random
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.command import parser, record_of, settings_of
+from benchmarks.record import Row, digest, played
+from treeagent.config import Mode, RunConfig, load_config
+from treeagent.report.anytime import moments
+from treeagent.run.folder import Run
+from treeagent.run.progress import QuietProgress
+from treeagent.run.recipes import find_recipe
+from treeagent.search.config import BeamConfig, RebaseConfig
+from treeagent.search.limits import Limits
+from treeagent.search.node import Spent, Tree, reaches
+from treeagent.search.record import from_record
+from treeagent.stages.build import environment, tasks_at
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.search import BatchJob, collect
+from treeagent.stages.update import fit_base
+from treeagent.stages.warm_start import warm_start
+from treeagent.store import read_as
+from treeagent.types import Split
+from treeagent.views.signal import signal_figures, value_signal
+from treeagent.workers.processes import run_jobs
+
+QUESTION = "From which horizon on does tree search beat independent samples, with a policy that learnt?"
+POLICY = (
+    "environment.options={domain='tireworld', size=[2, 6], show='changes', show_commands=true, hide=['road']}",
+    "environment.max_steps=24",
+    "warm_start.episodes=1500",
+    "warm_start.tasks=1500",
+    "warm_start.noise=0.1",
+    "warm_start.max_tokens=640",
+    "warm_start.training.max_steps=180",
+    "workers=1",
+    "threads=1",
+)
+"""What the policy's run has beside the recipe planning, on one core. It reads which roads lead on from where it is, and
+where spares are, but not the map: so a wrong way looks like the right one."""
+STEP_SECONDS = 0.1
+STEPS, SECONDS = (50, 100, 200, 400), (5, 10, 20, 40)
+"""Limits of the environment's steps, and of seconds beside steps that take ``STEP_SECONDS`` each."""
+DEPTHS = (range(1, 5), range(5, 9), range(9, 17), range(17, 33))
+"""Steps from the root to the siblings that V compares."""
+
+
+Head = Literal["demonstrations", "trees"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to act."""
+
+    mode: Mode
+    search: Mapping[str, Any]
+    """Settings of the search that differ from the run's."""
+    head: Head = "trees"
+    """What V learnt from."""
+
+
+WAYS: dict[str, Way] = {
+    "greedy": Way("greedy", {}),
+    "best_of_n": Way("best_of_n", {}),
+    "mcts": Way("mcts", {}),
+    "mcts with V of demonstrations": Way("mcts", {}, "demonstrations"),
+    "ab_mcts": Way("ab_mcts", {}),
+    "beam": Way("beam", {"candidates": 2, "beam": BeamConfig(2)}),
+    "rebase": Way("rebase", {"rebase": RebaseConfig(4)}),
+}
+
+
+def main() -> None:
+    options = parser(__doc__, "sweep")
+    options.add_argument("--runs", type=Path, default=Path("runs/sweep"), help="where the policies are trained")
+    options.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4, 5, 6])
+    options.add_argument("--tokens", type=int, nargs="+", default=[800], help="limits of a task")
+    options.add_argument("--tasks", type=int, default=30, help="held-out tasks of each seed and size")
+    options.add_argument("--split", choices=["validation", "test"], default="test")
+    options.add_argument("--only", nargs="+", choices=list(WAYS), default=list(WAYS))
+    options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
+    asked = options.parse_args()
+    with record_of(asked, QUESTION) as record:
+        for seed in asked.seeds:
+            config = load_config(find_recipe("planning"), [*POLICY, *asked.set], seed=seed)
+            with Run.create(asked.runs / f"seed{seed}", config, resume=True) as run:
+                checkpoints = trained(config, run)
+            for size, tokens, name in (
+                (size, tokens, name) for size in asked.sizes for tokens in asked.tokens for name in asked.only
+            ):
+                way = WAYS[name]
+                settings = at_size(config, size, tokens, way)
+                arm, more = f"{name}, size {size}, {tokens} tokens", {"tasks": asked.tasks, "split": asked.split}
+                named = digest(settings_of(settings) | {"mode": way.mode, "head": way.head} | more)
+                if not record.has(arm, seed, named):
+                    places = range(seed * asked.tasks, (seed + 1) * asked.tasks)
+                    row = measured(
+                        settings, checkpoints[WAYS[name].head], WAYS[name].mode, (arm, seed, named), places, asked.split
+                    )
+                    record.add(replace(row, figures={**row.figures, "size": size, "tokens": tokens}))
+                    told = {name: round(value, 2) for name, value in row.figures.items()}
+                    steps, spent = row.environment_steps / row.tasks, row.generated_tokens / row.tasks
+                    print(
+                        f"seed {seed} {arm}: {100 * row.success:.0f} %, {steps:.0f} steps, {spent:.0f} tokens, "
+                        f"{row.seconds:.0f} s, {told}",
+                        flush=True,
+                    )
+
+
+def trained(config: RunConfig, run: Run) -> Mapping[Head, Path]:
+    """The policy, by what its value head learnt from: demonstrations, of which some fail, or its own trees of training
+    tasks."""
+    progress = QuietProgress()
+    warm = warm_start(config, run, progress)
+    collect(config, run, progress, warm)
+    return {"demonstrations": warm, "trees": fit_base(config, run, progress, warm)}
+
+
+def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
+    """The settings of an evaluation at one size."""
+    place = config.environment
+    environment = replace(place, options={**place.options, "size": size}, max_steps=4 * size)
+    search = replace(config.search, limits=Limits(generated_tokens=tokens), **way.search)
+    return replace(config, environment=environment, search=search, evaluate=replace(config.evaluate, best_of=100_000))
+
+
+def measured(
+    config: RunConfig, checkpoint: Path, mode: Mode, named: tuple[str, int, str], places: range, split: Split
+) -> Row:
+    """The row of an arm, its figures among it."""
+    with tempfile.TemporaryDirectory() as folder:
+        trees_at = None if mode == "greedy" else Path(folder)
+        job = BatchJob(config, checkpoint, "sweep", 0, places, trees_at, split=split, mode=mode)
+        [(_, (outcomes, seconds))] = run_jobs(evaluate_batch, [job], config)
+        trees = list(read_as(from_record, Path(folder), "sweep"))
+    figures = {"horizon": statistics.fmean(plan_lengths(config, places, split))}
+    found = [outcome.success for outcome in outcomes if outcome.found]
+    if trees:
+        figures["found"] = len(found) / len(outcomes)
+    if found:
+        figures["taken"] = statistics.fmean(found)
+    if trees:
+        figures |= of_trees(trees)
+    if mode == "best_of_n":
+        figures["p"] = statistics.fmean(map(sampled, trees))
+    return replace(played(*named, places.start, outcomes), seconds=seconds, figures=figures)
+
+
+def plan_lengths(config: RunConfig, places: range, split: Split) -> list[int]:
+    """How many actions the planner takes for each task."""
+    env, lengths = environment(config), list[int]()
+    player = env.demonstrator(0.0)
+    assert player is not None
+    for task in tasks_at(env, split, places):
+        env.reset(options={"task": task})
+        steps = 0
+        while env.legal_actions():
+            env.step(player.act(random.Random(0))[1])
+            steps += 1
+        lengths.append(steps)
+    return lengths
+
+
+def sampled(tree: Tree) -> float:
+    """The share of the sampled episodes of a tree of best-of-N that succeed."""
+    ends = [node.paid if node is not None else None for node in tree.order]
+    return statistics.fmean(paid is not None and reaches(paid, 1.0) for paid in ends)
+
+
+def of_trees(trees: Sequence[Tree]) -> dict[str, float]:
+    """Success at other limits, and the signal of V."""
+    searches = [moments(tree) for tree in trees]
+
+    def success(budget: float, cost: Callable[[Spent], float]) -> float:
+        ends = [[moment.taken for moment in search if cost(moment.spent) <= budget] for search in searches]
+        return statistics.fmean(bool(taken) and taken[-1] for taken in ends)
+
+    figures = {f"at {budget} steps": success(budget, lambda spent: spent.steps) for budget in STEPS}
+    figures |= {
+        f"at {budget} s": success(budget, lambda spent: spent.seconds + STEP_SECONDS * spent.steps)
+        for budget in SECONDS
+    }
+    for tree in trees:  # all is executed: V can be compared with what was paid
+        for path, node in tree.walk():
+            if path and node.final:
+                path[-1].reward = node.paid
+    signal = value_signal(trees)
+    for depths in DEPTHS:
+        told = [(row.siblings, row.pairs) for row in signal if row.depth in depths and row.siblings is not None]
+        if told:
+            right, pairs = sum(share * count for share, count in told), sum(count for _, count in told)
+            figures[f"value_siblings, depth {depths[0]} to {depths[-1]}"] = right / pairs
+    return figures | signal_figures(signal)
+
+
+if __name__ == "__main__":
+    main()
