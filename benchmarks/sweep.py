@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.command import parser, record_of, settings_of
 from benchmarks.record import Row, digest, played
@@ -56,14 +56,13 @@ POLICY = (
 )
 """What the policy's run has beside the recipe planning, on one core. It reads which roads lead on from where it is, and
 where spares are, but not the map: so a wrong way looks like the right one."""
+ACTION_TOKENS = 10
+"""About as many tokens has a turn of this policy."""
 STEP_SECONDS = 0.1
 STEPS, SECONDS = (50, 100, 200, 400), (5, 10, 20, 40)
 """Limits of the environment's steps, and of seconds beside steps that take ``STEP_SECONDS`` each."""
 DEPTHS = (range(1, 5), range(5, 9), range(9, 17), range(17, 33))
 """Steps from the root to the siblings that V compares."""
-
-
-Head = Literal["demonstrations", "trees"]
 
 
 @dataclass(frozen=True)
@@ -73,25 +72,23 @@ class Way:
     mode: Mode
     search: Mapping[str, Any]
     """Settings of the search that differ from the run's."""
-    head: Head = "trees"
-    """What V learnt from."""
 
 
 WAYS: dict[str, Way] = {
-    "greedy": Way("greedy", {}),
     "best_of_n": Way("best_of_n", {}),
     "mcts": Way("mcts", {}),
-    "mcts with V of demonstrations": Way("mcts", {}, "demonstrations"),
+    "mcts with c = 0.5": Way("mcts", {"c_init": 0.5}),  # the best of 0.25, 0.5, 1 and 2 on validation tasks
+    "greedy": Way("greedy", {}),
+    "rebase": Way("rebase", {}),
     "ab_mcts": Way("ab_mcts", {}),
-    "beam": Way("beam", {"candidates": 2, "beam": BeamConfig(2)}),
-    "rebase": Way("rebase", {"rebase": RebaseConfig(4)}),
+    "beam": Way("beam", {"candidates": 2}),
 }
 
 
 def main() -> None:
     options = parser(__doc__, "sweep")
     options.add_argument("--runs", type=Path, default=Path("runs/sweep"), help="where the policies are trained")
-    options.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4, 5, 6])
+    options.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4, 6])
     options.add_argument("--tokens", type=int, nargs="+", default=[800], help="limits of a task")
     options.add_argument("--tasks", type=int, default=30, help="held-out tasks of each seed and size")
     options.add_argument("--split", choices=["validation", "test"], default="test")
@@ -102,19 +99,18 @@ def main() -> None:
         for seed in asked.seeds:
             config = load_config(find_recipe("planning"), [*POLICY, *asked.set], seed=seed)
             with Run.create(asked.runs / f"seed{seed}", config, resume=True) as run:
-                checkpoints = trained(config, run)
+                checkpoint = trained(config, run)
             for size, tokens, name in (
                 (size, tokens, name) for size in asked.sizes for tokens in asked.tokens for name in asked.only
             ):
                 way = WAYS[name]
+                way = WAYS[name]
                 settings = at_size(config, size, tokens, way)
                 arm, more = f"{name}, size {size}, {tokens} tokens", {"tasks": asked.tasks, "split": asked.split}
-                named = digest(settings_of(settings) | {"mode": way.mode, "head": way.head} | more)
+                named = digest(settings_of(settings) | {"mode": way.mode} | more)
                 if not record.has(arm, seed, named):
                     places = range(seed * asked.tasks, (seed + 1) * asked.tasks)
-                    row = measured(
-                        settings, checkpoints[WAYS[name].head], WAYS[name].mode, (arm, seed, named), places, asked.split
-                    )
+                    row = measured(settings, checkpoint, way.mode, (arm, seed, named), places, asked.split)
                     record.add(replace(row, figures={**row.figures, "size": size, "tokens": tokens}))
                     told = {name: round(value, 2) for name, value in row.figures.items()}
                     steps, spent = row.environment_steps / row.tasks, row.generated_tokens / row.tasks
@@ -125,20 +121,22 @@ def main() -> None:
                     )
 
 
-def trained(config: RunConfig, run: Run) -> Mapping[Head, Path]:
-    """The policy, by what its value head learnt from: demonstrations, of which some fail, or its own trees of training
-    tasks."""
+def trained(config: RunConfig, run: Run) -> Path:
+    """The policy, whose value head has learnt from its own trees of training tasks."""
     progress = QuietProgress()
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
-    return {"demonstrations": warm, "trees": fit_base(config, run, progress, warm)}
+    return fit_base(config, run, progress, warm)
 
 
 def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
     """The settings of an evaluation at one size."""
     place = config.environment
     environment = replace(place, options={**place.options, "size": size}, max_steps=4 * size)
-    search = replace(config.search, limits=Limits(generated_tokens=tokens), **way.search)
+    # Searches that go down once are as wide as the limit allows for a plan of two actions a road.
+    wide = max(2, tokens // (ACTION_TOKENS * 2 * size))
+    once = {"beam": BeamConfig(wide // 2), "rebase": RebaseConfig(wide)}
+    search = replace(config.search, limits=Limits(generated_tokens=tokens), **once, **way.search)
     return replace(config, environment=environment, search=search, evaluate=replace(config.evaluate, best_of=100_000))
 
 
