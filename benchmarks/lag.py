@@ -70,8 +70,9 @@ class SlowLake(FrozenLakeEnv):
     options_type = SlowLakeOptions
 
     def __init__(self, options: SlowLakeOptions | None = None) -> None:
-        self.seconds = 0.0 if options is None else options.seconds
+        self.seconds = 0.0  # the adapter first tries its game
         super().__init__(options)
+        self.seconds = 0.0 if options is None else options.seconds
 
     def step(self, action: str | ToolCall) -> StepResult:
         if self._place().task.split != "test":
