@@ -135,7 +135,7 @@ def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
     environment = replace(place, options={**place.options, "size": size}, max_steps=4 * size)
     # Searches that go down once are as wide as the limit allows for a plan of two actions a road.
     wide = max(2, tokens // (ACTION_TOKENS * 2 * size))
-    once = {"beam": BeamConfig(wide // 2), "rebase": RebaseConfig(wide)}
+    once: dict[str, Any] = {"beam": BeamConfig(wide // 2), "rebase": RebaseConfig(wide)}
     search = replace(config.search, limits=Limits(generated_tokens=tokens), **once, **way.search)
     return replace(config, environment=environment, search=search, evaluate=replace(config.evaluate, best_of=100_000))
 

@@ -46,7 +46,8 @@ def sweep_table(result: Result, tokens: str) -> str:
         p = estimate([100 * row.figures["p"] for row in _rows(result, _CONTROL, size, tokens)])
         told = [row.figures.get("value_siblings") for row in _rows(result, _SEARCH, size, tokens)]
         known = [value for value in told if value is not None]
-        line = [f"{horizon(result, size):g}", spread(p), decimal(step_chance(result, size, tokens).mean, 3)]
+        q = decimal(step_chance(result, size, tokens).mean, 3) if p.mean else ""
+        line = [f"{horizon(result, size):g}", spread(p), q]
         line.append(decimal(statistics.fmean(known), 2) if known else "")
         lines.append([*line, *(spread(mean(result, f"{way}, {size}, {tokens}"), digits=0) for way in ways)])
     return markdown(["H", "p, %", "q", "V of siblings, AUC", *(f"{way}, %" for way in ways)], lines)
