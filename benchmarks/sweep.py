@@ -77,7 +77,6 @@ class Way:
 WAYS: dict[str, Way] = {
     "best_of_n": Way("best_of_n", {}),
     "mcts": Way("mcts", {}),
-    "mcts with c = 0.5": Way("mcts", {"c_init": 0.5}),  # the best of 0.25, 0.5, 1 and 2 on validation tasks
     "greedy": Way("greedy", {}),
     "rebase": Way("rebase", {}),
     "ab_mcts": Way("ab_mcts", {}),

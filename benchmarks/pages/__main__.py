@@ -40,7 +40,7 @@ def with_block(readme: str, results: Path = RESULTS) -> str:
     before, begin, rest = readme.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     parts = [tables.success_table(found, control=found.arms[0]), tables.caption(found)]
-    if swept := read(results / "sweep.json"):
+    if (swept := read(results / "sweep.json")) and sweeps.sweep_sizes(swept):
         told = (sweeps.crossing_words(swept, tokens) for tokens in sweeps.sweep(swept))
         parts.append(f"![{swept.question}](docs/results/search-sweep.svg)")
         parts.append(" ".join([swept.question, *told, tables.caption(swept)]))

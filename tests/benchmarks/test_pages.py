@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
-from benchmarks.pages.sweeps import horizon, measured_crossing, predicted_crossing, step_chance, sweep_sizes
+from benchmarks.pages.sweeps import horizon, more_at, predicted_crossing, step_chance, sweep_sizes
 from benchmarks.pages.tables import crossing, decimal, horizons, measured, sampled, short
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
@@ -239,7 +239,8 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
             f"{way}, size {size}, 100 tokens", seed, "one", solved="1" * count + "0" * (DOTS - count),
             environment_steps=10, generated_tokens=100,
             figures={
-                "horizon": size, "tokens": 100, "p": 0.5 ** (size / 2), "value_siblings": 0.75, "at 50 steps": 0.4,
+                "horizon": size, "tokens": 100, "p": 0.5 ** (size / 2), "value_siblings": 0.75, "found": 0.9,
+                "at 50 steps": 0.4, "at 5 s": 0.3,
             },
         )
         for (way, size), each in counts.items()
@@ -247,20 +248,21 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     )  # fmt: skip
     found = Result("sweep", "When?", {}, (SESSION,), rows)
     assert [horizon(found, size) for size in sweep_sizes(found)] == [2, 4, 8]
-    assert step_chance(found, "size 8", "100 tokens").mean == pytest.approx(0.5**0.5)
-    assert measured_crossing(found, "100 tokens") == 4
+    assert step_chance(found, "size 8", "100 tokens") == pytest.approx(0.5**0.5)
+    assert more_at(found, "100 tokens") == ["size 4", "size 8"]
     # Ten actions are paid for: q^H · 10 = H.
-    expected = predicted_crossing(found, "100 tokens")
+    expected = predicted_crossing(found, "100 tokens", "size 2")
     assert 0.5 ** (expected / 2) * 10 == pytest.approx(expected, abs=0.01)
     write_result(tmp_path / "sweep.json", found)
     files = made(tmp_path)
-    assert "from 4.0 decisions on (predicted from q at the shortest horizon: 3.2)" in page(files, "search")
-    assert "| 8 | 6.2 ± 0.0 | 0.707 | 0.75 | 73 ± 14 | 3 ± 14 |" in page(files, "search")
+    assert "is above 0 at H = 4, 8, and not at H = 2." in page(files, "search")
+    assert "would put the crossing at 3.2." in page(files, "search")
+    assert "| 8 | 6.2 ± 0.0 | 0.71 | 3.2 | 0.75 | 73 ± 14 | 3 ± 14 | 0.90 | 0.90 |" in page(files, "search")
     assert "| 8 | at 50 steps | 40 ± 0 | 40 ± 0 |" in page(files, "search")
     store(tmp_path, "quickstart", {"base, greedy": (4, 5)})
     assert "(docs/results/search-sweep.svg)" in with_block(README, tmp_path)
     level = replace(found, rows=tuple(row for row in rows if ", size 2," in row.arm))
-    assert measured_crossing(level, "100 tokens") is None
+    assert more_at(level, "100 tokens") == []
 
 
 def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:
