@@ -96,16 +96,20 @@ def more_at(result: Result, tokens: str) -> list[str]:
 def crossing_words(result: Result, tokens: str) -> str:
     """At which horizons tree search solves more, and what q at the shortest one predicts."""
     sizes, more = sweep_sizes(result), more_at(result, tokens)
-    first, *_ = sizes
-    told = [f"{horizon(result, size):g}" for size in more]
-    others = [f"{horizon(result, size):g}" for size in sizes if size not in more]
-    above, not_above = (", ".join(each) or "none" for each in (told, others))
-    return (
-        f"At {tokens}, the interval of tree search minus best-of-N is above 0 at H = {above}, "
-        f"and not at H = {not_above}. "
-        "Were q the same at every horizon, q at the shortest one would put the crossing at "
-        f"{decimal(predicted_crossing(result, tokens, first))}."
+    solved = {way: {size: mean(result, f"{way}, {size}, {tokens}") for size in more} for way in (_SEARCH, _CONTROL)}
+    told = [
+        f"With {tokens}, tree search solves {decimal(solved[_SEARCH][size].mean, 0)} % of the tasks that take "
+        f"{horizon(result, size):g} decisions, and best-of-N {decimal(solved[_CONTROL][size].mean, 0)} %."
+        for size in more
+    ]
+    others = ", ".join(f"{horizon(result, size):g}" for size in sizes if size not in more)
+    if others:
+        told.append(f"For tasks of {others} decisions, the 95 % interval of their difference is not above 0.")
+    predicted = decimal(predicted_crossing(result, tokens, sizes[0]))
+    told.append(
+        f"The chance of a right decision at the shortest tasks predicts that search wins from {predicted} decisions on."
     )
+    return " ".join(told)
 
 
 def _everywhere(result: Result, tokens: str) -> list[str]:
