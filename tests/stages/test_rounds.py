@@ -249,9 +249,9 @@ LAGGING = [
 
 
 def test_with_a_lag_each_round_searches_with_the_last_policy_but_one(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    done = treeagent("train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, *LAGGING)
-    assert done.returncode == 0, done.stderr
+    out, config = tmp_path / "run", load_config(CONFIG, LAGGING)
+    with Run.create(out, config, resume=False) as begun:
+        train(config, begun, QuietProgress(), run / "checkpoints" / "warm")
     policies = [{row.policy for row in tree_rows(out / "trees", f"collect-{number}")} for number in (1, 2, 3)]
     warm = str((run / "checkpoints" / "warm").resolve())
     assert policies == [{warm}, {warm}, {"./checkpoints/round-1-grpo"}]
