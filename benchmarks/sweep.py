@@ -2,10 +2,10 @@
 
     .venv/bin/python -m benchmarks.sweep --seeds 0 1 2
 
-A policy from scratch imitates a planner that errs, on problems of mixed sizes. Its value head learns how these
-demonstrations ended, and then from the policy's own trees. It is then evaluated at each size alone. The horizon H of a
-size is the mean length of the planner's plans, the final "finish" included. Every way of searching has the same limit
-of generated tokens a task, and sees no reward.
+A policy from scratch imitates a planner that errs, on problems of sizes 2 to 6. Its value head learns how these
+demonstrations ended, and then from the policy's own trees. It is then evaluated at each size alone, and at size 8,
+which it did not learn from. The horizon H of a size is the mean length of the planner's plans, the final "finish"
+included. Every way of searching has the same limit of generated tokens a task, and sees no reward.
 
 The figures of a row tell where its success comes from. ``p`` is the share of sampled episodes that succeed, and
 q = p^(1/H). Of each row that keeps trees, "at 100 steps" is the success that the first 100 steps of the environment
@@ -46,11 +46,11 @@ QUESTION = "From which horizon on does tree search beat independent samples, wit
 POLICY = (
     "environment.options={domain='tireworld', size=[2, 6], show='changes', show_commands=true, hide=['road']}",
     "environment.max_steps=24",
-    "warm_start.episodes=1500",
-    "warm_start.tasks=1500",
+    "warm_start.episodes=3000",
+    "warm_start.tasks=3000",
     "warm_start.noise=0.1",
     "warm_start.max_tokens=640",
-    "warm_start.training.max_steps=180",
+    "warm_start.training.max_steps=700",
     "workers=1",
     "threads=1",
 )
@@ -87,7 +87,7 @@ WAYS: dict[str, Way] = {
 def main() -> None:
     options = parser(__doc__, "sweep")
     options.add_argument("--runs", type=Path, default=Path("runs/sweep"), help="where the policies are trained")
-    options.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4, 6])
+    options.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4, 5, 6, 8])
     options.add_argument("--tokens", type=int, nargs="+", default=[800], help="limits of a task")
     options.add_argument("--tasks", type=int, default=30, help="held-out tasks of each seed and size")
     options.add_argument("--split", choices=["validation", "test"], default="test")
