@@ -200,14 +200,18 @@ def test_the_wrong_architectures_calls_end_the_run() -> None:
     assert said(code).startswith("it ended by")
 
 
-@pytest.mark.timeout(900)
-def test_what_has_no_end_is_ended() -> None:
+def test_what_waits_without_end_is_ended() -> None:
     for code in (
         "import time; time.sleep(1000)",
         "import signal, time\nfor each in (1, 2, 15, 24): signal.signal(each, lambda *_: 0)\ntime.sleep(1000)",
         "import os, time; os.close(1); os.close(2); time.sleep(1000)",
     ):
         assert said(code, seconds=1.0) == "it took too long"
+
+
+@pytest.mark.slow  # the limit of processor time is reached twice
+@pytest.mark.timeout(900)
+def test_what_computes_without_end_is_ended() -> None:
     assert "seconds of processor time" in said("while True: pass", seconds=250.0)
     assert "seconds of processor time" in said(
         "import signal; signal.signal(signal.SIGXCPU, lambda *_: 0)\nwhile True: pass", seconds=250.0
