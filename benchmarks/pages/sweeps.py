@@ -97,11 +97,12 @@ def crossing_words(result: Result, tokens: str) -> str:
     """At which horizons tree search solves more, and what q at the shortest one predicts."""
     sizes, more = sweep_sizes(result), more_at(result, tokens)
     solved = {way: {size: mean(result, f"{way}, {size}, {tokens}") for size in more} for way in (_SEARCH, _CONTROL)}
-    told = [
-        f"With {tokens}, tree search solves {decimal(solved[_SEARCH][size].mean, 0)} % of the tasks that take "
-        f"{horizon(result, size):g} decisions, and best-of-N {decimal(solved[_CONTROL][size].mean, 0)} %."
+    ahead = " and ".join(
+        f"{decimal(solved[_SEARCH][size].mean, 0)} % of the tasks that take {horizon(result, size):g} decisions "
+        f"(best-of-N {decimal(solved[_CONTROL][size].mean, 0)} %)"
         for size in more
-    ]
+    )
+    told = [f"With {tokens}, tree search solves {ahead}."] if more else []
     others = ", ".join(f"{horizon(result, size):g}" for size in sizes if size not in more)
     if others:
         told.append(f"For tasks of {others} decisions, the 95 % interval of their difference is not above 0.")

@@ -255,7 +255,7 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     assert 0.5 ** (expected / 2) * 10 == pytest.approx(expected, abs=0.01)
     write_result(tmp_path / "sweep.json", found)
     files = made(tmp_path)
-    assert "tree search solves 73 % of the tasks that take 8 decisions, and best-of-N 3 %." in page(files, "search")
+    assert "and 73 % of the tasks that take 8 decisions (best-of-N 3 %)." in page(files, "search")
     assert "For tasks of 2 decisions" in page(files, "search")
     assert "search wins from 3.2 decisions on" in page(files, "search")
     assert "| 8 | 6.2 ± 0.0 | 0.71 | 3.2 | 0.75 | 73 ± 14 | 3 ± 14 | 0.90 | 0.90 |" in page(files, "search")
