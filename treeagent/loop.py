@@ -84,7 +84,7 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     start = current = begin(config, run, progress, checkpoint)
     course, lag, rounds = Course(start), config.adapt.lag, config.adapt.rounds
     audits = dict[int, Mapping[str, float]]()
-    """Of the rounds that were searched."""
+    """By round, the audit of the world model before its search."""
 
     def search(number: int) -> None:
         audits[number] = audited_share(config, run, progress, number)

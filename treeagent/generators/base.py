@@ -139,8 +139,8 @@ def put_together(
 
 
 async def in_thread(call: Callable[[], Answer]) -> Answer:
-    """What ``call`` returns or raises in a thread of its own. Where nobody waits for it any more, as after Ctrl-C, the
-    thread does not keep the process from ending."""
+    """Call ``call`` in a thread of its own, and return or raise what it does. The thread is a daemon: after Ctrl-C it
+    does not keep the process from ending."""
     future = Future[Answer]()
 
     def run() -> None:

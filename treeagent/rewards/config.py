@@ -104,8 +104,8 @@ class RewardsConfig:
     uncertain: tuple[float, float] = (0.25, 0.75)
     """What a tier says strictly between these numbers is uncertain, and the next tier is asked."""
     spot_checks: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the ends of which an earlier tier is certain about which the judge is asked as well. What it says there
-    changes no reward: ``agreement/TIER_judge`` and a warning tell how often it says otherwise."""
+    """The judge is also asked about this share of the ends that an earlier tier decides with certainty. Its answer
+    changes no reward. ``agreement/TIER_judge`` and a warning tell how often it disagrees."""
     budgets: dict[str, Amount] = Field(default_factory=dict)
     """Greatest mean sum over an episode of a component that is a cost; a plan over it is not taken at evaluation."""
     multiplier_rate: Amount = 0.1
