@@ -27,7 +27,7 @@ class Assessments:
         self._tiers = Counter[str]()
         self._pairs: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
         self._doubted: dict[str, dict[str, None]] = {}
-        """By tier, the tasks of the ends of which the judge says otherwise, in their order."""
+        """By tier, ids of the tasks on whose ends the judge disagrees, in the order of the trees."""
 
     def reading(self, trees: Iterable[Tree]) -> Iterator[Tree]:
         """The trees, each added when it is read."""
@@ -77,9 +77,9 @@ class Assessments:
         return found
 
     def doubts(self) -> list[str]:
-        """A sentence for each tier whose word the judge contradicts on spot checks."""
+        """A sentence for each tier with which the judge disagrees on spot checks."""
         return [
-            f"the judge says otherwise than the tier {tier!r} on {sum(one != other for one, other in pairs)} of "
+            f"the judge disagrees with the tier {tier!r} on {sum(one != other for one, other in pairs)} of "
             f"{len(pairs)} spot checks: read the episodes of {', '.join(list(self._doubted[tier])[:_NAMED])}"
             for (tier, by), pairs in self._pairs.items()
             if by == "judge" and tier in self._doubted

@@ -1,7 +1,7 @@
 """A model as a judge of episodes: yes/no questions, a ledger of what was said.
 
 A model on a server replies in text, to several votes in swapped order. A model in this process is asked each question
-by itself, and its answer is the probability of yes against no, which it cannot put in words that nobody can read.
+by itself, and its answer is the probability of yes against no. So no reply of it can be malformed.
 
 A judge that is down, out of budget or talks nonsense gives no verdict. That is counted with its reason and is never a
 verdict of 0.
@@ -271,7 +271,7 @@ def read_answers(reply: str, questions: Sequence[str]) -> dict[str, float] | Non
 
 
 def counted(votes: Sequence[Mapping[str, float]], items: Sequence[str]) -> Verdict:
-    """The verdict of votes, of which each item has at least one and all items have equally many."""
+    """The verdict of some votes. Each item has the same number of answers, at least one."""
     answers = [vote[item] for vote in votes for item in items if item in vote]
     hacked = [vote[HACKED] for vote in votes if HACKED in vote]
     return Verdict(fmean(answers), fmean(hacked) > 0.5 if hacked else None)

@@ -379,7 +379,7 @@ def search_memory(config: RunConfig, size: ModelSize, whole: float) -> Memory:
     model.
 
     Args:
-        whole: memory of the device, in bytes, of which a vLLM engine takes its share.
+        whole: memory of the device in bytes. A vLLM engine takes ``vllm.gpu_memory_utilization`` of it.
     """
     policy = config.policy
     needed: dict[str, float] = {}
