@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 import shutil
 from hashlib import blake2b
 from pathlib import Path
@@ -84,12 +83,6 @@ def stock(name: str | Path) -> str | Path:
 def memory_bytes() -> int:
     """Size of this machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def free_bytes() -> int:
-    """Memory of this machine that is free, or that the system gives up when it is asked for."""
-    [kilobytes] = re.findall(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(kilobytes) * 1024
 
 
 def _require_readable(file: Path) -> None:

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 
+import psutil
 import torch
 from pydantic import TypeAdapter
 from transformers import PreTrainedTokenizerBase
@@ -25,7 +26,6 @@ from treeagent.agent.checkpoint import (
     load_tokenizer,
 )
 from treeagent.agent.critic import LMCritic
-from treeagent.agent.gguf import free_bytes
 from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
@@ -255,13 +255,15 @@ def _load_policy(
 def _require_copy(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig) -> None:
     """Check that a second copy of the weights, which a head on hidden states reads, fits beside what samples."""
     weights, own = count_weights(checkpoint)
-    number = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
-    needed = weights * number.itemsize
-    if settings.device_map in (None, "cpu"):
-        room, place, beside = float(free_bytes()), "this machine's memory", ""
+    dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    needed = weights * dtype.itemsize
+    if settings.device_map is None or settings.device_map == "cpu":
+        room, place, beside = float(psutil.virtual_memory().available), "this machine's memory", ""
     else:
-        free, whole = torch.cuda.mem_get_info(0)
-        share = vllm.gpu_memory_utilization if settings.generator == "vllm" else 0.0
+        number = settings.device_map.partition(":")[2]  # "cuda:1"; the engine takes the first GPU
+        gpu = int(number) if number.isdecimal() else 0
+        free, whole = torch.cuda.mem_get_info(gpu)
+        share = vllm.gpu_memory_utilization if settings.generator == "vllm" and gpu == 0 else 0.0
         room, place = min(free, (1 - share) * whole), "the GPU's memory"
         beside = f" beside the engine's {share:.0%}" if share else ""
     if needed <= room:
