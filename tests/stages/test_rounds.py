@@ -24,6 +24,7 @@ from treeagent.stages.rounds import (
     Searched,
     _vary,
     _what_was_searched,
+    begin,
     choose_tasks,
     choose_variants,
     finish_round,
@@ -303,3 +304,15 @@ def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], name
     assert done.returncode == 2
     assert all(name in done.stderr for name in named), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_start_from_another_run_s_round_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """Or else its evaluation would be that of this run's own round, hours later."""
+    start = tmp_path / "old" / "checkpoints" / "round-3-grpo"
+    start.mkdir(parents=True)
+    config = load_config(CONFIG)
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        first, again = begin(config, run, QuietProgress(), start), begin(config, run, QuietProgress(), None)
+        assert run.taken("start") == start
+    assert first == again == run.checkpoints / "start-round-3-grpo"
+    assert first.resolve() == start

@@ -6,6 +6,7 @@ tasks may be harder variations of solved ones.
 
 import math
 import random
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -82,12 +83,24 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     checkpoint = checkpoint or run.taken("start")
     if checkpoint:
         run.take("start", checkpoint)
-    start = checkpoint or warm_start(config, run, progress)
+    start = _named_apart(checkpoint, run) if checkpoint else warm_start(config, run, progress)
     if settings.imagines:
         make_encoder(config, _world_folder(run, 1))  # better now than after a search
     if settings.imagined_in(1):
         search_batches(config, run, progress, batches(config, run, start, _round_name(0), range(settings.seed_tasks)))
     return start
+
+
+def _named_apart(start: Path, run: Run) -> Path:
+    """The checkpoint to start from; a link to it where a round of another run gave it such a name as the rounds of
+    ``run`` give. Evaluations and tables tell policies apart by the names of their folders."""
+    if not re.fullmatch(r"round-\d+-\w+", start.name):
+        return start
+    link = run.checkpoints / f"start-{start.name}"
+    if not link.is_symlink():
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(start.resolve(), target_is_directory=True)
+    return link
 
 
 def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
