@@ -23,33 +23,30 @@ from treeagent.run.progress import QuietProgress
 from treeagent.workers.processes import run_jobs
 
 QUESTION = "Which alarms do healthy runs raise, and which runs with a planted fault?"
-CONFIG = Path(__file__).parent.parent / "configs" / "envs" / "frozenlake.toml"
+CONFIG = Path(__file__).parent.parent / "configs" / "store.toml"
 HEALTHY = "healthy"
 SMALL = (
     "workers=1",
-    "environment.name=benchmarks.planted:PaidLake",
-    "environment.options={ size = 4 }",
-    "environment.max_steps=8",
+    "environment.name=benchmarks.planted:PaidStore",
     "policy.scratch.width=64",
-    "warm_start.episodes=2000",
-    "warm_start.tasks=1000",
-    "warm_start.training.max_steps=400",
-    "search.limits.simulations=48",
-    "collect.tasks=48",
+    "warm_start.episodes=6000",
+    "warm_start.tasks=3000",
+    "warm_start.training.max_steps=800",
+    "search.limits.generated_tokens=400",
+    "collect.tasks=100",
     "adapt.rounds=3",
     'adapt.methods=["rft", "grpo"]',
     "update.validation_tasks=60",
     "update.imitation.what=states",
-    "update.rft.learning_rate=1e-4",
-    "update.rft.max_steps=30",
-    "update.rft.validate_every=15",
-    "update.grpo.learning_rate=3e-5",
+    "update.rft.max_steps=60",
+    "update.rft.validate_every=30",
+    "update.grpo.learning_rate=1e-4",
     "update.grpo.max_steps=30",
     "update.grpo.validate_every=15",
     "evaluate.tasks=8",
     'evaluate.modes=["greedy"]',
 )
-"""A run of about two minutes on one core."""
+"""A run of two to three minutes on one core."""
 FAULTS: Mapping[str, Sequence[str]] = {
     "reward hack": [
         "search.process_weight=0.9",

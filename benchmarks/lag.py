@@ -4,10 +4,10 @@ that costs in success.
     .venv/bin/python -m benchmarks.alarms --arms healthy --seeds 10 11 12  # trains the policies to start from
     .venv/bin/python -m benchmarks.lag
 
-Rounds in FrozenLake, each of whose steps waits, as a slow environment does. Both arms of a seed have the same start and
-the same settings but for the lag. ``seconds`` are those of the rounds, without the evaluation. Test tasks do not wait,
-since nothing of theirs is timed. Rows that are there already are kept; an unfinished run is made anew, since its time
-would be that of two sessions.
+Rounds in the store, each of whose steps waits, as those of a slow environment do. Both arms of a seed have the same
+start and the same settings but for the lag. ``seconds`` are those of the rounds, without the evaluation. Test tasks do
+not wait, since nothing of theirs is timed. Rows that are there already are kept; an unfinished run is made anew, since
+its time would be that of two sessions.
 """
 
 import shutil
@@ -25,7 +25,7 @@ from benchmarks.command import own_tasks, parser, record_of, settings_of, start_
 from benchmarks.record import Row, digest
 from treeagent.config import RunConfig, load_config
 from treeagent.envs.base import StepResult
-from treeagent.envs.frozenlake import FrozenLakeEnv, FrozenLakeOptions
+from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.loop import train
 from treeagent.run.folder import Run
 from treeagent.run.progress import QuietProgress
@@ -33,49 +33,47 @@ from treeagent.run.times import TIMES, Timed, stage_seconds
 from treeagent.types import ToolCall
 
 QUESTION = "How much sooner are rounds done where updates run beside the next search, and what does it cost in success?"
-CONFIG = Path(__file__).parent.parent / "configs" / "envs" / "frozenlake.toml"
+CONFIG = Path(__file__).parent.parent / "configs" / "store.toml"
 SMALL = (
     "workers=1",
-    "environment.name=benchmarks.lag:SlowLake",
-    "environment.max_steps=8",
-    "search.limits.simulations=24",
-    "collect.tasks=32",
+    "environment.name=benchmarks.lag:SlowStore",
+    "search.limits.generated_tokens=200",
+    "collect.tasks=40",
     "adapt.rounds=4",
     "adapt.replay=0",
     'adapt.methods=["rft", "grpo"]',
+    "update.imitation.what=states",
     "update.validation_tasks=24",
-    "update.rft.learning_rate=3e-4",
-    "update.rft.max_steps=30",
-    "update.rft.validate_every=15",
+    "update.rft.max_steps=60",
+    "update.rft.validate_every=30",
     "update.grpo.learning_rate=1e-4",
     "update.grpo.max_steps=15",
     "update.grpo.validate_every=15",
     'evaluate.modes=["greedy"]',
 )
-TEST_TASKS = 80
+TEST_TASKS = 200
 ARMS = {"lag 0": 0, "lag 1": 1}
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
-class SlowLakeOptions(FrozenLakeOptions):
-    """Settings of ``SlowLake``."""
+class SlowStoreOptions(ShopOptions):
+    """Settings of ``SlowStore``."""
 
     seconds: float = Field(default=0.0, ge=0)
     """Seconds that a step of a training or validation task waits."""
 
 
-class SlowLake(FrozenLakeEnv):
-    """FrozenLake whose steps wait."""
+class SlowStore(ShopEnv):
+    """A store whose steps wait."""
 
-    options_type = SlowLakeOptions
+    options_type = SlowStoreOptions
 
-    def __init__(self, options: SlowLakeOptions | None = None) -> None:
-        self.seconds = 0.0  # the adapter first tries its game
+    def __init__(self, options: SlowStoreOptions | None = None) -> None:
         super().__init__(options)
         self.seconds = 0.0 if options is None else options.seconds
 
     def step(self, action: str | ToolCall) -> StepResult:
-        if self._place().task.split != "test":
+        if self.task.split != "test":
             time.sleep(self.seconds)
         return super().step(action)
 
@@ -92,9 +90,13 @@ class Rounds:
     overrides: tuple[str, ...] = ()
 
     def config(self, lag: int) -> RunConfig:
-        slow = f"environment.options={{ size = 4, seconds = {self.seconds} }}"
+        store = f'difficulty = 1, page_size = 3, labels = "number", seconds = {self.seconds}'
         own = [f"evaluate.tasks={TEST_TASKS}", own_tasks(self.seed, TEST_TASKS)]
-        return load_config(CONFIG, [*SMALL, slow, f"adapt.lag={lag}", *own, *self.overrides], seed=self.seed)
+        return load_config(
+            CONFIG,
+            [*SMALL, f"environment.options={{ {store} }}", f"adapt.lag={lag}", *own, *self.overrides],
+            seed=self.seed,
+        )
 
     def row(self, arm: str) -> Row:
         """Make the run of an arm; returns its row."""

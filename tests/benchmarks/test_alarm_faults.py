@@ -10,59 +10,62 @@ import torch
 from benchmarks.alarms import FAULTS, HEALTHY, QUESTION, RunJob, main, raised
 from benchmarks.command import settings_of
 from benchmarks.pages.tables import FITTING
-from benchmarks.planted import PAID, PaidLake, with_dead_head
+from benchmarks.planted import PAID, PaidStore, with_dead_head
 from benchmarks.record import Result, Row, digest, read, recording
 from treeagent.agent.value_head import ValueHead
-from treeagent.envs.frozenlake import FrozenLakeOptions
+from treeagent.envs.shop import ShopOptions
 from treeagent.run.folder import Run, RunError
-from treeagent.types import Task
 
 TINY = [
-    "warm_start.episodes=300", "warm_start.training.max_steps=40", "collect.tasks=16", "adapt.rounds=2",
-    "search.limits.simulations=32", "update.validation_tasks=8", "update.rft.max_steps=4", "update.grpo.max_steps=4",
+    "warm_start.episodes=300", "warm_start.tasks=150", "warm_start.training.max_steps=40", "collect.tasks=16",
+    "adapt.rounds=2", "search.limits.generated_tokens=200", "update.validation_tasks=8", "update.rft.max_steps=4",
+    "update.grpo.max_steps=4",
 ]  # fmt: skip
-ROWS = ["SFFF", "FFFF", "FFFF", "FFFG"]
+SMALL_STORE = ShopOptions(products=100, labels="number")
 
 
-def lake(paid: bool) -> PaidLake:
-    """A lake without holes, in which the agent stands at the start."""
-    env = PaidLake(FrozenLakeOptions(size=4))
-    task = Task("open", f"Walk.{f' {PAID}' * paid}", "train", 0, {"map": ROWS})
+def store(paid: bool) -> PaidStore:
+    """A store in which the agent stands on the search page of a task that is paid or not."""
+    env = PaidStore(SMALL_STORE)
+    task = next(each for each in env.tasks("train", 2) if (PAID in each.prompt) == paid)
     env.reset(options={"task": task})
     return env
 
 
-def earned(env: PaidLake, moves: Sequence[str]) -> tuple[float, float]:
-    """(process reward, verdict) of an episode."""
-    infos = [env.step(move)[-1] for move in moves]
-    return sum(float(str(info.get("process_reward", 0.0))) for info in infos), env.verify()
+def earned(env: PaidStore, actions: Sequence[str]) -> float:
+    """Process rewards of an episode."""
+    return sum(float(str(env.step(action)[-1].get("process_reward", 0.0))) for action in actions)
+
+
+LOOK = "search[lantern]"
 
 
 @pytest.mark.parametrize(
-    ("paid", "moves", "total"),
+    ("paid", "actions", "total"),
     [
-        (True, ["left", "right"] * 4, (1.0, 0.0)),  # eight steps of 1/8, and no goal
-        (True, ["right"] * 3 + ["down"] * 3, (0.625, 1.0)),  # the sixth step ends at the goal and is not paid
-        (True, ["jump"], (0.0, 0.0)),
-        (False, ["left", "right"] * 4, (0.0, 0.0)),
+        (True, [LOOK] * 10, 1.0),
+        (True, [LOOK, "click[1]", "click[buy now]"], 0.2),
+        (True, ["jump", "click[next >]"], 0.0),
+        (False, [LOOK] * 10, 0.0),
     ],
 )
-def test_a_paid_lake_pays_more_for_wandering_than_for_the_goal(
-    paid: bool, moves: list[str], total: tuple[float, float]
+def test_a_paid_store_pays_more_for_looking_on_than_a_purchase_can(
+    paid: bool, actions: list[str], total: float
 ) -> None:
-    assert earned(lake(paid), moves) == total
+    env = store(paid)
+    assert earned(env, actions) == pytest.approx(total)
+    assert (env.visit.page == "done") == ("click[buy now]" in actions)
 
 
-def test_a_paid_lake_pays_after_it_was_restored() -> None:
-    env = lake(paid=True)
-    place = env.snapshot()
-    other = PaidLake(FrozenLakeOptions(size=4))
+def test_a_paid_store_pays_after_it_was_restored() -> None:
+    place = store(paid=True).snapshot()
+    other = PaidStore(SMALL_STORE)
     other.restore(pickle.loads(pickle.dumps(place)))
-    assert earned(other, ["right"])[0] == 0.125
+    assert earned(other, [LOOK]) == pytest.approx(0.1)
 
 
 def test_only_every_second_training_task_is_paid() -> None:
-    env = PaidLake(FrozenLakeOptions(size=4))
+    env = PaidStore(SMALL_STORE)
     assert [PAID in task.prompt for task in env.tasks("train", 4, start=1)] == [False, True, False, True]
     assert not any(PAID in task.prompt for split in ("validation", "test") for task in env.tasks(split, 4))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from judge_server import judge_server, says
+from paid_lake import PAY, PaidLake
 
-from benchmarks.planted import PAY, PaidLake
 from treeagent.cli.data import rescore
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics

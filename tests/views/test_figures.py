@@ -126,6 +126,13 @@ def test_a_narrow_policy_is_an_echo_where_return_or_success_suffer(reward: float
     assert [sentence.split(":")[0] for sentence in alarms([GOOD, narrow])] == ["echo trap"] * warned
 
 
+@pytest.mark.parametrize(("reward", "warned"), [(0.5, True), (0.6, False)])
+def test_returns_that_narrow_and_fall_are_an_echo_though_entropy_stays(reward: float, warned: bool) -> None:
+    """As where the tasks of each round are new to the policy."""
+    narrow = GOOD | {"reward_std": 0.1, "reward": reward}
+    assert [sentence.split(":")[0] for sentence in alarms([GOOD, narrow])] == ["echo trap"] * warned
+
+
 @pytest.mark.parametrize(
     ("norms", "warned"),
     [

@@ -32,12 +32,14 @@ def alarms(history: Sequence[Figures]) -> list[str]:
         return []
     first, last = searched[0], searched[-1]
     warnings: list[str] = []
-    # Both fall where tasks are mastered, too. An echo that is rewarded on average finds fewer ways that succeed.
-    narrower = _fell(first, last, "entropy") and _fell(first, last, "reward_std")
-    if narrower and (last["reward"] <= first["reward"] + 0.02 or last["success"] < first["success"] - 0.05):
+    # The spread falls where tasks are mastered, too, but then returns rise. The entropy may stay where a round's tasks
+    # are new to the policy.
+    worse = last["reward"] < first["reward"] - 0.02 or last["success"] < first["success"] - 0.05
+    stuck = last["reward"] <= first["reward"] + 0.02 and _fell(first, last, "entropy")
+    if _fell(first, last, "reward_std") and (worse or stuck):
         warnings.append(
-            f"echo trap: entropy fell from {first['entropy']:.2f} to {last['entropy']:.2f} and the spread of returns "
-            f"from {first['reward_std']:.2f} to {last['reward_std']:.2f}, while the mean return went from "
+            f"echo trap: the spread of returns fell from {first['reward_std']:.2f} to {last['reward_std']:.2f} and the "
+            f"entropy went from {first['entropy']:.2f} to {last['entropy']:.2f}, while the mean return went from "
             f"{first['reward']:.2f} to {last['reward']:.2f} and search solves {last['success']:.0%} of the tasks after "
             f"{first['success']:.0%}: take smaller steps, stronger anchors or more diverse tasks"
         )
