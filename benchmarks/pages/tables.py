@@ -112,6 +112,41 @@ def horizon_table(result: Result, panel: Mapping[str, Mapping[float, Estimate]])
     return markdown(["success, %", *(f"{height:g} decisions" for height in heights)], lines)
 
 
+def rounds_table(result: Result) -> str:
+    """A line a recipe: the points of success that each round adds to the round before, the first one to the start,
+    paired by seed."""
+    recipes = [arm for arm in played_arms(result) if arm != "before"]
+    last = max(_rounds(row)[-1][0] for arm in recipes for row in result.of(arm).values())
+    lines = []
+    for arm in recipes:
+        line = [arm]
+        for number in range(1, last + 1):
+            gains = []
+            for seed, row in result.of(arm).items():
+                after = dict(_rounds(row)) | {0: percent(result.of("before")[seed])}
+                if number in after:
+                    gains.append(after[number] - after[number - 1])
+            line.append(spread(estimate(gains), "+") if gains else "")
+        lines.append(line)
+    return markdown(["points added by", *(f"round {number}" for number in range(1, last + 1))], lines)
+
+
+def _rounds(row: Row) -> list[tuple[int, float]]:
+    """(round, success in % after it) of a row whose figures are named "round 1" and so on."""
+    named = ((name.split(), figure) for name, figure in row.figures.items() if name.startswith("round "))
+    return sorted((int(words[1]), 100 * figure) for words, figure in named)
+
+
+def gain_ratio(result: Result, arm: str, control: str, before: str = "before") -> str:
+    """How many times the control's gain over ``before`` an arm gains, by the means over their common seeds."""
+    seeds = result.of(arm).keys() & result.of(control).keys()
+    gains = (
+        statistics.fmean(percent(result.of(each)[seed]) - percent(result.of(before)[seed]) for seed in seeds)
+        for each in (arm, control)
+    )
+    return short(next(gains) / next(gains))
+
+
 def budgets(result: Result) -> Grid:
     """The rows of ``benchmarks.budgets``: success in % by policy, way of searching and tokens."""
     grid: dict[str, dict[str, dict[float, Estimate]]] = {}

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
 from benchmarks.pages.sweeps import horizon, more_at, predicted_crossing, step_chance, sweep_sizes
-from benchmarks.pages.tables import crossing, decimal, horizons, measured, sampled, short
+from benchmarks.pages.tables import crossing, decimal, gain_ratio, horizons, measured, rounds_table, sampled, short
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
 
@@ -271,3 +271,26 @@ def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:
     sessions = tuple(replace(SESSION, command=command) for command in commands)
     told = measured(Result("toy", "Which?", {}, sessions, (Row("a", 0, "x"),)))
     assert "`toy --seeds 0 1 2 --tasks 9` and `toy --tasks 5`" in told
+
+
+def test_what_rounds_add_by_hand(tmp_path: Path) -> None:
+    """From 2 of 10 in both seeds: trees reach 6 and then 8, chains reach 5 and then 4."""
+    counts: dict[str, list[tuple[int, ...]]] = {
+        "before": [(2,), (2,)],
+        "adapt": [(6, 7), (6, 9)],
+        "rft": [(4, 4), (6, 4)],
+    }
+    rows = tuple(
+        Row(
+            arm, seed, arm, solved="1" * each[-1] + "0" * (DOTS - each[-1]),
+            figures={} if arm == "before" else {f"round {n}": count / DOTS for n, count in enumerate(each, 1)},
+        )
+        for arm, seeds in counts.items()
+        for seed, each in enumerate(seeds)
+    )  # fmt: skip
+    found = Result("learning", "Which?", {}, (SESSION,), rows)
+    assert gain_ratio(found, "adapt", "rft") == short(3.0)
+    head, _, adapt, rft = rounds_table(found).splitlines()
+    assert head.endswith("| round 1 | round 2 |")
+    assert adapt.startswith("| adapt | +40.0 ± 0.0 | +20.0 ± ") and rft.startswith("| rft | +30.0 ± ")
+    assert "−10.0 ± " in rft
