@@ -122,6 +122,16 @@ def test_a_vetoed_episode_is_not_imitated() -> None:
     assert list(imitation_rows(tree, ImitationConfig())) == []
 
 
+def test_a_vetoed_episode_rejects_no_action_whatever_else_was_marked() -> None:
+    tree = hand_tree()
+    behind = tree.root.edges[0].child
+    assert behind is not None
+    won = behind.edges[0].child
+    assert won is not None
+    marks = [say(tree, won, "veto", "A", "A1"), say(tree, behind, "skip", "A1", "A2")]
+    assert pairs(tree, *marks) == RULE[:3]
+
+
 @given(st.randoms(use_true_random=False))
 def test_labels_that_repeat_the_rewards_change_nothing(shuffler: random.Random) -> None:
     tree = random_tree(shuffler)

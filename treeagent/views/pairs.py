@@ -166,10 +166,11 @@ def _decided_pairs(
             found[_texts(first, second)] = pair(chosen, rejected, source) if better else None
     good = [edge for edge in edges if edge.visits and tree.may_prefer(edge)]
     for edge in edges:
-        if edge.vetoed and good:
+        # Not by ``edge.vetoed``: it is also the last action of an episode that was vetoed as a whole.
+        refusal = next((mark for mark in node.marks if mark.refuses(edge.action.text)), None)
+        if refusal is not None and good:
             best = max(good, key=lambda each: each.with_critic(each.value, critic_weight))
-            source = next(mark.source for mark in node.marks if mark.refuses(edge.action.text))
-            found.setdefault(_texts(best, edge), pair(best, edge, source))
+            found.setdefault(_texts(best, edge), pair(best, edge, refusal.source))
     return found
 
 
