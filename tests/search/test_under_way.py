@@ -14,6 +14,7 @@ from toy_search import HashValue, Maze, TablePolicy, digest, share, task
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
+from treeagent.search.node import Tree
 from treeagent.types import Action, Estimate, Proposal, State, Transition
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -157,3 +158,29 @@ def test_each_tree_asks_a_server_by_itself(method: SearchMethod) -> None:
     )
     assert [digest(tree) for tree in alone] == [digest(tree) for tree in together]
     assert served.most >= 6
+
+
+@dataclass
+class Waiting(TablePolicy):
+    """A server whose first answer to the first task comes once the batches tell that every other tree is finished."""
+
+    concurrent: bool = True
+    simulations: int = 0
+    told: list[int] = field(default_factory=list[int])
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        while states[0].task == TASKS[0] and sum(self.told) < self.simulations:
+            await asyncio.sleep(0.001)
+        return await super().propose(states, count, seeds)
+
+    def on_batch(self, trees: Sequence[Tree]) -> None:
+        self.told = [tree.budget.simulations for tree in trees]
+
+
+def test_batches_end_while_a_server_is_asked() -> None:
+    """Or else progress would stand still, and ``limits.seconds`` would end no tree."""
+    policy, config = Waiting(WORDS, simulations=40), SearchConfig(Limits(simulations=8), skip_exhausted=False)
+    run = make_search(policy, Maze(0.0, 0.0), config).run(TASKS, range(6), policy.on_batch)
+    trees = asyncio.run(asyncio.wait_for(run, timeout=10))
+    assert policy.told == [8] * 6
+    assert all(tree.spent[0].seconds < tree.spent[-1].seconds == tree.budget.seconds for tree in trees)

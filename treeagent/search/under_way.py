@@ -76,6 +76,8 @@ class UnderWay:
             if not self._flying:  # all have come, and go on together
                 self._tasks.clear()
                 return
+            if not self._broker.waits(*self.together):
+                self._broker.close_batch()  # where trees want nothing of the other kinds, nobody else would for long
 
     def _begin(self, questions: Sequence[Question], ask: Callable[[Wanted], Awaitable[Answer]]) -> None:
         if len(self._tasks) > 2 * self._flying:
