@@ -121,6 +121,23 @@ def test_an_error_of_the_policy_gives_up_what_is_under_way() -> None:
     assert time.perf_counter() - started < 30
 
 
+class Panic(BaseException):
+    """What a library written in Rust raises where it panics."""
+
+
+@pytest.mark.parametrize("kind", [Panic, asyncio.CancelledError])
+def test_a_step_that_raises_no_exception_ends_the_search_too(kind: type[BaseException]) -> None:
+    class Panicking(Maze):
+        async def step(self, state: State, action: Action) -> Transition:
+            if state.task == TASKS[0]:
+                raise kind
+            return await super().step(state, action)
+
+    search = make_search(TablePolicy(WORDS), Panicking(0.0, 0.0), SearchConfig(Limits(simulations=8)), HashValue())
+    with pytest.raises(kind):
+        asyncio.run(asyncio.wait_for(search.run(TASKS, range(6)), timeout=10))
+
+
 def test_trees_share_the_time_of_slow_steps() -> None:
     started = time.perf_counter()
     config = SearchConfig(Limits(simulations=6))

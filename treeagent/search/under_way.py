@@ -40,7 +40,7 @@ class UnderWay:
         self._flying = 0
         """Questions that are not told yet."""
         self._landed = list[tuple[Question, list[Answer]]]()
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._bell = asyncio.Event()
         self.model_seconds = 0.0
         """Of the calls of the model since the last ``go_on``, to be added from outside."""
@@ -50,7 +50,7 @@ class UnderWay:
         or when trees want something of the other kinds and have waited long enough.
 
         Raises:
-            Exception: one that an answer raised.
+            BaseException: one that an answer raised.
         """
         patience, self.model_seconds = PATIENCE * self.model_seconds, 0.0
         deadline: float | None = None
@@ -94,7 +94,7 @@ class UnderWay:
         """Write an answer to its place among those to the question, which is answered with the last one."""
         try:
             answers[place] = await answer
-        except Exception as error:  # raised again where all is waited for
+        except BaseException as error:  # raised again where all is waited for, which nothing else would end
             self._failure = self._failure or error
             self._bell.set()
             return
