@@ -267,7 +267,26 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-_LIMIT: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("limit", default=None)
+class _Limit:
+    """A time limit that can stand still."""
+
+    def __init__(self, timeout: asyncio.Timeout, seconds: float) -> None:
+        self._timeout, self._seconds = timeout, seconds
+        self.timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        self.stop()
+        # It ends a turn of the event loop late. So what came in time counts, even if a call, such as one of a model in
+        # this process, has kept the loop from noticing.
+        self.timer = asyncio.get_running_loop().call_later(self._seconds, self._timeout.reschedule, 0.0)
+
+    def stop(self) -> None:
+        self._timeout.reschedule(None)
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+_LIMIT: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 
 
 @asynccontextmanager
@@ -277,12 +296,16 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
     Raises:
         TimeoutError: it took longer.
     """
-    async with asyncio.timeout(seconds) as timeout:
-        before = _LIMIT.set((timeout, seconds))
+    async with asyncio.timeout(None) as timeout:
+        limit = _Limit(timeout, seconds)
+        limit.begin()
+        before = _LIMIT.set(limit)
         try:
             yield
         finally:
             _LIMIT.reset(before)
+            if limit.timer is not None:
+                limit.timer.cancel()
 
 
 @contextmanager
@@ -292,7 +315,6 @@ def waiting() -> Iterator[None]:
     if limit is None:
         yield
         return
-    timeout, seconds = limit
-    timeout.reschedule(None)
+    limit.stop()
     yield
-    timeout.reschedule(asyncio.get_running_loop().time() + seconds)
+    limit.begin()

@@ -1,6 +1,7 @@
 """Trees go on by themselves while the steps of others are under way."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -119,6 +120,37 @@ def test_an_error_of_the_policy_gives_up_what_is_under_way() -> None:
         asyncio.run(search.run(TASKS, range(6)))
     assert given_up == [TASKS[0].id]
     assert time.perf_counter() - started < 30
+
+
+def test_a_step_that_ends_in_time_while_a_model_answers_is_not_late() -> None:
+    """A step in a thread takes as long as the policy needs to be asked, which then keeps the event loop for longer than
+    the step's limit."""
+    asked, ended = threading.Event(), threading.Event()
+
+    def in_thread() -> None:
+        assert asked.wait(10)
+        ended.set()
+
+    class Threads(Maze):
+        async def step(self, state: State, action: Action) -> Transition:
+            if state.task == TASKS[0] and not ended.is_set():
+                await asyncio.to_thread(in_thread)
+            return await super().step(state, action)
+
+    class Local(TablePolicy):
+        calls = 0
+
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            self.calls += 1
+            if self.calls == 2:
+                asked.set()
+                assert ended.wait(10)
+                time.sleep(0.6)
+            return await super().propose(states, count, seeds)
+
+    config = SearchConfig(Limits(simulations=8), step_seconds=0.5, skip_exhausted=False)
+    trees = asyncio.run(make_search(Local(WORDS), Threads(0.0, 0.0), config).run(TASKS, range(6)))
+    assert [(tree.error, tree.budget.simulations) for tree in trees] == [("", 8)] * 6
 
 
 class Panic(BaseException):
