@@ -1,6 +1,7 @@
 """A judge that calls the environment's read-only tools before it judges."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from judge_server import judge_server
 
 from treeagent.config import load_config
 from treeagent.envs import Env, EnvDynamics, make_env
+from treeagent.envs.pool import EnvPool
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.search import Limits, SearchConfig, make_search
 from treeagent.search.node import Tree, finished_paths
@@ -32,13 +34,12 @@ def rewards(url: str, tools: tuple[str, ...] = ("schema",), most: int = 2) -> Re
     return RewardsConfig(weights={"judge": 1.0}, judge=judge)
 
 
-def searched(env: Env, settings: RewardsConfig, folder: Path) -> Tree:
+def searched(env: Env, settings: RewardsConfig, folder: Path, pool: EnvPool | None = None) -> Tree:
     config = replace(load_config(None), rewards=settings)
-    played = EnvDynamics(env, max_steps=4)
+    played = EnvDynamics(pool or env, max_steps=4)
     by = scored(played, played, config, ends=assessor(settings, folder, "collect", env))
-    [tree] = asyncio.run(
-        make_search(Answers(), by, SearchConfig(Limits(simulations=2))).run(env.tasks("train", 1), [0])
-    )
+    search = make_search(Answers(), by, SearchConfig(Limits(simulations=2), step_seconds=0.5))
+    [tree] = asyncio.run(search.run(env.tasks("train", 1), [0]))
     assert not tree.error, tree.error
     return tree
 
@@ -63,6 +64,18 @@ def test_a_judge_looks_where_the_episode_ended_and_a_stored_episode_is_replayed_
         asyncio.run(assess_trees([tree], ends, {}, EnvDynamics(env, max_steps=4)))
         assert end.components["judge"] == 1.0 and len(server.asked) == 2  # the same was seen
         assert ends.judge.ledger.figures()["judge/tool_calls"] == 1
+
+
+def test_a_judge_that_has_looked_may_take_longer_than_a_step(tmp_path: Path) -> None:
+    def slowly(prompt: str) -> str:
+        time.sleep(0.7)
+        return looking(prompt)
+
+    env = make_env("sql")
+    with judge_server(slowly) as server, EnvPool(env, lambda: make_env("sql"), 2) as pool:
+        tree = searched(env, rewards(server.url), tmp_path, pool)
+        [end] = [path[-1] for path in finished_paths(tree)]
+        assert end.components["judge"] == 1.0
 
 
 @pytest.mark.parametrize("call", ["answer[SELECT 1]", "drop[orders]", "query"])

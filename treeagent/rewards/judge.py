@@ -21,7 +21,7 @@ from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import read_call
 from treeagent.rewards.config import JudgeConfig
 from treeagent.rewards.ledger import Ledger, Reply, key_of
-from treeagent.types import Message, Task, ToolCall, UserError, derive_seed, storable
+from treeagent.types import Message, Task, ToolCall, UserError, derive_seed, storable, waiting
 
 INSTRUCTIONS = """\
 You judge what agents did in an environment. You are shown whole episodes; each of their lines begins with "> ". \
@@ -138,7 +138,8 @@ class Judge:
         and ``events`` grow by the judge's calls of tools."""
         replies: dict[int, str | Fault] = {}
         while open_talks := {vote: talk for vote, talk in talks.items() if vote not in replies}:
-            said_now = await asyncio.to_thread(self._replies, open_talks, events)
+            with waiting():  # a call of a tool has begun the time limit anew
+                said_now = await asyncio.to_thread(self._replies, open_talks, events)
             for vote, said in said_now.items():
                 call = _CALL.search(said) if look is not None and isinstance(said, str) else None
                 if look is None or call is None or len(talks[vote]) > 2 * self.config.most_tool_calls:
