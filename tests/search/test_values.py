@@ -160,6 +160,8 @@ class Breaks:
         if len(calls(state)) == 2 and state.task.id == "task 1":
             if self.how == "fails":
                 raise RuntimeError("the server is gone")
+            if self.how == "hangs":
+                await asyncio.sleep(60)
             if self.how == "is silent":
                 return Transition(after(state, action, "?"), reward=None, truncated=True, error="hm")
             reward = math.nan
@@ -170,12 +172,13 @@ class Breaks:
     ("how", "error", "steps"),
     [
         ("fails", "RuntimeError: the server is gone", 2),
+        ("hangs", "TimeoutError", 2),
         ("nan", "the environment gave the reward nan and process 0.0", 3),
     ],
 )
 def test_an_environment_that_fails_ends_its_own_rollout(how: str, error: str, steps: int) -> None:
     """The rollout keeps what it was paid by then, and what the value says of where it stood."""
-    value = RolloutValue(AllPolicy("go"), Breaks(how), max_steps=9)
+    value = RolloutValue(AllPolicy("go"), Breaks(how), max_steps=9, step_seconds=0.2)
     sound, broken, too = estimate(value, *states(3))
     assert sound == too == Estimate(1.0, (1,), 4, 4)
     assert broken == Estimate(0.5, (1,), steps, 3, error)

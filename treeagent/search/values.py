@@ -39,6 +39,8 @@ class RolloutValue:
     """Estimates what follows a rollout that stopped early; without it, 0."""
     seed: int = 0
     """Seed of the rollouts; give the run's."""
+    step_seconds: float | None = None
+    """As ``SearchConfig.step_seconds``; give the search's."""
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """The rollouts of all states advance together, one ``propose`` a batch.
@@ -87,7 +89,7 @@ class RolloutValue:
             if receive(growth, end(growth, path), proposal):
                 path.append(Edge(proposal.actions[0], prior=1.0))
                 acting.append((growth, path))
-        await asyncio.gather(*(take_step(self.dynamics, growth, path) for growth, path in acting))
+        await asyncio.gather(*(take_step(self.dynamics, growth, path, self.step_seconds) for growth, path in acting))
         going_on: list[_Rollout] = []
         for growth, path in acting:
             child = path[-1].child

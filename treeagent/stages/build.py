@@ -513,5 +513,6 @@ def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: R
         bootstrap=config.search.bootstrap,
         value=head,
         seed=config.seed,
+        step_seconds=config.search.step_seconds,
     )
     return rollouts if head is None or weight == 1 else MixedValue([head, rollouts], [1 - weight, weight])

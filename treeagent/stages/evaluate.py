@@ -177,7 +177,9 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         blind = in_turns(scored(model or hidden, hidden, config, reveal=False), config, whole.grammar)
         # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
         if actors.value is not None or config.search.learned_weight or imagines:
-            actors = replace(actors, value=leaf_value(actors.value, whole, blind, config))
+            patient = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
+            value = leaf_value(actors.value, whole, blind, replace(config, search=patient))
+            actors = replace(actors, value=value)
         playing = replan if imagines else partial(play, highest=config.environment.returns[1])
         outcomes, trees, episodes = asyncio.run(
             playing(

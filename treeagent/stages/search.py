@@ -218,9 +218,9 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         stepped = turns
         if model is not None:
             stepped = in_turns(judging(Imagination(dynamics, model)), config, whole.grammar)
-        value = leaf_value(actors.value, whole, stepped, config)
         # The world model answers all trees at once, so no single step of it may time out.
         patient = replace(config.search, step_seconds=None) if model is not None else config.search
+        value = leaf_value(actors.value, whole, stepped, replace(config, search=patient))
         search = make_search(actors.sampling, stepped, patient, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
