@@ -19,6 +19,7 @@ def test_the_gain_by_hand() -> None:
     assert not LeastGain(0.04, 1.0, 0.0).reached(0.8, 0.75)
     assert not LeastGain(1e9, 1.0, 0.0).reached(-math.inf, 0.75)
     assert not LeastGain(0.0, 1.0, 0.0).reached(1.0, 0.0)
+    assert not LeastGain(0.0, 1.0, 0.0).reached(1.2, 0.5) and LeastGain(0.01, 1.0, 0.0).reached(1.2, 0.5)
 
 
 @pytest.mark.parametrize(

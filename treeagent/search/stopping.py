@@ -30,4 +30,4 @@ class LeastGain:
             best: max (G + λ log π) of the ends so far; -∞ where there is none.
             share: s, less than 1.
         """
-        return (1 - share) * (self.highest - best) < self.least
+        return (1 - share) * max(self.highest - best, 0.0) < self.least  # a V of another range may exceed G_max
