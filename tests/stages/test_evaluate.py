@@ -415,6 +415,21 @@ def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
     assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]
 
 
+def test_a_task_that_does_not_reset_has_a_tree_too() -> None:
+    """Trees are stored by the places of their tasks."""
+
+    class Closed(Stairs):
+        async def reset(self, task: Task) -> State:
+            if task.id == "closed":
+                raise OSError("no way in")
+            return await super().reset(task)
+
+    actors, tasks = Actors(Climber(), Climber(), None), [Task("closed", ""), Task("free", "")]
+    outcomes, trees, _ = asyncio.run(replan(actors, Stairs(), Closed(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    assert [(outcome.reward, outcome.error) for outcome in outcomes] == [(0.0, "OSError: no way in"), (1.0, "")]
+    assert [(tree.task.id, tree.error) for tree in trees] == [("closed", "OSError: no way in"), ("free", "")]
+
+
 def test_a_slow_model_is_waited_for() -> None:
     """Its writer holds the event loop up for longer than a step of the environment may take."""
 

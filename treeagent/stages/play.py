@@ -189,7 +189,8 @@ async def replan(
         budgets: as for ``play``; what the episode has cost so far counts.
 
     Returns:
-        outcomes, each task's first tree and the episodes as ``execute`` gives them, in the order of the tasks.
+        outcomes, each task's first tree (its episode where it did not even reset) and the episodes as ``execute`` gives
+        them, in the order of the tasks.
     """
     assert mode != "greedy"  # which does not plan
     settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
@@ -222,8 +223,8 @@ async def replan(
         if budgets:
             outcome.over_budget = not within(outcome.components, budgets)
             outcome.plan_refused = outcome.task_id in refused
-    trees = [first[task.id] for task in tasks if task.id in first]
-    return outcomes, trees, _with_errors(episodes, outcomes)
+    episodes = _with_errors(episodes, outcomes)
+    return outcomes, [first.get(task.id, episode) for task, episode in zip(tasks, episodes, strict=True)], episodes
 
 
 @dataclass(frozen=True, slots=True)
