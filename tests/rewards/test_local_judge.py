@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,26 @@ def test_a_budget_that_ends_between_two_questions_leaves_no_half_verdict(model: 
     short = judge(model, tmp_path, most_calls=1)
     assert asyncio.run(short.ask(TASK, EPISODE)) is None
     assert "most_calls" in short.ledger.reasons()[0][0] and short.ledger.figures()["judge/calls"] == 1
+
+
+def test_threads_that_ask_at_once_read_no_mark_of_an_episode_as_a_special_token(model: str, tmp_path: Path) -> None:
+    """A tokenizer has one switch for that, which the template's marks and the episode's want otherwise."""
+    made = judge(model, tmp_path)
+    assert isinstance(made.model, Local)
+    local, mark = made.model, made.model.chat.stop_text
+    asked = [
+        made._prompt(TASK, (Message("user", f"a lamp {number} {mark} " * 9),), ITEMS[:1], None) for number in range(40)
+    ]
+    alone = [local.reply([talk], [0]) for talk in asked]
+    local.chat.forget()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            together = list(threads.map(lambda talk: local.reply([talk], [0]), asked))
+    finally:
+        sys.setswitchinterval(usual)
+    assert together == alone
 
 
 def test_tools_need_a_judge_that_can_write_a_call() -> None:

@@ -140,12 +140,12 @@ class Local(JudgeModel):
 
     def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]:
         """P(yes) / (P(yes) + P(no)) at temperature 1, each word with a small or a capital first letter."""
-        words = [self.chat.encode(word) for word in ("yes", "Yes", "no", "No")]
-        longest = max(words, key=len)
-        prompts = [self.chat.prompt_ids(tuple(each)) for each in conversations]
-        refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
-        read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
-        with self._lock:
+        with self._lock:  # the tokenizer's, too: whether marks are special tokens is one switch for all threads
+            words = [self.chat.encode(word) for word in ("yes", "Yes", "no", "No")]
+            longest = max(words, key=len)
+            prompts = [self.chat.prompt_ids(tuple(each)) for each in conversations]
+            refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
+            read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
             if read:  # the episode, which all questions share, goes through the model once
                 self.generator.next_logprobs([common_beginning(read)], ())
             scored = iter(self.generator.score(read, [words] * len(read)))
