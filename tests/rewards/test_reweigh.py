@@ -12,6 +12,7 @@ from toy_search import HashValue, Maze, TablePolicy, task
 
 from treeagent.rewards.components import component_figures, components_of
 from treeagent.rewards.config import RewardsConfig
+from treeagent.rewards.constraint import penalised
 from treeagent.rewards.reweigh import retold, reweighed
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.limits import Limits
@@ -19,6 +20,7 @@ from treeagent.search.methods import make_search
 from treeagent.search.node import Tree, succeeds
 from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, State, Transition
+from treeagent.views.policy import PolicyTargetConfig, policy_rows
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 
@@ -55,6 +57,15 @@ def test_a_success_stays_one_whatever_it_is_paid() -> None:
     assert a.child is not None
     assert a.child.edges[0].reward == pytest.approx(0.1)
     assert succeeds([a, a.child.edges[0]])
+
+
+def test_distillation_learns_the_states_of_successes_whatever_they_are_paid() -> None:
+    """The success of two steps is paid 0.98, and 1 less 0.1 a step, over 1.1, under a multiplier of 0.1."""
+    weighed = under(hand_tree(), RewardsConfig(weights={"outcome": 1.0, "steps": -0.01}))
+    costly = penalised(under(hand_tree(), RewardsConfig(budgets={"steps": 1.0})), {"steps": 0.1})
+    for tree in (weighed, costly):
+        rows = list(policy_rows(tree, PolicyTargetConfig(), SearchConfig()))
+        assert [row.prompt_ids for row in rows] == [(1, 2), (1, 2, 10, 11, 20, 21)]
 
 
 def test_rewards_come_from_components_and_not_from_rewards() -> None:

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import improved_policy
-from treeagent.search.node import Node, Tree, path_origin, path_return, reaches
+from treeagent.search.node import Node, Tree, outcome, path_origin, reaches
 from treeagent.types import Origin
 
 
@@ -47,7 +47,8 @@ class PolicyTargetConfig:
     """The target of distillation: "improved" weighs the prior by the search's values (Gumbel MuZero), "visits" is the
     share of the visits (AlphaZero)."""
     min_return: float = 1.0
-    """Least undiscounted return, in reward units, of a finished path through a state whose candidates are learned."""
+    """Least undiscounted return of a finished path through a state whose candidates are learned, by the environment's
+    own rewards."""
 
 
 def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) -> Iterator[PolicyRow]:
@@ -66,7 +67,7 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
         search: the settings of the search, of which "improved" reads ``critic_weight``.
     """
     ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
-    good = [path for path in ended if reaches(path_return(path), config.min_return)]
+    good = [path for path in ended if reaches(outcome(path), config.min_return)]
     taught = {id(state) for path in good for state in (tree.root, *(edge.child for edge in path[:-1]))}
     for path, node in tree.walk():
         if id(node) not in taught:
