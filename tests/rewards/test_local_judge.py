@@ -59,6 +59,7 @@ def test_a_verdict_is_the_mean_probability_of_yes_and_the_ledger_keeps_it(model:
     made = judge(model, tmp_path)
     verdict = asyncio.run(made.ask(TASK, EPISODE))
     assert verdict is not None and isinstance(made.model, Local)
+    assert not made.model.chat.context_ids.cache_info().currsize  # or memory would grow with every end
     prompts = {
         question: made.model.chat.prompt_ids(tuple(made._prompt(TASK, EPISODE, [question], None)))
         for question in (*ITEMS, HACKED)

@@ -149,6 +149,7 @@ class Local(JudgeModel):
             if read:  # the episode, which all questions share, goes through the model once
                 self.generator.next_logprobs([common_beginning(read)], ())
             scored = iter(self.generator.score(read, [words] * len(read)))
+            self.chat.forget()  # the ledger keeps the replies, so that no prompt is read again
         return [
             Fault(why) if why else Reply(repr(_yes([sum(each.logprobs) for each in next(scored)])), len(prompt))
             for prompt, why in zip(prompts, refused, strict=True)
