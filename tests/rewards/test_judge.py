@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -94,6 +95,25 @@ def test_nothing_is_paid_for_twice_and_another_text_rubric_or_model_is_asked_ane
         Ledger(tmp_path / "judge.sqlite", "").lend(tmp_path / "other.sqlite")
         lent = Ledger(tmp_path / "other.sqlite", "rescore")
         assert lent.figures()["judge/calls"] == 0 and len(lent.begin(["new", "newer"], most_calls=1)) == 1
+
+
+def test_equal_episodes_that_end_at_once_are_paid_for_once(tmp_path: Path) -> None:
+    def slowly(prompt: str) -> str:
+        time.sleep(0.05)
+        return says(True)(prompt)
+
+    async def together(asked: Judge) -> list[Verdict | None]:
+        return await asyncio.gather(*(asked.ask(TASK, EPISODE) for _ in range(4)))
+
+    with judge_server(slowly) as server:
+        asked = judge(server, tmp_path)
+        assert asyncio.run(together(asked)) == [Verdict(1.0, False)] * 4
+        assert len(server.asked) == 3
+    figures = asked.ledger.figures()
+    assert figures["judge/asked"] == figures["judge/fair"] == 4 and figures["judge/cached"] == 9
+    (tmp_path / "judge.sqlite").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="ledger"):  # and nobody waits for a reply that will not come
+        asyncio.run(together(asked))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ verdict of 0.
 
 import asyncio
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import fmean
 from typing import ClassVar, Protocol
@@ -82,6 +84,9 @@ class Judge:
     ledger: Ledger
     tools: Sequence[ToolSpec] = ()
     """What the judge may call before it answers."""
+    _under_way: dict[str, Future[str | Fault]] = field(default_factory=dict[str, Future[str | Fault]])
+    """The replies that threads are waiting for, by their keys in the ledger."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def ask(self, task: Task, messages: Sequence[Message], look: Look | None = None) -> Verdict | None:
         """The verdict on an episode, from more than half of the votes on each question; None, which is counted with
@@ -203,15 +208,44 @@ class Judge:
     def _replies(
         self, talks: Mapping[int, Sequence[Message]], events: Counter[tuple[str, str]]
     ) -> dict[int, str | Fault]:
-        """The reply to the conversation of each vote, from the ledger where it has them."""
-        config, ledger = self.config, self.ledger
+        """The reply to the conversation of each vote. One that another thread has asked for is waited for: equal
+        episodes may end at the same time."""
+        config = self.config
         seeds = {vote: 0 if self.model.scores else derive_seed("judge", vote) for vote in talks}
         drawn = (config.temperature, config.max_new_tokens)
         keys = {vote: key_of(config.model, talk, seeds[vote], *drawn) for vote, talk in talks.items()}
-        known = ledger.known(list(keys.values()))
-        said: dict[int, str | Fault] = {vote: known.get(key, Fault(BUDGET)) for vote, key in keys.items()}
+        with self._lock:
+            others = {vote: self._under_way[key] for vote, key in keys.items() if key in self._under_way}
+            own = {vote: Future[str | Fault]() for vote in talks if vote not in others}
+            self._under_way.update((keys[vote], future) for vote, future in own.items())
+        try:
+            said = self._new_replies({vote: talks[vote] for vote in own}, keys, seeds, events)
+            for vote, future in own.items():
+                future.set_result(said[vote])
+        except BaseException as error:
+            for future in own.values():
+                future.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                for vote in own:
+                    del self._under_way[keys[vote]]
+        events["cached", ""] += len(others)
+        return said | {vote: future.result() for vote, future in others.items()}
+
+    def _new_replies(
+        self,
+        talks: Mapping[int, Sequence[Message]],
+        keys: Mapping[int, str],
+        seeds: Mapping[int, int],
+        events: Counter[tuple[str, str]],
+    ) -> dict[int, str | Fault]:
+        """The reply to each conversation, from the ledger where it has them."""
+        config, ledger = self.config, self.ledger
+        known = ledger.known([keys[vote] for vote in talks])
+        said: dict[int, str | Fault] = {vote: known.get(keys[vote], Fault(BUDGET)) for vote in talks}
         events["cached", ""] += len(known)
-        new = [vote for vote, key in keys.items() if key not in known]
+        new = [vote for vote in talks if keys[vote] not in known]
         if new:
             numbers = ledger.begin([keys[place] for place in new], config.most_calls, config.most_tokens)
             begun = new[: len(numbers)]
