@@ -12,11 +12,13 @@ from pydantic import ValidationError
 from toy_llama import plain_logprobs, sharpened
 from transformers import PreTrainedModel
 
+from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.judge import HACKED, INSTRUCTIONS, Judge
-from treeagent.stages.judging import Local, judge_of
+from treeagent.rewards.ledger import Reply
+from treeagent.stages.judging import Local, judge_of, local
 from treeagent.types import Message, Task
 
 ITEMS = ("Is the task done?", "Was every call needed?")
@@ -109,6 +111,21 @@ def test_threads_that_ask_at_once_read_no_mark_of_an_episode_as_a_special_token(
     finally:
         sys.setswitchinterval(usual)
     assert together == alone
+
+
+def test_a_thought_that_the_template_opens_is_closed_before_the_answer(model: str, tmp_path: Path) -> None:
+    """Else the probabilities would be those of a thought's first word."""
+    loaded = local(model)
+    tokenizer = train_tokenizer([INSTRUCTIONS, *ITEMS, "yes no Yes No"], ScratchConfig(vocabulary=600))
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.chat_template = tokenizer.chat_template.replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
+    thinking = Local(loaded.generator, ChatFormat(tokenizer))
+    talk = judge(model, tmp_path)._prompt(TASK, EPISODE, ITEMS[:1], None)
+    prompt = thinking.chat.prompt_ids(tuple(talk))
+    ended = (*prompt, *thinking.chat.encode("\n"), tokenizer.get_vocab()["</think>"], *thinking.chat.encode("\n\n"))
+    [answer] = thinking.reply([talk], [0])
+    assert isinstance(answer, Reply)
+    assert float(answer.text) == pytest.approx(probability(thinking, ended), abs=1e-5)
 
 
 def test_tools_need_a_judge_that_can_write_a_call() -> None:

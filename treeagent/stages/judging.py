@@ -139,11 +139,13 @@ class Local(JudgeModel):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]:
-        """P(yes) / (P(yes) + P(no)) at temperature 1, each word with a small or a capital first letter."""
+        """P(yes) / (P(yes) + P(no)) at temperature 1, each word with a small or a capital first letter. A thought that
+        the template opens is closed before: its first word is no answer."""
         with self._lock:  # the tokenizer's, too: whether marks are special tokens is one switch for all threads
             words = [self.chat.encode(word) for word in ("yes", "Yes", "no", "No")]
             longest = max(words, key=len)
-            prompts = [self.chat.prompt_ids(tuple(each)) for each in conversations]
+            closing = self.chat.encode_marks("\n</think>\n\n") if self.chat.opens_thought else ()
+            prompts = [self.chat.prompt_ids(tuple(each)) + closing for each in conversations]
             refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
             read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
             if read:  # the episode, which all questions share, goes through the model once
