@@ -182,6 +182,12 @@ def test_agreement_with_the_verifier_and_with_people_by_hand(tmp_path: Path) -> 
     assert figures["agreement/judge_verifier_kappa"] == pytest.approx(0.0)
     assert (figures["agreement/judge_people"], figures["agreement/judge_people_ends"]) == (0.5, 2.0)
 
+    for path in ends:  # a reward model without a judge or tiers
+        path[-1].components = {"outcome": 0.0, "learned": path[-1].components["judge"]}
+    alone = Assessments(RewardsConfig(learned="model"))
+    alone.add(tree)
+    assert alone.figures()["agreement/learned_verifier"] == pytest.approx(1 - 1 / len(ends))
+
 
 @pytest.mark.parametrize(
     ("settings", "said"),

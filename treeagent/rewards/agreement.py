@@ -36,7 +36,7 @@ class Assessments:
             yield tree
 
     def add(self, tree: Tree) -> None:
-        if self._config.judge is None and not self._config.tiers:
+        if not self._config.assesses:
             return
         for path, node in tree.walk():
             if path and node.ended and not node.unknown:
