@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 from command import CONFIG, PROGRAM, Ended, treeagent
-from toy_doors import BothDoors, Doors, Teller, served
+from toy_doors import BothDoors, Doors, Teller, seen, served, teller_model
 
 from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.envs import EnvDynamics, make_env
+from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
+from treeagent.imagination.verify import settle
 from treeagent.run.folder import Run, RunError
 from treeagent.run.progress import QuietProgress
 from treeagent.search.config import SearchConfig
@@ -268,6 +270,30 @@ def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monk
                 assert audit_world(config, run, run.checkpoints / "world", most=20).overall.steps == 18
                 assert len(listener.heard) == 3
                 assert all(20 * number <= place < 20 * number + 20 for place in listener.heard)
+
+
+def test_what_a_replay_left_of_imagined_trees_is_not_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the left door the model sees what is not there and promises what is not paid, which half of the episodes
+    show. No replay goes on behind it, so that the episodes that are whole are those that the model has right."""
+    monkeypatch.setattr(world, "HELD_OUT", 0.4)
+    promised = {"ll": 1.0, "lr": 1.0, "rl": 0.0, "rr": 1.0}
+
+    def sight(taken: str) -> str:
+        return "a dragon" if taken == "l" else seen(taken)
+
+    with served(teller := Teller(prize=lambda taken: promised[taken], sight=sight)) as url:
+        config = told(f"world.url={url}")
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder(), create=True).close()
+            write_shard(run.trees, "collect-0", 0, map(to_record, searched(Doors(), range(20))))
+            place = EnvDynamics(Doors(), max_steps=2)
+            model, limits = Imagination(place, teller_model(teller)), SearchConfig(Limits(simulations=20), candidates=2)
+            tasks = Doors().tasks("train", 20, 20)
+            imagined = asyncio.run(Search(BothDoors(), model, limits).run(tasks, range(20)))
+            asyncio.run(settle(imagined, place, 20))
+            write_shard(run.trees, "collect-1-imagined", 0, map(to_record, imagined))
+            found = audit_world(config, run, run.checkpoints / "world")
+    assert found.wrong_episodes == 0.5 and found.optimism == pytest.approx((1.0 + 0.5) / 4)
 
 
 def test_an_unreadable_reward_is_off_by_the_range_of_returns(tmp_path: Path) -> None:

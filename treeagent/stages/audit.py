@@ -16,6 +16,7 @@ from treeagent.stages.demonstrate import demonstrations
 from treeagent.stages.world import (
     claims_kept,
     experiences,
+    imagined_trees,
     is_held_out,
     remembered,
     require_environment,
@@ -38,15 +39,17 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
     """Test the world model in the folder ``world`` and write the findings to RUN/fidelity.json.
 
     It is asked for up to ``most`` steps of held-out tasks, without those that it learnt from another task.
-    Whole trees are taken, newest first, because the model has to answer the present policy. If they hold too few steps,
-    demonstrations of held-out tasks are added. CR is that of the trees imagined in the model's own round, or in the
-    round before it if there are none yet.
+    Whole real trees are taken, newest first, because the model has to answer the present policy. If they hold too few
+    steps, demonstrations of held-out tasks are added. Imagined trees are left out: a replay goes on to its end as long
+    as the environment answers as imagined, so that whole episodes in them are those that the model had right. CR tells
+    of them. It is that of the trees imagined in the model's own round, or in the round before it if there are none yet.
 
     Raises:
         RunError: nothing is held out, or ``config`` is of another environment.
     """
     require_environment(config, run)
-    newest_first = sorted(run.collections(), key=round_of, reverse=True)
+    real = [name for name in run.collections() if name != imagined_trees(round_of(name))]
+    newest_first = sorted(real, key=round_of, reverse=True)
     own, known = list(experiences(run, newest_first)), list(remembered(config, world))
     missing = most - sum(not one.opens for one in split(own, known)[1])
     learnt, held_out = split(chain(own, _held_out_demonstrations(config, missing)), known)
