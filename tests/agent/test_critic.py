@@ -112,6 +112,21 @@ def test_the_dialogue_by_hand() -> None:
     assert scores == [0.5] * 3  # in the other order the last is the first
 
 
+def test_a_thought_that_the_template_opens_is_closed_before_each_letter() -> None:
+    """Else the likeliest letter would be that of a thought's first word."""
+    tokenizer = train_tokenizer([QUESTION, AGAIN, *THINGS], CONFIG)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.chat_template = str(tokenizer.chat_template).replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
+    scorer, thinking = FirstLetter(), ChatFormat(tokenizer)
+    rank(LMCritic(scorer, thinking), (state(), takes("red lamp", "old lamp", "new lamp")))
+    first, _, second, _ = (thinking.decode((*prompt, thinking.stop_id)) for prompt in scorer.asked)
+    assert first.endswith("with its letter alone.<|end|><|assistant|><think>\n\n</think>\n\n")
+    assert second == (
+        first + "A<|end|><|user|>Leave A out. Which of the others does? Answer with its letter alone."
+        "<|end|><|assistant|><think>\n\n</think>\n\n"
+    )
+
+
 def test_ranking_is_repeated_best_of_under_the_model() -> None:
     """The same dialogue by plain forward passes: the likeliest letter of those left, in each order."""
     scorer = FirstLetter()

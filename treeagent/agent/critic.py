@@ -1,7 +1,8 @@
 """AI feedback: a language model that ranks the candidates of a state against each other (Agent Q, section 5.1.1).
 
 Nothing is sampled. The candidates are listed under letters at the end of the state's conversation, and the answer is
-the likeliest of these letters. The next question goes on in the same conversation, so that nothing is read twice.
+the likeliest of these letters, behind the end of a thought if the chat template opens one. The next question goes on in
+the same conversation, so that nothing is read twice.
 """
 
 import random
@@ -84,7 +85,7 @@ class LMCritic:
         return len(ballot.left) > 1 and not self.generator.refusal(self._prompt(ballot))
 
     def _prompt(self, ballot: "_Ballot") -> tuple[int, ...]:
-        return self.chat.prompt_ids(ballot.messages)
+        return self.chat.prompt_ids(ballot.messages) + self.chat.closing
 
     async def _ask(self, ballots: Sequence["_Ballot"]) -> None:
         letter_ids = [self.chat.encode(letter)[0] for letter in LETTERS]
@@ -92,7 +93,7 @@ class LMCritic:
         logprobs = await self.generator.aside(partial(self.generator.next_logprobs, prompts, letter_ids, trees))
         for ballot, row in zip(ballots, logprobs, strict=True):
             best = ballot.left[int(row[ballot.left].argmax())]
-            ballot.choose(best, self.chat.encode_action(LETTERS[best]))
+            ballot.choose(best, self.chat.closing + self.chat.encode_action(LETTERS[best]))
 
 
 @dataclass(slots=True)

@@ -151,6 +151,11 @@ class ChatFormat:
         """Whether the template begins a turn with the thinking's first mark, which the turn then lacks."""
         return self.decode(self.prompt_ids((Message("user", "go"),))).rstrip().endswith("<think>")
 
+    @cached_property
+    def closing(self) -> tuple[int, ...]:
+        """Ids that close a thought which the template has opened, before an answer without one."""
+        return self.encode_marks("\n</think>\n\n") if self.opens_thought else ()
+
     def tokens_with(self, character: str) -> frozenset[int]:
         """All tokens whose text contains this ASCII character."""
         return frozenset(token for token in range(len(self.tokenizer)) if character in self.tokenizer.decode([token]))

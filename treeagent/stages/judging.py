@@ -144,8 +144,7 @@ class Local(JudgeModel):
         with self._lock:  # the tokenizer's, too: whether marks are special tokens is one switch for all threads
             words = [self.chat.encode(word) for word in ("yes", "Yes", "no", "No")]
             longest = max(words, key=len)
-            closing = self.chat.encode_marks("\n</think>\n\n") if self.chat.opens_thought else ()
-            prompts = [self.chat.prompt_ids(tuple(each)) + closing for each in conversations]
+            prompts = [self.chat.prompt_ids(tuple(each)) + self.chat.closing for each in conversations]
             refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
             read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
             if read:  # the episode, which all questions share, goes through the model once
