@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -185,7 +186,8 @@ def _tree_hash(record: Record) -> str:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file beside ``path``, which replaces ``path`` once it is safely on disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Of this thread alone: of the main thread the number is that of the process.
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     try:
         try:
             with temporary.open("wb") as file:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,20 @@ def test_a_call_is_held_until_a_person_says_yes_or_no(tmp_path: Path) -> None:
     again = held(tmp_path, seconds=0.01)  # as in a run that is resumed: the answers are kept
     again.reset(options={"task": stairs_task(1)})
     assert [again.step("up")[0], again.step("up")[0]] == ["stair 1", FORBIDDEN + "ada said no: too high"]
+
+
+def test_instances_that_ask_the_same_at_once_all_get_the_answer(tmp_path: Path) -> None:
+    """As those of ``environment.parallel`` do, in threads of one process."""
+    with ThreadPoolExecutor(4) as instances:
+        for place in range(10):
+            request, together = Request("stairs-1", "climb", str(place), "stair 0", "up"), threading.Barrier(4)
+            said = [instances.submit(ask_behind, together, tmp_path, request) for _ in range(4)]
+            assert [each.result() for each in said] == ["it was not approved: nobody answered in 0.01 s"] * 4
+
+
+def ask_behind(together: threading.Barrier, folder: Path, request: Request) -> str | None:
+    together.wait()
+    return ask(folder, request, 0.01)
 
 
 def test_search_asks_once_for_a_call_at_a_state_however_often_it_is_replayed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ a replayed path get the answers that were given.
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -113,7 +114,7 @@ def waiting(folder: Path) -> Iterator[Request]:
 def answer(folder: Path, request_id: str, said: Answer) -> bool:
     """Answer a request. False where it was answered before: that answer stays."""
     path = folder / f"{request_id}{_ANSWER}"
-    whole = folder / f".{request_id}.{os.getpid()}.tmp"
+    whole = folder / f".{request_id}.{threading.get_native_id()}.tmp"
     when = said.when or datetime.now(UTC).isoformat(timespec="seconds")
     write_atomic(whole, orjson.dumps(asdict(said) | {"when": when}))
     try:
