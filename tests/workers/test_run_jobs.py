@@ -52,7 +52,12 @@ def break_the_pipe(job: str, emit: Emit) -> object:
     return threading.Lock()
 
 
-def die(job: int, emit: Emit) -> None:
+def die(job: Path, emit: Emit) -> None:
+    """Die before a process that this one has started."""
+    if (child := os.fork()) == 0:
+        time.sleep(60)
+        os._exit(0)
+    job.write_text(str(child))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -100,10 +105,14 @@ def test_what_would_not_come_through_a_pipe_is_told_all_the_same(how: str, told:
     assert "in _serve" in caught.value.__notes__[0]
 
 
-def test_a_worker_that_dies_is_told_in_one_sentence() -> None:
+def test_a_worker_that_dies_is_told_in_one_sentence_though_what_it_started_lives_on(tmp_path: Path) -> None:
+    started = time.monotonic()
     with pytest.raises(WorkerLost, match=r"ended with exit code -9 .*--resume") as caught:
-        list(run_jobs(die, [1, 2], RunConfig(workers=2)))
+        list(run_jobs(die, [tmp_path / "1", tmp_path / "2"], RunConfig(workers=2)))
     assert "\n" not in str(caught.value)
+    for told in tmp_path.iterdir():
+        os.kill(int(told.read_text()), signal.SIGKILL)
+    assert time.monotonic() - started < 60
 
 
 def test_work_goes_on_beside_the_body_in_a_worker_of_its_own() -> None:

@@ -4,6 +4,7 @@ A job is a value, so results do not depend on where it runs or on how many worke
 """
 
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -308,6 +309,9 @@ def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
     """The main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    # A process that a job has started may outlive this one. With the pipe open there, nobody would notice our end.
+    os.register_at_fork(after_in_child=pipe.close)
+    os.set_inheritable(pipe.fileno(), False)
     guard_streams()
     torch.set_num_threads(threads)
     with suppress(EOFError, ConnectionError):
