@@ -195,6 +195,26 @@ def test_a_server_that_is_full_passes_a_request_on_and_stays(two: tuple[OpenAISe
     assert len(one.asked) == before + 2
 
 
+def test_no_thread_that_waits_for_an_answer_keeps_the_process_from_ending(
+    two: tuple[OpenAIServer, OpenAIServer],
+) -> None:
+    """After Ctrl-C a server that hangs would hold up the end for as long as its timeouts and repeats take."""
+    seen = list[set[threading.Thread]]()
+
+    def lasting() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if not thread.daemon}
+
+    def fault(body: Body) -> None:
+        seen.append(lasting())
+
+    generator, ours = remote(*two), lasting()
+    for server in two:
+        server.fault = fault
+    drawn = draw(generator, (5, 6), (7, 6), (8, 6))
+    assert not any(isinstance(each, Failure) for each in drawn)
+    assert seen == [ours] * 3
+
+
 def test_a_server_that_hangs_is_left_out(two: tuple[OpenAIServer, OpenAIServer]) -> None:
     one, other = two
     generator, over = remote(one, other, timeout=1.0), threading.Event()

@@ -6,6 +6,7 @@ and ``remote`` asks a server. This module imports no torch.
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # a client of a server does not need torch
     from treeagent.generators.structured import Form  # needs the extra "structured"
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,31 @@ def put_together(
 
 
 async def in_thread(call: Callable[[], Answer]) -> Answer:
-    """Call ``call`` in a thread of its own, and return or raise what it does. The thread is a daemon: after Ctrl-C it
-    does not keep the process from ending."""
+    """Call ``call`` in a thread of its own, and return or raise what it does."""
+    return await asyncio.wrap_future(_begun(call))
+
+
+def side_by_side(call: Callable[[Item], Answer], items: Sequence[Item], most: int) -> list[Answer]:
+    """What ``call`` returns for each item, in their order, made in at most this many threads. Once it has raised, no
+    further call is begun."""
+    answers, waiting = dict[int, Answer](), enumerate(items)
+
+    def work() -> None:
+        try:
+            for place, item in waiting:
+                answers[place] = call(item)
+        except BaseException:
+            deque(waiting, maxlen=0)
+            raise
+
+    for thread in [_begun(work) for _ in range(min(most, len(items)))]:
+        thread.result()
+    return [answers[place] for place in range(len(items))]
+
+
+def _begun(call: Callable[[], Answer]) -> Future[Answer]:
+    """What ``call`` returns or raises in a thread of its own. The thread is a daemon: after Ctrl-C it does not keep the
+    process from ending, unlike those of ``concurrent.futures``."""
     future = Future[Answer]()
 
     def run() -> None:
@@ -151,7 +176,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
 
     future.set_running_or_notify_cancel()  # from now on it cannot be cancelled, only left alone
     Thread(target=run, name="request", daemon=True).start()
-    return await asyncio.wrap_future(future)
+    return future
 
 
 class Generator(ABC):

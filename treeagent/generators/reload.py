@@ -3,10 +3,10 @@
 import subprocess
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 from tempfile import TemporaryFile
 
+from treeagent.generators.base import side_by_side
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.servers import connect, named
 from treeagent.types import UserError, storable
@@ -41,8 +41,7 @@ def reload(config: RemoteConfig, checkpoint: str, command: Sequence[str]) -> lis
         why = _run(command, place, url) if each else failed
         return why or _wait(url, place)
 
-    with ThreadPoolExecutor(len(config.urls)) as pool:
-        reasons = [why for why in pool.map(bring, stale) if why]
+    reasons = [why for why in side_by_side(bring, stale, len(stale)) if why]
     if reasons and len(reasons) == len(config.urls):
         raise UserError(f"{reasons[0]}: correct policy.reload or the server, then go on with --resume")
     return reasons

@@ -14,13 +14,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path, PurePath
 from typing import TypeVar
 
-from treeagent.generators.base import Failure
+from treeagent.generators.base import Failure, side_by_side
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError, storable
@@ -141,8 +140,8 @@ class Servers:
         """For requests in flight, of all threads that call."""
         repeats = retries if len(config.urls) == 1 else 0  # in a pool the next server is asked instead
         self.servers = [Server(url, connect(url, retries=repeats, timeout=config.timeout)) for url in config.urls]
-        with ThreadPoolExecutor(len(self.servers)) as pool:
-            lost = [error for error in pool.map(self._first_admitted, self.servers) if error is not None]
+        admitted = side_by_side(self._first_admitted, self.servers, len(self.servers))
+        lost = [error for error in admitted if error is not None]
         if len(lost) == len(self.servers):
             raise lost[0]
         for error in lost:
@@ -228,8 +227,7 @@ class Servers:
         """
         if len(requests) == 1:
             return [self._ask(requests[0])]
-        with ThreadPoolExecutor(self.config.concurrency) as pool:
-            return list(pool.map(self._ask, requests))
+        return side_by_side(self._ask, requests, self.config.concurrency)
 
     def _ask(self, keyed: tuple[str, Callable[[Server], Answer]]) -> Answer | Failure:
         with self._room:
