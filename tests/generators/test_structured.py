@@ -140,6 +140,18 @@ def test_what_is_malformed_cannot(format: Format, name: str, text: str) -> None:
     assert first_refused(form(format, name), chat, ids_of(chat, text)) is not None
 
 
+@pytest.mark.parametrize("more", [{}, {"type": ["integer", "null"]}, {"minimum": 0}])
+def test_an_integer_that_no_stored_tree_holds_cannot(more: dict[str, object]) -> None:
+    """As a weak model writes one that repeats a digit for ever."""
+    chat, grammar = talk("json", "qwen")
+    whole = {"type": "integer", **more}
+    held = Form(chat, partial(grammar.rules, [Tool("count", {"properties": {"to": whole}, "required": ["to"]})]))
+    for digits, told in ((19, ""), (21, "Integer exceeds 64-bit range")):
+        ids = ids_of(chat, f'<action>{{"when": true, "which": "count", "how": {{"to": {"1" * digits}}}}}</action>')
+        assert grammar.read(chat.decode(ids)).error.endswith(told)
+        assert (first_refused(held, chat, ids) is None) == (not told)
+
+
 @pytest.mark.parametrize("text", ["", " ", "<think>\nso", "a <tool_call>", "</tool_call>"])
 def test_without_tools_a_text_makes_no_call_and_is_not_empty(text: str) -> None:
     chat, _ = talk("tools", "qwen")

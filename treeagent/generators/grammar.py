@@ -47,7 +47,10 @@ _RESERVED = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")
 """Marks that a turn without a tool call must not hold."""
 _MOST_NESTED = 100
 """Deepest nesting of a call's arguments: stored trees cannot hold a deeper one."""
-_BLANKS = {"whitespace_pattern": "[ \\n]?"}
+_MOST_INTEGER = 2**63 - 1024
+"""Largest integer that fits 64 bits, as stored trees hold them, and that llguidance reads exactly: it takes bounds as
+doubles."""
+_BLANKS = "[ \\n]?"
 """Blanks allowed between the parts of a call's JSON. If more were allowed, a weak model could write blanks for ever."""
 
 
@@ -183,8 +186,7 @@ class ReAct:
                 rules.append(f"CALL_{place}: ({said}) {line}")
                 ways.append(f"CALL_{place}")
             ways.append(f"{json.dumps(f'{tool.name} ')} arguments_{place}")
-            schema = {"type": "object", "x-guidance": {"whitespace_pattern": "[ ]?"}} | dict(tool.parameters)
-            rules.append(f"arguments_{place}: %json {_json(schema)}")
+            rules.append(_schema_rule(place, tool, "[ ]?"))
         return "\n".join((*rules, f"call: {' | '.join(ways)}"))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
@@ -431,9 +433,30 @@ def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = ""
         ways.append(f"{json.dumps(before + _json(tool.name) + between)} arguments_{place} {json.dumps(after)}")
         if mark:
             ways.append(f"{json.dumps(tool.name)} {mark} arguments_{place}")
-        schema = {"type": "object", "x-guidance": _BLANKS} | dict(tool.parameters)
-        schemas.append(f"arguments_{place}: %json {_json(schema)}")
+        schemas.append(_schema_rule(place, tool, _BLANKS))
     return [f"call: {' | '.join(ways)}", *schemas]
+
+
+def _schema_rule(place: int, tool: Tool, blanks: str) -> str:
+    """The rule of a tool's arguments, whose integers have the 64 bits that a stored tree can hold.
+
+    Args:
+        blanks: regular expression of what may stand between the parts.
+    """
+    schema = {"type": "object", "x-guidance": {"whitespace_pattern": blanks}} | dict(tool.parameters)
+    return f"arguments_{place}: %json {_json(_bounded(schema))}"
+
+
+def _bounded(schema: object) -> object:
+    if isinstance(schema, list | tuple):
+        return [_bounded(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    apart = ("enum", "const", "default", "examples")  # of values, which are no schemas
+    told = {key: each if key in apart else _bounded(each) for key, each in schema.items()}
+    kind = told.get("type")
+    whole = kind == "integer" or (isinstance(kind, list) and "integer" in kind)
+    return {"minimum": -_MOST_INTEGER, "maximum": _MOST_INTEGER} | told if whole else told
 
 
 def _after_thought(calls: Sequence[str], spelt: Callable[[str], str], mark: str, end: str = "") -> str:
