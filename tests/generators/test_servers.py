@@ -1,6 +1,7 @@
 """A pool of servers: who answers which tree, and what becomes of a search when one of them dies."""
 
 import asyncio
+import gc
 import re
 import threading
 import time
@@ -193,6 +194,14 @@ def test_a_server_that_is_full_passes_a_request_on_and_stays(two: tuple[OpenAISe
         one.fault = lambda body, status=status: status  # type: ignore[misc]
         assert draw(generator, mine) == expected
     assert len(one.asked) == before + 2
+
+
+def test_connections_end_with_the_generator(two: tuple[OpenAIServer, OpenAIServer]) -> None:
+    generator = remote(*two)
+    clients = [server.client for server in generator.servers]
+    del generator
+    gc.collect()
+    assert all(client.is_closed() for client in clients)
 
 
 def test_no_thread_that_waits_for_an_answer_keeps_the_process_from_ending(

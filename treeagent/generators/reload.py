@@ -80,8 +80,8 @@ def _wait(url: str, checkpoint: str) -> str:
 
 def _served(url: str) -> set[str]:
     """Names of what a server serves; none where it does not answer."""
-    client = connect(url, retries=0, timeout=_CHECK_SECONDS)
     try:
-        return {name for model in client.models.list() for name in named(model)}
+        with connect(url, retries=0, timeout=_CHECK_SECONDS) as client:
+            return {name for model in client.models.list() for name in named(model)}
     except Exception:  # whatever a server says while it starts
         return set()

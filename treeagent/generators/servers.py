@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -140,6 +141,8 @@ class Servers:
         """For requests in flight, of all threads that call."""
         repeats = retries if len(config.urls) == 1 else 0  # in a pool the next server is asked instead
         self.servers = [Server(url, connect(url, retries=repeats, timeout=config.timeout)) for url in config.urls]
+        # A client would be collected with its connections, in any order: one of them first would be an open socket.
+        weakref.finalize(self, _close, [server.client for server in self.servers])
         admitted = side_by_side(self._first_admitted, self.servers, len(self.servers))
         lost = [error for error in admitted if error is not None]
         if len(lost) == len(self.servers):
@@ -342,6 +345,11 @@ class Servers:
             self.usage.cached_tokens += cached
             self.usage.generated_tokens += usage.completion_tokens
             self.usage.price += price / 1e6
+
+
+def _close(clients: Sequence[openai.OpenAI]) -> None:
+    for client in clients:
+        client.close()
 
 
 def _another_may_answer(error: Exception) -> bool:
