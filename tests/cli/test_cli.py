@@ -14,13 +14,14 @@ from typer.testing import CliRunner, Result
 
 from treeagent.cli.app import Commands, app
 from treeagent.config import RunConfig, load_config
+from treeagent.envs.example import Example
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import train_tokenizer
 from treeagent.run.folder import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import digest, write_atomic, write_shard
-from treeagent.types import Action, Message, State, Task
+from treeagent.types import Action, Message, Split, State, Task
 
 TASK = Task("shop-1", "Buy a kettle.")
 ROW = {"policy": "dpo", "mode": "mcts", "success": 0.835, "reward": 0.9, "tasks": 200}
@@ -130,6 +131,19 @@ def test_too_few_tasks_are_told_before_anything_is_done(
     told = sentence(command, "--out", tmp_path / "run", *settings)
     assert all(name in told for name in named), told
     assert not (tmp_path / "run").exists()
+
+
+class Sliced(Example):
+    """Gives fewer tasks than were asked for, and raises nothing, as a slice of a list does."""
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return super().tasks(split, 33)[start : start + count]
+
+
+def test_a_split_that_ends_without_an_error_is_too_small_as_well(tmp_path: Path) -> None:
+    settings = (f"environment.name={__name__}:Sliced", *FEW)
+    told = sentence("quickstart", "--out", tmp_path / "run", *settings, "evaluate.tasks=34")
+    assert "evaluate.tasks" in told and "34" in told and "test" in told and not (tmp_path / "run").exists()
 
 
 def test_a_tracker_that_is_not_installed_leaves_no_folder(tmp_path: Path) -> None:

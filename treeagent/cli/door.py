@@ -147,7 +147,8 @@ def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
     for use in uses:
         split, key, count = wanted[use]
         try:
-            env.tasks(split, 1, count - 1)
+            if not env.tasks(split, 1, count - 1):
+                raise ValueError("its tasks() gives none there")
         except ValueError as error:
             fix = str(error) if isinstance(error, UserError) else f"{error}: lower it"
             raise RunError(
