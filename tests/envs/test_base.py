@@ -1,5 +1,6 @@
 """Forks, the conformance check and ``make_env``, on small environments that each break one rule."""
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -139,6 +140,17 @@ class Praising(Counter):
         return cast(float, "well done")
 
 
+class Undefined(Counter):
+    def verify(self) -> float | None:
+        return math.nan
+
+
+class Unpaid(Counter):
+    def step(self, action: str | ToolCall) -> StepResult:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, math.inf, terminated, truncated, info
+
+
 class Silent(Counter):
     def step(self, action: str | ToolCall) -> StepResult:
         observation, reward, terminated, truncated, _ = super().step(action)
@@ -247,6 +259,8 @@ def test_the_shop_passes() -> None:
         (Wordless, "first observation broke off with EnvBroken('reset returned (3, {})"),
         (Nodding, "reward number, terminated bool"),
         (Praising, "verify returned 'well done'"),
+        (Undefined, "verify returned nan: it must return a finite number"),
+        (Unpaid, "inf, False, False, {}): it must return (observation as valid Unicode text, finite reward"),
         (Silent, 'sets no info["tool_error"]'),
         (Shared, "they share state"),
         (GlobalRandom, "global random state"),

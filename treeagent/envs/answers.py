@@ -72,19 +72,19 @@ def checked_step(answer: object) -> StepResult:
             bool() as terminated,
             bool() as truncated,
             dict() as info,
-        ) if is_unicode(observation):
+        ) if is_unicode(observation) and math.isfinite(reward):
             return observation, float(reward), terminated, truncated, info
     raise EnvBroken(
         f"step returned {answer!r:.200}: it must return "
-        "(observation as valid Unicode text, reward number, terminated bool, truncated bool, info dict)"
+        "(observation as valid Unicode text, finite reward number, terminated bool, truncated bool, info dict)"
     )
 
 
 def checked_verdict(answer: object) -> float | None:
-    """What ``verify`` returned, or ``EnvBroken`` where that is neither a number nor None."""
-    if answer is None or isinstance(answer, Real):
+    """What ``verify`` returned, or ``EnvBroken`` where that is neither a finite number nor None."""
+    if answer is None or (isinstance(answer, Real) and math.isfinite(answer)):
         return None if answer is None else float(answer)
-    raise EnvBroken(f"verify returned {answer!r:.200}: it must return a number or None")
+    raise EnvBroken(f"verify returned {answer!r:.200}: it must return a finite number or None")
 
 
 def checked_key(answer: object) -> str | None:
