@@ -140,6 +140,11 @@ class Praising(Counter):
         return cast(float, "well done")
 
 
+class Lavish(Counter):
+    def verify(self) -> float | None:
+        return 2.0 * (self.value != self.start)
+
+
 class Undefined(Counter):
     def verify(self) -> float | None:
         return math.nan
@@ -259,6 +264,7 @@ def test_the_shop_passes() -> None:
         (Wordless, "first observation broke off with EnvBroken('reset returned (3, {})"),
         (Nodding, "reward number, terminated bool"),
         (Praising, "verify returned 'well done'"),
+        (Lavish, "verify says 2.0 of an episode"),
         (Undefined, "verify returned nan: it must return a finite number"),
         (Unpaid, "inf, False, False, {}): it must return (observation as valid Unicode text, finite reward"),
         (Silent, 'sets no info["tool_error"]'),

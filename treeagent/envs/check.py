@@ -287,6 +287,10 @@ class _Check:
         else:
             calls, results = self.wander(_LONGEST_EPISODE, lambda: player.act(self.rng)[1])
         verdict = checked_verdict(self.env.verify())
+        self.expect(
+            verdict is None or verdict <= _SUCCESS,
+            f"verify says {verdict} of an episode: 1 is success and the most, so that a part of it is none",
+        )
         if calls and results[-1][2]:
             again = checked_step(self.env.step(calls[-1]))[1]
             self.expect(again <= 0, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
