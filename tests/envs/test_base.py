@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -581,9 +582,14 @@ def test_make_env_builds_built_in_and_own_classes() -> None:
         (f"{__name__}:Slippery", {"stop": 1}, "refuses options {'stop': 1}"),
         ("collections:OrderedDict", {}, "'collections:OrderedDict' is no environment"),
         ("..a:b", {}, "'..a:b' cannot be imported"),
+        ("half_written:Half", {}, r"half_written.*half_written\.py, line 2"),
     ],
 )
-def test_make_env_refuses_in_one_sentence(name: str, options: dict[str, object], named: str) -> None:
+def test_make_env_refuses_in_one_sentence(
+    name: str, options: dict[str, object], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_written.py").write_text("class Half:\n    answer = (\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=named) as caught:
         make_env(name, options)
     assert "\n" not in str(caught.value)

@@ -69,7 +69,7 @@ def imported(name: str, what: str) -> Any:
         sys.path.append(os.getcwd())  # where a console script, unlike python -m, does not look
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
         raise UserError(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
 
 
