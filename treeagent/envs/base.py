@@ -88,7 +88,8 @@ class Env(Protocol):
             action: where ``tools`` offers any, a ``ToolCall`` in every policy format. Its arguments may not fit the
                 tool's schema: ``calls.read_call`` checks them. A text comes where there are no tools, or where the
                 agent's text names none of them or has arguments that cannot be read. If the only tool takes one text,
-                a text that names none comes as its argument.
+                a text that names none comes as its argument. Where a model calls a tool that does not exist, a
+                ``ToolCall`` comes in either case; it is not possible.
 
         Returns:
             (observation, reward, terminated, truncated, info). ``terminated`` means that the task is over,
