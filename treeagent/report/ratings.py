@@ -107,7 +107,8 @@ def episodes_of(run: Run, row: Row) -> dict[str, Episode]:
 def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None = None) -> Ratings | None:
     """Ratings of policies on the tasks that all of them played; None where there is no such task, or one policy alone.
 
-    Without a judge the episode that is solved is the better one, and of two such the one that was paid more.
+    Without a judge the episode that is solved is the better one. Where both or neither are, it is the one that was paid
+    more.
 
     Args:
         policies: episodes by run, policy and mode.
