@@ -65,6 +65,11 @@ class Knower:
         return "I know", "forty-two"
 
 
+class Loose(Quiz):
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return cast(Sequence[Task], [{"id": place} for place in range(start, start + count)])
+
+
 class Text(Quiz):
     def tools(self) -> Sequence[ToolSpec]:
         return ()
@@ -339,6 +344,7 @@ def test_check_exits_with_1_on_a_violation() -> None:
     [
         (("check", "shopp"), "unknown environment 'shopp'"),
         (("check", "nowhere:Env"), "'nowhere:Env' cannot be imported"),
+        (("check", f"{__name__}:Loose"), "gives {'id': 0} as a task"),
         (("check", "shop", "products=7"), "products=7"),
         (("check", "shop", "products"), "is not of the form key=value"),
         (("new", "Two Words"), "'Two Words' cannot name a module"),
