@@ -38,6 +38,15 @@ def test_a_damaged_shard_is_named(run: Run) -> None:
         assert said.returncode == 2 and path.name in said.stderr
 
 
+@pytest.mark.parametrize("kept", [1, 0])
+def test_a_shard_that_is_gone_is_named(run: Run, kept: int) -> None:
+    gone = shards(run.trees)[kept:]
+    for path in gone:
+        path.unlink()
+    said = treeagent("verify", run.path)
+    assert said.returncode == 2 and gone[0].name in said.stderr and "is gone" in said.stderr
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("logprobs", [-0.1]), ("logprobs", [0.5, -0.1]), ("token_ids", [10, -1]), ("forced", [2])]
 )

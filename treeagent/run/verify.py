@@ -6,7 +6,7 @@ from pathlib import Path
 from treeagent.run.index import ShardRows, index_path, indexed
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.store import CorruptShard, read_as, shard_place, shards
+from treeagent.store import CorruptShard, read_as, shard_file, shard_place, shards
 
 
 def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[int, int]:
@@ -17,7 +17,8 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
 
     Raises:
         CorruptShard: a shard is damaged, a tree has token ids that do not fit together, or the index tells of other
-            trees than the shard holds. It is the first one in the order of names and numbers.
+            trees than the shard holds. It is the first one in the order of names and numbers. If there is none: a shard
+            is gone of which the index tells.
     """
     count, entries, of = 0, dict[int, ShardRows](), ""
     files = shards(folder)
@@ -37,6 +38,14 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
             raise CorruptShard(f"{index_path(folder, name)} tells of other trees than {path} holds: delete the index")
         count += len(trees)
         on_shard()
+    for path in sorted(folder.glob(index_path(folder, "*").name)):
+        name = path.name.removesuffix(index_path(folder, "").name)
+        for index in sorted(indexed(folder, name)):
+            if not shards(folder, name, index):
+                raise CorruptShard(
+                    f"{folder / shard_file(name, index)} is gone, of which {path.name} tells: run what made it with "
+                    "--resume, or delete the index"
+                )
     return len(files), count
 
 
