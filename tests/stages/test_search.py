@@ -1,5 +1,6 @@
 """What the jobs of an update make of trees."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import RunConfig, load_config
+from treeagent.envs import task_to_play
+from treeagent.envs.example import Example
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
@@ -19,7 +22,7 @@ from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.search import BatchJob, search_batch
+from treeagent.stages.search import BatchJob, collect, search_batch
 from treeagent.stages.update import TrainJob, sample_value_rows, train_policy, update
 from treeagent.store import write_shard
 from treeagent.types import Action, Message, State, Task, UserError
@@ -130,6 +133,37 @@ def test_an_update_that_changed_nothing_says_so(tmp_path: Path) -> None:
     assert sentence.startswith(
         "rft acts as the policy that it was to improve: no later validation solved more of the 1"
     )
+
+
+class Closed(Example):
+    """Opens for no task but its first."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        if task_to_play(self, seed, options).seed > 1:
+            raise OSError("no display")
+        return super().reset(seed=seed, options=options)
+
+
+def test_searches_that_broke_off_are_told_with_the_first_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    config = load_config(
+        None,
+        [
+            f"environment.name={__name__}:Closed",
+            "policy.max_new_tokens=4",
+            "search.limits={simulations=1}",
+            "collect.tasks=3",
+        ],
+    )
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        collect(config, run, RichProgress(), tmp_path / "base")
+        [alarm] = run.alarms()
+    assert "2 of 3 searches" in alarm and "example-4: OSError: no display" in alarm
+    assert alarm in " ".join(capsys.readouterr().err.split())
 
 
 def test_other_returns_make_another_head(tmp_path: Path) -> None:

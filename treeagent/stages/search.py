@@ -38,6 +38,7 @@ from treeagent.stages.judging import assessor, judge_figures
 from treeagent.store import read_as, shards
 from treeagent.types import Split, UserError, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
+from treeagent.visible import visible
 from treeagent.workers.processes import run_jobs
 
 
@@ -115,11 +116,20 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     signal, components = value_signal(stored), sums.figures()
     costs, alarms = judge_figures(config.rewards, run.path, name)
     judging = costs | assessed.figures()
+    if judging:
+        alarms += assessed.doubts()
+    if spent.failed:
+        broken = next(tree for tree in read_as(from_record, run.trees, name) if tree.error)
+        why = visible(f"{broken.task.id}: {broken.error}")
+        told = f"{name}: {spent.failed} of {spent.trees} searches broke off, first that of {why}"
+        progress.warn(told)
+        alarms.append(told)
     if figures := signal_figures(signal) | components | judging:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": tasks, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
     facts |= {"components": components} if components else {}
-    facts |= {"judging": judging, "alarms": alarms + assessed.doubts()} if judging else {}
+    facts |= {"judging": judging} if judging else {}
+    facts |= {"alarms": alarms} if judging or alarms else {}
     run.finish(name, facts | spent.metrics(time.perf_counter() - started))
 
 
