@@ -5,12 +5,11 @@ and compares what it promises with what was paid, as n grows (Gao, Schulman and 
 """
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, groupby
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation, fmean
 from typing import Any
 
 import orjson
@@ -18,6 +17,7 @@ import orjson
 from treeagent.rewards.config import RewardsConfig
 from treeagent.store import regular
 from treeagent.types import UserError
+from treeagent.views.signal import auc
 from treeagent.world_model.fidelity import wilson_interval
 
 FILE = "audit.json"
@@ -125,7 +125,7 @@ def audit(
         pair_accuracy=_ordered([(better.score, worse.score) for better, worse in pairs]),
         longer_worse=len(longer),
         longer_worse_accuracy=_ordered([(better.score, worse.score) for better, worse in longer]),
-        auc=_auc([end.score for end in found if end.success], [end.score for end in found if not end.success]),
+        auc=auc([end.score for end in found if end.success], [end.score for end in found if not end.success]),
         siblings=len(siblings),
         sibling_auc=_ordered(siblings),
         calibration_error=calibration_error(found, returns),
@@ -189,24 +189,10 @@ def _ordered(pairs: Sequence[tuple[float, float]]) -> float | None:
     return fmean(1.0 if first > second else 0.5 * (first == second) for first, second in pairs) if pairs else None
 
 
-def _auc(won: Sequence[float], lost: Sequence[float]) -> float | None:
-    if not won or not lost:
-        return None
-    ranked = sorted(lost)
-    return fmean((bisect_left(ranked, each) + bisect_right(ranked, each)) / 2 / len(lost) for each in won)
-
-
 def _correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Pearson's r; None where either does not vary."""
-    if len(one) < 2:
-        return None
-    first, second = fmean(one), fmean(other)
-    spreads = [
-        math.sqrt(sum((each - mean) ** 2 for each in values)) for values, mean in ((one, first), (other, second))
-    ]
-    if min(spreads) < _SAME:
-        return None
-    return sum((x - first) * (y - second) for x, y in zip(one, other, strict=True)) / (spreads[0] * spreads[1])
+    varies = all(max(values, default=0.0) - min(values, default=0.0) > _SAME for values in (one, other))
+    return correlation(one, other) if varies else None
 
 
 def read_audit(model: Path) -> dict[str, Any]:
