@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import HashValue, Maze, TablePolicy, task
 
-from treeagent.rewards.components import component_figures, components_of
+from treeagent.rewards.components import ComponentSums, components_of
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.constraint import penalised
 from treeagent.rewards.reweigh import retold, reweighed
@@ -163,5 +163,8 @@ def test_figures_are_means_over_paths_and_of_the_axes_over_calls() -> None:
     lost = edge("B", (2,), 1, 0.0, node((4,), end="terminated"))
     won.components, lost.components = {"when": 1.0, "malformed": 0.0}, {"malformed": 1.0}
     tree = Tree(hand_tree().task, 0, node((9,), won, lost))
-    assert component_figures([tree]) == {"component/malformed": 0.5, "component/when": 1.0}
-    assert component_figures([hand_tree()]) == {}
+    sums, without = ComponentSums(), ComponentSums()
+    sums.add(tree)
+    without.add(hand_tree())
+    assert sums.figures() == {"component/malformed": 0.5, "component/when": 1.0}
+    assert without.figures() == {}

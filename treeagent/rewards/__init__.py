@@ -5,8 +5,8 @@
 * ``reweighed`` gives stored trees the rewards of other weights, without inference.
 """
 
-from treeagent.rewards.components import Step, component_figures, components_of
+from treeagent.rewards.components import Step, components_of
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.reweigh import retold, reweighed
 
-__all__ = ["RewardsConfig", "Step", "component_figures", "components_of", "retold", "reweighed"]
+__all__ = ["RewardsConfig", "Step", "components_of", "retold", "reweighed"]

@@ -96,17 +96,13 @@ def judged(verdict: Verdict | None) -> dict[str, float]:
     return {"judge": verdict.value} | hacked
 
 
-async def no_value() -> float | None:
-    """The word of a learned tier that does not exist."""
-    return None
-
-
 def value_of(value: Value | None, end: State) -> Learned:
-    """V(s) of an end by a value function; it abstains from an end that it cannot read."""
+    """V(s) of an end by a value function; nothing without one, nor of an end that it cannot read."""
 
     async def estimate() -> float | None:
-        assert value is not None
+        if value is None:
+            return None
         [found] = await value.estimate([end])
         return None if found.error else found.value
 
-    return no_value if value is None else estimate
+    return estimate

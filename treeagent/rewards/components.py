@@ -207,14 +207,6 @@ class ComponentSums:
         return figures | {f"component/{axis}": self._shares[axis] / calls for axis, calls in self._calls.items()}
 
 
-def component_figures(trees: Iterable[Tree]) -> dict[str, float]:
-    """``ComponentSums.figures`` of trees."""
-    sums = ComponentSums()
-    for tree in trees:
-        sums.add(tree)
-    return sums.figures()
-
-
 def steps(tree: Tree) -> Iterator[tuple[Node, Edge]]:
     """Every edge of a tree with the node that it leaves."""
     for node in tree.nodes():

@@ -34,7 +34,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
     on the trees that it learns from. Nothing is written to ``source``.
 
     Returns:
-        ``tree_figures`` and ``component_figures`` of all trees.
+        ``tree_figures`` and ``ComponentSums.figures`` of all trees.
 
     Raises:
         UserError: a weight or a budget names a component that no tree has.
