@@ -1,12 +1,12 @@
 """What judged the ends of episodes, what that cost, and whether it agrees with the verifier and with people."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
-from treeagent.visible import visible
+from treeagent.report.parts import sentences, table
 
 _GROUPS = ("tier/", "judge/", "agreement/")
+_NOTE = "tier: share of ends that it decides. agreement: share of equal words on success, and Cohen's κ."
 
 
 def judging_section(metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -18,16 +18,9 @@ def judging_section(metrics: Sequence[Mapping[str, Any]]) -> str:
     if not stages:
         return ""
     names = sorted({name for figures in stages.values() for name in figures}, key=_order)
-    heads = "".join(f"<th>{escape(visible(stage))}</th>" for stage in stages)
-    body = ""
-    for name in names:
-        cells = "".join(f"<td>{_number(figures.get(name))}</td>" for figures in stages.values())
-        body += f'<tr><td class="word">{escape(visible(name))}</td>{cells}</tr>'
-    return (
-        '<h2>Who judged the ends</h2><div class="card"><table><thead><tr><th class="word">figure</th>'
-        f"{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-        "<p>tier: share of ends that it decides. agreement: share of equal words on success, and Cohen's κ.</p>"
-    )
+    rows = [{"": name} | {stage: _number(figures.get(name)) for stage, figures in stages.items()} for name in names]
+    shown = table({"": "figure"} | {stage: stage for stage in stages}, rows, words=("",))
+    return f"<h2>Who judged the ends</h2>{shown}{sentences([_NOTE])}"
 
 
 def _order(name: str) -> tuple[int, str]:

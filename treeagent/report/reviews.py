@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from treeagent.marks import FILE, Mark, agreement, deciding, label, preference, read_marks, standing, state_hash
+from treeagent.report.parts import sentences, table
 from treeagent.run.folder import Run
 from treeagent.search.node import Tree, finished_paths, outcome, reaches
 from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_names
-from treeagent.visible import visible
 from treeagent.world_model.fidelity import wilson_interval
 
 _KINDS = {"better": "pairs of actions", "solved": "episodes"}
@@ -103,23 +102,19 @@ def reviews_html(found: Reviews | None) -> str:
     """The section of a report; empty where nobody has marked anything."""
     if found is None:
         return ""
-    columns = [verdict for verdict in _COLUMNS if any(said[verdict] for said in found.verdicts.values())]
-    heads = "".join(f"<th>{verdict}</th>" for verdict in columns)
-    lines = []
-    for who, said in found.verdicts.items():
-        cells = "".join(f"<td>{said[verdict] or ''}</td>" for verdict in columns)
-        lines.append(f'<tr><td class="word">{escape(visible(who))}</td><td>{said.total()}</td>{cells}</tr>')
-    sentences = []
+    verdicts = [verdict for verdict in _COLUMNS if any(said[verdict] for said in found.verdicts.values())]
+    rows = [
+        {"": who, "marks": str(said.total())} | {verdict: str(said[verdict] or "") for verdict in verdicts}
+        for who, said in found.verdicts.items()
+    ]
+    told = []
     for kind, (alpha, items) in found.alpha.items():
         if items:
             value = "is undefined, as all say the same" if alpha is None else f"is {alpha:.2f}"
-            sentences.append(f"Krippendorff's α of {items} {_KINDS[kind]} that two or more people judged {value}.")
+            told.append(f"Krippendorff's α of {items} {_KINDS[kind]} that two or more people judged {value}.")
     if found.pairs.items:
-        sentences.append(f"Search agrees on {found.pairs.words()} of the pairs: Q is greater for the preferred action.")
+        told.append(f"Search agrees on {found.pairs.words()} of the pairs: Q is greater for the preferred action.")
     if found.ends.items:
-        sentences.append(f"The environment agrees on {found.ends.words()} of the judged ends.")
-    said_so = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    return (
-        '<h2>What reviewers said</h2><div class="card"><table><thead><tr><th class="word">reviewer</th><th>marks</th>'
-        f"{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>{said_so}"
-    )
+        told.append(f"The environment agrees on {found.ends.words()} of the judged ends.")
+    columns = {"": "reviewer"} | {name: name for name in ("marks", *verdicts)}
+    return f"<h2>What reviewers said</h2>{table(columns, rows, words=('',))}{sentences(told)}"

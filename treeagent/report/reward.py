@@ -1,12 +1,14 @@
 """The audit of a reward model, on the terminal and on the page of a run."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+
+from treeagent.report.parts import sentences
+from treeagent.report.parts import table as html_table
 
 _FIGURES = {
     "tasks": "held-out tasks",
@@ -23,6 +25,7 @@ _FIGURES = {
     "paid_length_correlation": "correlation of return and length",
     "cap": "most weight",
 }
+_CURVE = {"n": "best of n", "score": "score", "paid": "return", "possible": "possible"}
 _NOTE = (
     "Best of n: the end of highest score among n of a task. A return that falls while the score rises tells of a "
     "reward model that is optimised too far. Most weight: the least share of the possible gain that choosing by it "
@@ -35,9 +38,9 @@ def reward_table(audit: Mapping[str, Any]) -> Group:
     table = Table("audit on held-out tasks", "", box=None)
     for name, words in _FIGURES.items():
         table.add_row(words, _number(audit.get(name)))
-    curve = Table("best of n", "score", "return", "possible", box=None)
+    curve = Table(*_CURVE.values(), box=None)
     for point in audit.get("best_of", ()):
-        curve.add_row(*(_number(point[name]) for name in ("n", "score", "paid", "possible")))
+        curve.add_row(*(_number(point[name]) for name in _CURVE))
     return Group(table, Text(), curve)
 
 
@@ -45,19 +48,10 @@ def reward_section(audit: Mapping[str, Any]) -> str:
     """The same as HTML; empty where there is no audit."""
     if not audit:
         return ""
-    rows = "".join(
-        f'<tr><td class="word">{escape(words)}</td><td>{_number(audit.get(name))}</td></tr>'
-        for name, words in _FIGURES.items()
-    )
-    points = "".join(
-        f"<tr>{''.join(f'<td>{_number(point.get(name))}</td>' for name in ('n', 'score', 'paid', 'possible'))}</tr>"
-        for point in audit.get("best_of", ())
-    )
-    return (
-        f'<h2>Audit of the reward model</h2><div class="card"><table><tbody>{rows}</tbody></table></div>'
-        '<div class="card"><table><thead><tr><th>best of n</th><th>score</th><th>return</th><th>possible</th></tr>'
-        f"</thead><tbody>{points}</tbody></table></div><p>{_NOTE}</p>"
-    )
+    rows = [{"": words, "figure": _number(audit.get(name))} for name, words in _FIGURES.items()]
+    points = [{name: _number(point[name]) for name in _CURVE} for point in audit.get("best_of", ())]
+    figures = html_table({"": "audit on held-out tasks", "figure": ""}, rows, words=("",))
+    return f"<h2>Audit of the reward model</h2>{figures}{html_table(_CURVE, points)}{sentences([_NOTE])}"
 
 
 def _number(value: Any) -> str:
