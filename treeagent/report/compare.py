@@ -13,13 +13,12 @@ from treeagent.report.describe import RESULT_COLUMNS, Row, cell
 from treeagent.report.gather import greedy_points, progress_of
 from treeagent.report.html import ANYTIME_NOTE
 from treeagent.report.parts import figures, interval_bar, page, sentences, table, warnings
-from treeagent.report.ratings import Ratings, episodes_of, rated
+from treeagent.report.ratings import Episodes, Ratings, episodes_of, rated
 from treeagent.report.suite import paired_difference
 from treeagent.rewards.judge import Judge
 from treeagent.run.folder import Run, RunError
 from treeagent.run.reviewed import reviewed_rows
-from treeagent.search.record import check_format
-from treeagent.store import read_as, write_atomic
+from treeagent.store import write_atomic
 from treeagent.visible import visible
 
 _COLUMNS = {
@@ -88,11 +87,12 @@ def write_comparison(path: Path, runs: Sequence[Run], judge: Judge | None = None
     points = [greedy_points(each.rows, f"{each.name} ", len(groups) + place) for place, each in enumerate(told)]
     beside = {cost: [line for lines in points for line in lines[cost]] for cost in points[0]}
     anytime = anytime_charts("comparison", "Success by", groups, beside, coverage=False)
-    ratings = rated({(each.name, *_key(row)): episodes_of(each.run, row) for each in told for row in each.rows}, judge)
+    episodes = {(each.name, *_key(row)): episodes_of(each.run, row) for each in told for row in each.rows}
+    ratings = rated(episodes, judge)
     curves = _curves(told)
     alarms = [f"{each.name}, {sentence}" for each in told for sentence in each.run.alarms()]
     sections = [
-        _results(told),
+        _results(told, episodes),
         "" if ratings is None else ratings.section(),
         f"<h2>What a search reaches with less</h2>{draw(anytime)}{sentences([ANYTIME_NOTE])}" if anytime else "",
         _settings(told),
@@ -110,8 +110,7 @@ def _headline(told: Sequence[Compared]) -> str:
     return f"Best of each run: {'; '.join(said)}."
 
 
-def _results(told: Sequence[Compared]) -> str:
-    solved = {(each.name, *_key(row)): _solved(each.run, row) for each in told for row in each.rows}
+def _results(told: Sequence[Compared], episodes: Mapping[tuple[str, str, str], Episodes]) -> str:
     first = told[0]
     cells, bars = list[dict[str, str]](), dict[tuple[int, str], str]()
     for each in told:
@@ -122,10 +121,10 @@ def _results(told: Sequence[Compared]) -> str:
                 "tokens": f"{row['generated_tokens'] / row['tasks']:,.0f}",
                 "limit": cell(row, "token_limit"),
             }
-            ours, theirs = solved[each.name, *_key(row)], solved.get((first.name, *_key(row)), {})
+            ours, theirs = episodes[each.name, *_key(row)], episodes.get((first.name, *_key(row)), {})
             same = [task for task in ours if task in theirs]
             if each is not first and len(same) > 1:
-                mean, half = paired_difference([ours[task] for task in same], [theirs[task] for task in same])
+                mean, half = paired_difference(*([which[task].solved for task in same] for which in (ours, theirs)))
                 shown |= {"against": f"{mean:+.1f} ± {half:.1f}", "same": f"{len(same):,}"}
             if "success_low" in row:
                 bars[len(cells), "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
@@ -138,14 +137,6 @@ def _results(told: Sequence[Compared]) -> str:
 
 def _key(row: Row) -> tuple[str, str]:
     return row["policy"], row["mode"]
-
-
-def _solved(run: Run, row: Row) -> dict[str, bool]:
-    """Whether each task of a row was solved, by its id; empty where the run keeps no episodes of it."""
-    name = f"evaluate-{row['policy']}-{row['mode']}"
-    tasks = [str(record["task"]["id"]) for record in read_as(check_format, run.episodes, name)]
-    marks = str(row.get("solved", ""))
-    return {task: mark == "1" for task, mark in zip(tasks, marks, strict=True)} if len(tasks) == len(marks) else {}
 
 
 def _settings(told: Sequence[Compared]) -> str:
