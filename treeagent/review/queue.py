@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
-from itertools import combinations, islice
+from itertools import combinations
 from statistics import NormalDist
 from typing import Literal
 
@@ -13,7 +13,7 @@ from treeagent.report.episodes import is_solved, steps
 from treeagent.run.folder import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as, shard_names, shard_place, shards
+from treeagent.store import read_as, read_line, shard_names, shard_place, shards
 from treeagent.types import derive_seed
 from treeagent.views.values import best_return, found_success
 
@@ -63,8 +63,7 @@ def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
 def load(run: Run, item: Item) -> Tree:
     """The tree of an item."""
     folder = run.trees if item.kind == "pair" else run.episodes
-    [tree] = islice(read_as(from_record, folder, item.name, item.index), item.line, item.line + 1)
-    return tree
+    return from_record(read_line(folder, item.name, item.index, item.line))
 
 
 def node_at(tree: Tree, path: Sequence[int]) -> Node:
