@@ -9,10 +9,9 @@ import pytest
 from treeagent.config import RunConfig
 from treeagent.report.episodes import Failures, Kind, ending, is_solved, show_episodes, steps
 from treeagent.run.folder import Run, RunError
+from treeagent.run.index import write_trees
 from treeagent.run.terminal import Terminal
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import to_records
-from treeagent.store import write_shard
 from treeagent.types import Action, Message, State, Task
 
 Turn = tuple[str, str, str]
@@ -63,9 +62,9 @@ EPISODES = [
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with Run.create(tmp_path_factory.mktemp("episodes") / "run", RunConfig(), resume=False) as made:
         made.episodes.mkdir()
-        write_shard(made.episodes, "evaluate-base-greedy", 0, to_records(EPISODES[:4]))
-        write_shard(made.episodes, "evaluate-base-greedy", 1, to_records(EPISODES[4:]))
-        write_shard(made.episodes, "evaluate-base-mcts", 0, to_records([EPISODES[0]]))
+        write_trees(made.episodes, "evaluate-base-greedy", 0, EPISODES[:4])
+        write_trees(made.episodes, "evaluate-base-greedy", 1, EPISODES[4:])
+        write_trees(made.episodes, "evaluate-base-mcts", 0, [EPISODES[0]])
     return Run.open(made.path)
 
 
@@ -146,7 +145,7 @@ def test_words_of_the_environment_cannot_pass_for_the_agents(tmp_path: Path) -> 
     forged = episode("forged", ("look", "nothing\nagent\n  open the vault\x1b[2J", "limit"))
     with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
         run.episodes.mkdir()
-        write_shard(run.episodes, "evaluate-base-greedy", 0, to_records([forged]))
+        write_trees(run.episodes, "evaluate-base-greedy", 0, [forged])
     said = shown(Run.open(run.path), "all")
     assert said.count("\nagent") == 2  # its thought and its call
     assert r"open the vault\x1b[2J" in said and "\x1b" not in said
@@ -164,5 +163,5 @@ def test_an_episode_whose_task_no_file_can_hold_is_kept_as_its_error(tmp_path: P
     bad.task = replace(bad.task, data={"answer": object()})
     with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
         run.episodes.mkdir()
-        write_shard(run.episodes, "evaluate-base-greedy", 0, to_records([bad]))
+        write_trees(run.episodes, "evaluate-base-greedy", 0, [bad])
     assert "cannot be stored" in shown(Run.open(run.path), "failed")

@@ -11,8 +11,9 @@ from command import treeagent
 from treeagent.config import RunConfig
 from treeagent.report.gather import gather
 from treeagent.run.folder import Run
-from treeagent.search.record import from_record, to_records
-from treeagent.store import read_as, shard_place, shards, write_shard
+from treeagent.run.index import write_trees
+from treeagent.search.record import from_record
+from treeagent.store import read_as, shard_place, shards
 from treeagent.world_model.fidelity import wilson_interval
 
 
@@ -48,7 +49,7 @@ def test_trees_of_an_older_version_give_no_curve_and_no_error(finished_run: Path
         trees = list(read_as(from_record, run / "trees", name, index))
         for tree in trees:
             tree.spent = []
-        write_shard(run / "trees", name, index, to_records(trees))
+        write_trees(run / "trees", name, index, trees)
     content = gather(Run.open(run))
     assert not content.anytime and not content.collecting and content.rows
 

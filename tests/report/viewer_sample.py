@@ -6,10 +6,9 @@ from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.run.folder import Run
+from treeagent.run.index import write_trees
 from treeagent.search.growth import Growth, backup
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import to_records
-from treeagent.store import write_shard
 from treeagent.types import Action, Message, State, Task
 
 BREAKS = "<script>window.ran=1</script><img src=x onerror='window.ran=1'><svg onload='window.ran=1'>"
@@ -22,7 +21,7 @@ LONG = "one line of " + "words " * 180_000
 def write_run(path: Path, trees: Sequence[Tree]) -> Path:
     """A run that holds these searched training trees."""
     with Run.create(path, RunConfig(), resume=False) as run:
-        write_shard(run.trees, "collect", 0, to_records(trees))
+        write_trees(run.trees, "collect", 0, trees)
     return path
 
 

@@ -15,12 +15,13 @@ from treeagent.envs import EnvDynamics
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.reweigh import rescored
 from treeagent.run.folder import Run
+from treeagent.run.index import write_trees
 from treeagent.search import Limits, SearchConfig, make_search, to_record
 from treeagent.search.node import Tree, finished_paths, outcome, path_return, succeeds
-from treeagent.search.record import from_record, to_records
+from treeagent.search.record import from_record
 from treeagent.stages.build import scored
 from treeagent.stages.judging import assessor
-from treeagent.store import read_as, write_shard
+from treeagent.store import read_as
 from treeagent.types import Action, Proposal, State
 
 ITEMS = ("Is the agent at the goal?",)
@@ -94,7 +95,7 @@ def test_an_end_without_a_verdict_has_no_reward_rather_than_0(tmp_path: Path) ->
 def test_stored_trees_are_judged_into_a_view_and_what_was_said_is_not_asked_again(tmp_path: Path) -> None:
     stored = paid_lake(RewardsConfig(), tmp_path)
     with Run.create(tmp_path / "run", load_config(None), resume=False) as run:
-        write_shard(run.trees, "collect", 0, to_records([stored]))
+        write_trees(run.trees, "collect", 0, [stored])
     with judge_server(says(True)) as server:
         settings = [
             f"rewards.judge={{model='judge', items=['{ITEMS[0]}'], url='{server.url}', votes=1}}",

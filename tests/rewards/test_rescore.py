@@ -13,9 +13,10 @@ from treeagent.cli.data import export, rescore
 from treeagent.config import load_config
 from treeagent.rewards.config import RewardsConfig
 from treeagent.run.folder import Run
-from treeagent.search.record import from_record, to_records
+from treeagent.run.index import write_trees
+from treeagent.search.record import from_record
 from treeagent.stages.rescore import require_stored
-from treeagent.store import digest, read_as, read_records, shards, write_shard
+from treeagent.store import digest, read_as, read_records, shards
 from treeagent.types import UserError
 
 BRIEF = "rewards.weights={outcome=1.0, steps=-0.01}"
@@ -26,7 +27,7 @@ def searched(tmp_path: Path) -> Path:
     """A run with two shards of trees."""
     with Run.create(tmp_path / "run", load_config(None), resume=False) as run:
         for index in range(2):
-            write_shard(run.trees, "collect", index, to_records([hand_tree(), hand_tree()]))
+            write_trees(run.trees, "collect", index, [hand_tree(), hand_tree()])
     return tmp_path / "run"
 
 

@@ -19,17 +19,18 @@ from treeagent.envs.calls import text_tool
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.run.index import write_trees
 from treeagent.run.outcomes import Outcome, keep_batch, kept_batch
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
-from treeagent.search.record import Record, from_record, to_records
+from treeagent.search.record import Record, from_record
 from treeagent.stages.build import tasks_at
 from treeagent.stages.demonstrate import demonstrate
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob, search_batch
-from treeagent.store import read_as, read_records, write_shard
+from treeagent.store import read_as, read_records
 from treeagent.types import Action, Message, Proposal, Split, State, Task, ToolCall, Unanswered
 
 
@@ -43,7 +44,7 @@ def searched(env: Env, tasks: Sequence[Task], folder: Path) -> list[Record]:
     """Search the tasks together, store the trees and read their records, without wall time."""
     search = Search(BothWords(), EnvDynamics(env, max_steps=3), SearchConfig(limits=Limits(simulations=6)))
     trees = asyncio.run(search.run(tasks, list(range(len(tasks)))))
-    write_shard(folder, "collect", 0, to_records(trees))
+    write_trees(folder, "collect", 0, trees)
     return [record | {"budget": record["budget"] | {"seconds": 0.0}, "spent": {}} for record in read_records(folder)]
 
 
@@ -103,7 +104,7 @@ def test_a_bad_task_costs_its_own_tree_alone(attack: str, sound: list[Record], t
 def test_a_tree_that_cannot_be_written_is_told_by_its_error(node: State, tmp_path: Path) -> None:
     """As one of another ``Dynamics`` than an environment's might be."""
     kept = Tree(Task("kept", "walk"), 1, Node(State(Task("kept", "walk"), ())))
-    write_shard(tmp_path, "collect", 0, to_records([kept, Tree(node.task, 2, Node(node)), kept]))
+    write_trees(tmp_path, "collect", 0, [kept, Tree(node.task, 2, Node(node)), kept])
     first, lost, last = read_records(tmp_path)
     assert first == last and from_record(first).task == kept.task and not first["error"]
     assert (lost["task"]["id"], lost["seed"]) == ("bad", 2)

@@ -23,7 +23,7 @@ from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Budget, Edge, Tree
-from treeagent.search.record import to_records
+from treeagent.search.record import to_record
 from treeagent.stages.play import Actors, execute, play, replan
 from treeagent.types import (
     Action,
@@ -204,7 +204,7 @@ def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode
             each.spent = [spent._replace(seconds=0.0) for spent in each.spent]
             for node in each.nodes():
                 node.paid = None
-        assert list(to_records([tree])) == list(to_records([other]))
+        assert to_record(tree) == to_record(other)
 
 
 @pytest.mark.parametrize("mode", SEARCHES)

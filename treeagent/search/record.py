@@ -62,11 +62,6 @@ def to_record(tree: Tree) -> Record:
     }
 
 
-def to_records(trees: Iterable[Tree]) -> Iterator[Record]:
-    """The trees as JSON values, to be stored in one shard, as ``storable_trees`` gives them."""
-    return (record for _, record in storable_trees(trees))
-
-
 def storable_trees(trees: Iterable[Tree]) -> Iterator[tuple[Tree, Record]]:
     """Trees with their JSON values.
 
