@@ -18,7 +18,7 @@ from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.progress import QuietProgress
 from treeagent.stages.search import BatchJob, search_batch
 from treeagent.stages.warm_start import warm_start
-from treeagent.store import digest, read_records
+from treeagent.store import digest, read_as
 from treeagent.workers.processes import Processes
 from treeagent.workers.ray import RayWorkers
 
@@ -58,7 +58,7 @@ def main() -> None:
             done = list(engines[engine].run(search_batch, jobs, lambda event: None))
             took = time.perf_counter() - started
             assert len(done) == len(jobs)
-            digests.add(digest(read_records(trees)))
+            digests.add(digest(read_as(dict, trees)))
             return took
 
         def measure(number: int) -> Figures:

@@ -35,7 +35,7 @@ import zstandard
 from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
 from treeagent.generators.grammar import ReAct
 from treeagent.search.record import from_record, to_record
-from treeagent.store import CorruptShard, read_records, replacing, write_shard
+from treeagent.store import CorruptShard, read_as, replacing, write_shard
 from treeagent.types import Action, Estimate, Proposal, State, derive_seed
 
 if TYPE_CHECKING:
@@ -296,11 +296,12 @@ class Format:
     """Whether a command-line tool such as jq reads it without a program of one's own."""
 
 
+READ_STORE = functools.partial(read_as, dict)
 FORMATS = {
-    "JSONL, zstd 3: the store": Format(write_store, read_records, tool=True),
-    "JSONL, zstd 1": Format(functools.partial(write_zstd, level=1), read_records, tool=True),
-    "JSONL, zstd 9": Format(functools.partial(write_zstd, level=9), read_records, tool=True),
-    "JSONL, zstd 3, log-probabilities in float32's digits": Format(write_short_logprobs, read_records, tool=True),
+    "JSONL, zstd 3: the store": Format(write_store, READ_STORE, tool=True),
+    "JSONL, zstd 1": Format(functools.partial(write_zstd, level=1), READ_STORE, tool=True),
+    "JSONL, zstd 9": Format(functools.partial(write_zstd, level=9), READ_STORE, tool=True),
+    "JSONL, zstd 3, log-probabilities in float32's digits": Format(write_short_logprobs, READ_STORE, tool=True),
     "JSONL, zstd 3, a frame a tree, trained dictionary": Format(write_dictionary, read_dictionary, tool=True),
     "JSONL": Format(write_plain, read_plain, tool=True),
     "JSONL, gzip 6": Format(write_gzip, read_gzip, tool=True),

@@ -13,7 +13,7 @@ import pytest
 from command import CONFIG, PROGRAM
 
 from treeagent.run.folder import Run
-from treeagent.store import digest, read_records
+from treeagent.store import digest, read_as
 
 KILLS = 20
 # Checkpoints every few steps, so that a kill in the middle of training has something to resume from.
@@ -39,7 +39,7 @@ def outcome(run: Path) -> dict[str, object]:
         if row["stage"] in ("adapt", "warm_start", "value")
     ]
     return {
-        "trees": digest(read_records(run / "trees")),
+        "trees": digest(read_as(dict, run / "trees")),
         "metrics": sorted(metrics, key=lambda row: (row["stage"], row["step"])),
         "weights": weights,
         "results": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],

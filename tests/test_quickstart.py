@@ -14,11 +14,11 @@ from command import CONFIG, PROGRAM, treeagent
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treeagent.run.folder import Run
-from treeagent.store import digest, read_records, shards
+from treeagent.store import digest, read_as, shards
 
 
 def collected(run: Path) -> str:
-    return digest(read_records(run / "trees", "collect"))
+    return digest(read_as(dict, run / "trees", "collect"))
 
 
 @pytest.fixture(scope="module")

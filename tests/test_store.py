@@ -20,7 +20,6 @@ from treeagent.store import (
     StoreError,
     digest,
     read_as,
-    read_records,
     remove_leftovers,
     replace_folder,
     shard_names,
@@ -43,13 +42,13 @@ values = st.recursive(
 def test_records_come_back_equal(records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("trees")
     write_shard(folder, "collect", 0, records)
-    assert list(read_records(folder)) == records
+    assert list(read_as(dict, folder)) == records
 
 
 def test_long_records_come_back_equal(tmp_path: Path) -> None:
     records = [{"text": os.urandom(300_000).hex()}, {"text": "a" * 5_000_000}, {}]
     write_shard(tmp_path, "collect", 0, records)
-    assert list(read_records(tmp_path)) == records
+    assert list(read_as(dict, tmp_path)) == records
 
 
 def test_zstd_and_jq_read_a_shard(tmp_path: Path) -> None:
@@ -66,25 +65,25 @@ def test_joined_shards_are_one_shard(tmp_path: Path) -> None:
     first, second = (write_shard(tmp_path, "a", index, [{"n": index}]) for index in (0, 1))
     first.write_bytes(first.read_bytes() + second.read_bytes())
     second.unlink()
-    assert list(read_records(tmp_path)) == [{"n": 0}, {"n": 1}]
+    assert list(read_as(dict, tmp_path)) == [{"n": 0}, {"n": 1}]
 
 
 def test_shards_are_found_by_name_in_order(tmp_path: Path) -> None:
     for name, index in [("b", 0), ("a-b", 0), ("a", 100_000), ("a", 2), ("a", 10)]:
         write_shard(tmp_path, name, index, [{"name": name, "index": index}])
     (tmp_path / "notes.txt").write_text("not ours")
-    assert [record["index"] for record in read_records(tmp_path, "a")] == [2, 10, 100_000]
+    assert [record["index"] for record in read_as(dict, tmp_path, "a")] == [2, 10, 100_000]
     assert [path.name for path in shards(tmp_path, "a-b")] == ["a-b-00000.jsonl.zst"]
     assert shard_names(tmp_path) == ["a", "a-b", "b"]
     assert len(shards(tmp_path)) == 5
-    assert shards(tmp_path / "nowhere") == [] == list(read_records(tmp_path / "nowhere"))
+    assert shards(tmp_path / "nowhere") == [] == list(read_as(dict, tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("name", ["evaluate-my model-mcts", "lr=1e-4", "step@5-00001", "v1+dpo", "ü-greedy"])
 def test_a_folder_s_name_serves_as_a_shard_s(tmp_path: Path, name: str) -> None:
     write_shard(tmp_path, name, 3, [{"n": 1}])
     assert shard_names(tmp_path) == [name]
-    assert list(read_records(tmp_path, name)) == [{"n": 1}] and len(shards(tmp_path, name, 3)) == 1
+    assert list(read_as(dict, tmp_path, name)) == [{"n": 1}] and len(shards(tmp_path, name, 3)) == 1
 
 
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_a_shard_cut_at_any_byte_is_named(tmp_path: Path) -> None:
         with pytest.raises(
             CorruptShard, match=r"line .* cut short or damaged: delete this file, and run what made it"
         ) as caught:
-            list(read_records(tmp_path))
+            list(read_as(dict, tmp_path))
         assert str(path) in str(caught.value)
 
 
@@ -112,7 +111,7 @@ def test_a_shard_with_a_changed_byte_is_named_or_reads_the_same(tmp_path: Path) 
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
-            assert list(read_records(tmp_path)) == records
+            assert list(read_as(dict, tmp_path)) == records
         except CorruptShard as error:
             assert str(path) in str(error)
 
@@ -129,7 +128,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, text: bytes, said: st
     path = tmp_path / "collect-00000.jsonl.zst"
     path.write_bytes(zstandard.compress(text))
     with pytest.raises(CorruptShard, match=said):
-        list(read_records(tmp_path))
+        list(read_as(dict, tmp_path))
 
 
 def even(record: dict[str, Any]) -> int:
@@ -196,7 +195,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path: Path) 
         writer.wait()
         leftovers += len(list(tmp_path.glob(".*")))
         assert len(shards(tmp_path)) > written
-        assert sum(1 for _ in read_records(tmp_path)) == 200 * len(shards(tmp_path))
+        assert sum(1 for _ in read_as(dict, tmp_path)) == 200 * len(shards(tmp_path))
     assert leftovers, "no kill fell into a write: the test has lost its aim"
     remove_leftovers(tmp_path)
     assert sorted(tmp_path.iterdir()) == shards(tmp_path)

@@ -120,22 +120,14 @@ def shard_names(folder: Path) -> list[str]:
     return sorted({shard_place(path)[0] for path in shards(folder)})
 
 
-def read_records(folder: Path, name: str | None = None) -> Iterator[dict[str, Any]]:
-    """The records of all shards of ``name``, or of every name, in order; one line at a time is in memory.
-
-    Raises:
-        CorruptShard: a shard is cut short or holds something else.
-    """
-    return read_as(dict, folder, name)
-
-
 def read_as(
     parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None, index: int | None = None
 ) -> Iterator[Read]:
-    """``parse`` applied to each record: ``read_as(from_record, folder)`` reads trees.
+    """``parse`` applied to each record of all shards of ``name``, or of every name, in order; one line at a time is in
+    memory. ``read_as(from_record, folder)`` reads trees.
 
     Raises:
-        CorruptShard: as ``read_records``, or ``parse`` raised ``UserError``.
+        CorruptShard: a shard is cut short or holds something else, or ``parse`` raised ``UserError``.
     """
     for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):

@@ -41,7 +41,7 @@ from treeagent.stages.rounds import Searched, _what_was_searched
 from treeagent.stages.search import BatchJob, search_batch
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import experiences
-from treeagent.store import digest, read_records, shards
+from treeagent.store import digest, read_as, shards
 from treeagent.types import Dynamics, ToolCall, UserError
 from treeagent.views.advantages import AdvantageConfig, advantages
 from treeagent.views.figures import tree_figures
@@ -450,12 +450,12 @@ def test_a_killed_batch_of_imagination_is_searched_again_and_what_is_on_disk_is_
     kept = names[: names.index("collect-2-imagined")]
     (run / "stages.json").write_text(json.dumps({name: stages[name] for name in kept}))
     first, second = shards(run / "trees", "collect-2-imagined")
-    before, written = digest(read_records(run / "trees")), first.stat().st_mtime_ns
+    before, written = digest(read_as(dict, run / "trees")), first.stat().st_mtime_ns
     second.unlink()
     done = treeagent("train", "--out", run, "--resume")
     assert done.returncode == 0, done.stderr
     assert first.stat().st_mtime_ns == written
-    assert digest(read_records(run / "trees")) == before
+    assert digest(read_as(dict, run / "trees")) == before
     again = Run.open(run).facts("collect-2-imagined")
     assert again["claims"] == stages["collect-2-imagined"]["claims"]
 

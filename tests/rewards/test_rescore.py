@@ -16,7 +16,7 @@ from treeagent.run.folder import Run
 from treeagent.run.index import write_trees
 from treeagent.search.record import from_record
 from treeagent.stages.rescore import require_stored
-from treeagent.store import digest, read_as, read_records, shards
+from treeagent.store import digest, read_as, shards
 from treeagent.types import UserError
 
 BRIEF = "rewards.weights={outcome=1.0, steps=-0.01}"
@@ -49,10 +49,10 @@ def test_a_view_has_new_rewards_and_the_run_stays(searched: Path, tmp_path: Path
     assert Run.open(view).facts("rescore")["steps"] > 0
     # Nothing is computed twice, and a shard that a kill left out is computed again.
     [first, *_] = shards(view / "trees")
-    whole, kept = digest(read_records(view / "trees")), hashes(view / "trees", "*.zst")
+    whole, kept = digest(read_as(dict, view / "trees")), hashes(view / "trees", "*.zst")
     first.unlink()
     rescore(searched, view, [BRIEF])
-    assert (digest(read_records(view / "trees")), hashes(view / "trees", "*.zst")) == (whole, kept)
+    assert (digest(read_as(dict, view / "trees")), hashes(view / "trees", "*.zst")) == (whole, kept)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from treeagent.run.folder import Run
 from treeagent.run.progress import Advance, Stage
 from treeagent.search.record import from_record
 from treeagent.stages.evaluate import measure
-from treeagent.store import digest, read_as, read_records, shard_names, shards
+from treeagent.store import digest, read_as, shard_names, shards
 
 SETTINGS = [
     "environment.options={products=200,difficulty=1}",
@@ -98,8 +98,8 @@ def interrupted(folder: Path, checkpoint: Path, after: int) -> None:
 def ended(folder: Path) -> tuple[list[dict[str, Any]], str, list[str]]:
     """Rows, a hash over all trees, and one over the episodes of each row."""
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in Run.open(folder).result_rows()]
-    played = [digest(read_records(folder / "episodes", name)) for name in shard_names(folder / "episodes")]
-    return rows, digest(read_records(folder / "trees")), played
+    played = [digest(read_as(dict, folder / "episodes", name)) for name in shard_names(folder / "episodes")]
+    return rows, digest(read_as(dict, folder / "trees")), played
 
 
 @pytest.mark.parametrize("after", [(1,), (2, 1, 3), (4,), (5, 2), (8,)])
@@ -138,7 +138,7 @@ def test_every_seed_can_have_test_tasks_of_its_own(toy: Path, whole: Path, tmp_p
     own = load_config(None, [*SETTINGS, "evaluate.tasks=3", "evaluate.first_task=4"])
     measured(tmp_path / "run", toy, Watcher(), own)
     ids, all_ids = (
-        [record["task"]["id"] for record in read_records(run / "trees")] for run in (tmp_path / "run", whole)
+        [record["task"]["id"] for record in read_as(dict, run / "trees")] for run in (tmp_path / "run", whole)
     )
     assert len(ids) == 3 and ids == all_ids[4:]
     for row, among in zip(Run.open(tmp_path / "run").result_rows(), Run.open(whole).result_rows(), strict=True):

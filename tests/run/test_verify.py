@@ -10,7 +10,7 @@ from hand_trees import hand_tree
 from treeagent.config import load_config
 from treeagent.run.folder import Run
 from treeagent.run.index import append, index_path, write_trees
-from treeagent.store import read_records, shards, write_shard
+from treeagent.store import read_as, shards, write_shard
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_shard_that_is_gone_is_named(run: Run, kept: int) -> None:
     ("key", "value"), [("logprobs", [-0.1]), ("logprobs", [0.5, -0.1]), ("token_ids", [10, -1]), ("forced", [2])]
 )
 def test_token_ids_that_do_not_fit_together_are_named(run: Run, key: str, value: list[float]) -> None:
-    records = list(read_records(run.trees))[:2]
+    records = list(read_as(dict, run.trees))[:2]
     records[1]["nodes"][0]["edges"][0][key] = value
     path = write_shard(run.trees, "collect", 1, records)
     said = treeagent("verify", run.path)

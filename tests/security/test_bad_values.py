@@ -30,7 +30,7 @@ from treeagent.stages.build import tasks_at
 from treeagent.stages.demonstrate import demonstrate
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob, search_batch
-from treeagent.store import read_as, read_records
+from treeagent.store import read_as
 from treeagent.types import Action, Message, Proposal, Split, State, Task, ToolCall, Unanswered
 
 
@@ -45,7 +45,7 @@ def searched(env: Env, tasks: Sequence[Task], folder: Path) -> list[Record]:
     search = Search(BothWords(), EnvDynamics(env, max_steps=3), SearchConfig(limits=Limits(simulations=6)))
     trees = asyncio.run(search.run(tasks, list(range(len(tasks)))))
     write_trees(folder, "collect", 0, trees)
-    return [record | {"budget": record["budget"] | {"seconds": 0.0}, "spent": {}} for record in read_records(folder)]
+    return [record | {"budget": record["budget"] | {"seconds": 0.0}, "spent": {}} for record in read_as(dict, folder)]
 
 
 def around(bad: Task) -> list[Task]:
@@ -105,7 +105,7 @@ def test_a_tree_that_cannot_be_written_is_told_by_its_error(node: State, tmp_pat
     """As one of another ``Dynamics`` than an environment's might be."""
     kept = Tree(Task("kept", "walk"), 1, Node(State(Task("kept", "walk"), ())))
     write_trees(tmp_path, "collect", 0, [kept, Tree(node.task, 2, Node(node)), kept])
-    first, lost, last = read_records(tmp_path)
+    first, lost, last = read_as(dict, tmp_path)
     assert first == last and from_record(first).task == kept.task and not first["error"]
     assert (lost["task"]["id"], lost["seed"]) == ("bad", 2)
     assert "cannot be stored" in lost["error"]

@@ -19,7 +19,7 @@ from faulty_envs import STAIRS, Stairs, runs, stairs_task
 from treeagent.envs.base import StepResult
 from treeagent.envs.worker import WorkerEnv
 from treeagent.run.metrics import Emit
-from treeagent.store import digest, read_records
+from treeagent.store import digest, read_as
 from treeagent.types import ToolCall, WorkerLost
 from treeagent.workers.processes import Processes
 
@@ -81,7 +81,7 @@ def collection(run: Path, out: Path) -> list[str | Path]:
 
 
 def trees(run: Path) -> str:
-    return digest(read_records(run / "trees"))
+    return digest(read_as(dict, run / "trees"))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from treeagent.run.folder import Run, RunError
 from treeagent.run.outcomes import kept_batch
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
-from treeagent.store import CorruptShard, StoreError, read_as, read_records, write_shard
+from treeagent.store import CorruptShard, StoreError, read_as, write_shard
 from treeagent.types import Action, Message, State, Task, UserError
 
 SHARD = "trees/collect-00000.jsonl.zst"
@@ -82,7 +82,7 @@ def logged(run: Path) -> None:
 
 
 READERS: list[tuple[str, Callable[[Path], Any]]] = [
-    (SHARD, lambda run: list(read_records(run / "trees"))),
+    (SHARD, lambda run: list(read_as(dict, run / "trees"))),
     ("stages.json", lambda run: Run.open(run).stages()),
     ("results.json", lambda run: Run.open(run).result_rows()),
     ("given.json", lambda run: Run.open(run).taken("collect")),
@@ -157,7 +157,7 @@ def test_settings_that_extend_a_pipe_are_refused(run: Path) -> None:
 
 @pytest.mark.parametrize("split", ["../../../up", "/tmp/up", "", "other", ["train"], None])
 def test_a_split_that_is_none_is_refused_since_it_names_files(split: object, run: Path) -> None:
-    (record,) = read_records(run / "trees")
+    (record,) = read_as(dict, run / "trees")
     record["task"]["split"] = split
     write_shard(run / "trees", "collect", 0, [record])
     with pytest.raises(CorruptShard, match="split"):

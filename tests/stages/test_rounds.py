@@ -34,7 +34,7 @@ from treeagent.stages.rounds import (
     update_round,
 )
 from treeagent.stages.search import batches, search_batches
-from treeagent.store import digest, read_records, shard_names, shards, write_shard
+from treeagent.store import digest, read_as, shard_names, shards, write_shard
 from treeagent.types import UserError
 
 SMALL = ["warm_start.episodes=300", "warm_start.training.max_steps=40", "collect.tasks=8", "evaluate.tasks=4"]
@@ -94,7 +94,7 @@ def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Pa
         for _ in range(2):
             _vary(config, begun, QuietProgress(), tmp_path / "warm", 1, [(0, 0), (1, 0)], known)
             [shard] = shards(begun.trees, "collect-1-varied")
-            assert [record["task"]["id"] for record in read_records(begun.trees, "collect-1-varied")] == [tasks[0].id]
+            assert [record["task"]["id"] for record in read_as(dict, begun.trees, "collect-1-varied")] == [tasks[0].id]
             shard.unlink()
 
 
@@ -191,18 +191,18 @@ def test_an_update_learns_from_all_rounds_of_another_run_under_settings_of_its_o
 
 def test_trees_of_an_older_version_are_not_taken_for_none(run: Path, tmp_path: Path) -> None:
     older = Run.create(tmp_path / "older", Run.open(run).config, resume=False)
-    records = [{key: value for key, value in each.items() if key != "place"} for each in read_records(run / "trees")]
+    records = [{key: value for key, value in each.items() if key != "place"} for each in read_as(dict, run / "trees")]
     write_shard(older.trees, "collect-1", 0, records)
     with older, pytest.raises(RunError):
         _what_was_searched(older, 2)
 
 
 def test_a_lost_shard_is_searched_anew(run: Path, tmp_path: Path) -> None:
-    before = digest(read_records(run / "trees"))
+    before = digest(read_as(dict, run / "trees"))
     copy = shutil.copytree(run, tmp_path / "copy")
     shards(copy / "trees", "collect-2")[0].unlink()
     assert treeagent("train", "--out", copy, "--resume").returncode == 0
-    assert digest(read_records(copy / "trees")) == before
+    assert digest(read_as(dict, copy / "trees")) == before
 
 
 def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Path, tmp_path: Path) -> None:

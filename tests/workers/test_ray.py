@@ -19,7 +19,7 @@ from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit, Event
 from treeagent.run.progress import QuietProgress
 from treeagent.stages.warm_start import warm_start
-from treeagent.store import digest, read_records, shards
+from treeagent.store import digest, read_as, shards
 from treeagent.types import WorkerLost
 from treeagent.workers.processes import kept_workers, run_jobs
 
@@ -90,7 +90,7 @@ def on(cluster: Any, workers: int = 2) -> list[str]:
 
 
 def collected(run: Path) -> str:
-    return digest(read_records(run / "trees", "collect"))
+    return digest(read_as(dict, run / "trees", "collect"))
 
 
 def wait_for_shards(out: Path, process: "subprocess.Popen[str]", count: int = 2) -> None:
@@ -141,7 +141,7 @@ def test_rounds_that_overlap_on_both_engines_give_the_same_trees_and_weights(
         assert process.returncode == 0, said
         files = sorted((out / "checkpoints").rglob("*.safetensors"))
         weights = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-        ended.add((digest(read_records(out / "trees")), weights))
+        ended.add((digest(read_as(dict, out / "trees")), weights))
     assert len(ended) == 1
 
 
