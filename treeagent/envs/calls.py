@@ -36,17 +36,15 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def text_tool(
-    name: str, description: str, argument: str = "", *, read_only: bool = False, answers: bool = False
-) -> ToolSpec:
-    """A tool that takes one text named ``argument``, or no argument where that is empty."""
+def text_tool(name: str, description: str, *arguments: str, read_only: bool = False, answers: bool = False) -> ToolSpec:
+    """A tool that takes a text for each of its ``arguments``."""
     return ToolSpec(
         name,
         description,
         {
             "type": "object",
-            "properties": {argument: {"type": "string"}} if argument else {},
-            "required": [argument] if argument else [],
+            "properties": {argument: {"type": "string"} for argument in arguments},
+            "required": list(arguments),
             "additionalProperties": False,
         },
         read_only,

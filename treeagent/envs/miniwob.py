@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from treeagent.envs.adapters import required
+from treeagent.envs.adapters import required, seeded_tasks
 from treeagent.envs.base import Env, StepResult, ToolSpec, probability, task_to_play
-from treeagent.envs.calls import read_call
+from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.worker import EnvCrashed
 from treeagent.types import Split, Task, ToolCall, UserError
 
-_BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 _FLAGS = (
     "--headless=new",
     "--window-size=800,900",
@@ -35,18 +34,11 @@ _NO_END = 2**31 - 1
 """Milliseconds, the most that a timer of a page can hold: the page's own time limit is lifted."""
 _PROMPT = "Do what the page asks for."
 
-
-def _tool(name: str, description: str, *arguments: str) -> ToolSpec:
-    properties = {argument: {"type": "string"} for argument in arguments}
-    schema = {"type": "object", "properties": properties, "required": list(arguments), "additionalProperties": False}
-    return ToolSpec(name, description, schema)
-
-
 TOOLS = (
-    _tool("click", "Click the element with this number.", "ref"),
-    _tool("type", "Click a textbox and replace its text; a line break presses Enter.", "ref", "text"),
-    _tool("select", "Choose an option of a list.", "ref", "option"),
-    _tool("scroll", "Scroll an element up or down by most of its height.", "ref", "direction"),
+    text_tool("click", "Click the element with this number.", "ref"),
+    text_tool("type", "Click a textbox and replace its text; a line break presses Enter.", "ref", "text"),
+    text_tool("select", "Choose an option of a list.", "ref", "option"),
+    text_tool("scroll", "Scroll an element up or down by most of its height.", "ref", "direction"),
 )
 
 _BEFORE = """
@@ -272,10 +264,7 @@ class MiniWoBEnv(Env):
         return TOOLS
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [
-            Task(f"miniwob-{self.options.page}-{split}-{index}", _PROMPT, split, 3 * index + _BUCKETS[split])
-            for index in range(start, start + count)
-        ]
+        return seeded_tasks(f"miniwob-{self.options.page}", _PROMPT, split, count, start)
 
     def verify(self) -> float:
         """1 where the page has given its full reward, else 0."""
