@@ -26,20 +26,20 @@ class DrawnTasks:
         self._tasks: dict[Split, list[Task]] = {split: [] for split in _SPLITS}
         self._seen, self._seeds = set[str](), numbers()
 
-    def first(self, split: Split, count: int) -> Sequence[Task]:
-        """At least ``count`` tasks of a split; a ``UserError`` where there seem to be fewer."""
-        wanted, misses = self._tasks[split], 0
-        while len(wanted) < count:
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        """As ``Env.tasks``; a ``UserError`` where a split seems to have fewer."""
+        wanted, end, misses = self._tasks[split], start + count, 0
+        while len(wanted) < end:
             seed = next(self._seeds)
             rows = list(self._draw(seed))
             text = "/".join(rows)
             drawn = _SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(_SPLITS)]
             misses = 0 if drawn == split and text not in self._seen else misses + 1
             if misses > _MISSES:
-                raise UserError(f"{split} has about {len(wanted)} {self._name} tasks, not {count}: raise option size")
+                raise UserError(f"{split} has about {len(wanted)} {self._name} tasks, not {end}: raise option size")
             if text not in self._seen:
                 self._seen.add(text)
                 known = self._tasks[drawn]
                 prompt = self._prompt if isinstance(self._prompt, str) else self._prompt(rows)
                 known.append(Task(f"{self._name}-{drawn}-{len(known)}", prompt, drawn, seed, {self._key: rows}))
-        return wanted
+        return wanted[start:end]

@@ -59,7 +59,7 @@ class FrozenLakeEnv(GymnasiumEnv):
         )
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return self._drawn.first(split, start + count)[start : start + count]
+        return self._drawn.tasks(split, count, start)
 
     def demonstrator(self, noise: float) -> "FrozenLakeDemonstrator":
         return FrozenLakeDemonstrator(self, noise)

@@ -121,7 +121,7 @@ class SokobanEnv(VisitEnv[Place]):
         return [] if self.visit.done else list(_MOVES)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return self._drawn.first(split, start + count)[start : start + count]
+        return self._drawn.tasks(split, count, start)
 
     def verify(self) -> float:
         """1 where every box stands on a target, else 0."""

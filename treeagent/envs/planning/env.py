@@ -114,7 +114,7 @@ class PlanningEnv(VisitEnv[Place]):
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if self._files is None:
-            return self._drawn.first(split, start + count)[start : start + count]
+            return self._drawn.tasks(split, count, start)
         files = self._files.get(split, ())
         if start + count > len(files):
             raise UserError(f"{split} has {len(files)} problem files, not {start + count}: ask for fewer tasks")
