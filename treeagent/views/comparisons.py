@@ -10,9 +10,10 @@ from itertools import combinations
 from typing import Literal
 
 from treeagent.marks import Source, label
-from treeagent.search.node import Edge, Node, Tree, finished_paths, outcome, path_origin, succeeds
+from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_origin, succeeds
 from treeagent.types import derive_seed
 from treeagent.views.pairs import PairConfig, compared_siblings
+from treeagent.views.values import is_read
 
 _MOST_PER_TASK = 16
 """Pairs of ends of a task: a task with many ends would have hundreds, which teach little that these do not."""
@@ -53,7 +54,7 @@ def ends(tree: Tree) -> Iterator[End]:
     for path in finished_paths(tree):
         last = path[-1].child
         assert last is not None
-        if path[-1].outcome is None or path_origin(path) == "imagined" or not _is_read(last):
+        if path[-1].outcome is None or path_origin(path) == "imagined" or not is_read(last):
             continue
         told, token_ids = label(last.marks), tree.prompt_ids(path)
         yield End(
@@ -91,11 +92,7 @@ def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Compariso
 
 def _is_compared(edge: Edge) -> bool:
     child = edge.child
-    return child is not None and child.origin == "real" and not child.unknown and _is_read(child)
-
-
-def _is_read(node: Node) -> bool:
-    return bool(node.context_ids) or any(message.partial for message in node.state.messages[-1:])
+    return child is not None and child.origin == "real" and not child.unknown and is_read(child)
 
 
 def _added(edge: Edge) -> int:

@@ -42,14 +42,14 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
         nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
         arrivals = [None, *path]
         targets = [
-            None if id(visited) in told or not _is_read(visited) else target(visited, arrival)
+            None if id(visited) in told or not is_read(visited) else target(visited, arrival)
             for visited, arrival in zip(nodes, arrivals, strict=True)
         ]
         told.update(map(id, nodes))
         yield from path_rows(tree, path, targets, imitated=())
 
 
-def _is_read(node: Node) -> bool:
+def is_read(node: Node) -> bool:
     """Whether the state's tokens are known: it was evaluated or expanded, or it ends in the policy's own tokens."""
     return bool(node.context_ids) or any(message.partial for message in node.state.messages[-1:])
 
