@@ -261,7 +261,7 @@ def first_step(
 ) -> Mapping[str, float]:
     """The metrics of the trainer's first step, whose gradient must be that of ``expected``."""
     norm = gradient_norm(model, expected)
-    rows = list(scored_rows(samples.trees, config.update.advantages))
+    rows = [row for tree in samples.trees for row in scored_rows([tree], config.update.advantages)]
     assert len(rows) == len(samples.episodes)
     settings = replace(config.learner(GRPOConfig, config.update.grpo), max_steps=1, batch_size=len(rows), log_every=1)
     metrics = train_grpo(model, tokenizer, rows, settings, temperature=config.policy.temperature).metrics
@@ -304,7 +304,8 @@ def test_dapo_and_starpo_s_leave_out_tasks_of_equal_returns() -> None:
             [edge] = edge.child.edges
         edge.reward = 1.0
     config = recipe("starpo_s")
-    assert {row.task_id for row in scored_rows(trees, config.update.advantages)} == {"task-1"}
+    taught = {row.task_id for tree in trees for row in scored_rows([tree], config.update.advantages)}
+    assert taught == {"task-1"}
     assert informative([return_spread(tree) for tree in trees], config.update.keep_trees) == [*range(1, len(trees))]
 
 

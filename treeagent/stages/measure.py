@@ -322,7 +322,7 @@ def _updates(
     for method in filter(run.is_done, methods):
         metrics, settings = run.facts(method)["update"]["metrics"], getattr(config.update, method)
         if method == "grpo":  # which counts no tokens
-            rows = list(scored_rows(trees, config.update.advantages))
+            rows = [row for tree in trees for row in scored_rows([tree], config.update.advantages)]
             length = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows) / len(rows)
             tokens = length * settings.batch_size * config.training.accumulation
         else:

@@ -458,25 +458,15 @@ def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, floa
         yield replace(row, value_targets=clipped)
 
 
-def by_task(trees: Sequence[Tree]) -> list[list[Tree]]:
-    """Trees grouped by task, since some views compare the trees of a task. Tasks are in the order of their first
-    tree."""
-    groups: dict[str, list[Tree]] = {}
-    for tree in trees:
-        groups.setdefault(tree.task.id, []).append(tree)
-    return list(groups.values())
-
-
 def scored_rows(
     trees: Sequence[Tree], config: AdvantageConfig, multipliers: Mapping[str, float] | None = None
 ) -> Iterator[AdvantageRow]:
-    """The rows of every tree. Advantages are computed over all trees of a task, against the costs that have
+    """The rows of all trees of a task. Advantages are computed over them together, against the costs that have
     multipliers."""
-    for group in by_task(trees):
-        costs = [(weight, [cost_tree(tree, name) for tree in group]) for name, weight in (multipliers or {}).items()]
-        scored = advantages(group, config, costs)
-        for tree in group:
-            yield from advantage_rows(tree, scored)
+    costs = [(weight, [cost_tree(tree, name) for tree in trees]) for name, weight in (multipliers or {}).items()]
+    scored = advantages(trees, config, costs)
+    for tree in trees:
+        yield from advantage_rows(tree, scored)
 
 
 def informative(spreads: Sequence[float], share: float) -> list[int]:
