@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,7 +208,7 @@ def test_weights_larger_than_memory_are_refused_before_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(tmp_path / "toy.gguf")
-    monkeypatch.setattr("os.sysconf", lambda name: 1 if name == "SC_PHYS_PAGES" else 4096)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=4096))
     with pytest.raises(UserError, match=r"weights of .*toy.gguf take 0.0 GiB as float32, but this machine has 0.0 GiB"):
         import_gguf(file, tmp_path / "out")
 

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     cores, gib, flags = request.param
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PHYS_PAGES": gib << 18, "SC_PAGE_SIZE": 4096}[name])
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=gib << 30))
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(flags, True))
 
 

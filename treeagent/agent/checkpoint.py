@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import psutil
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from treeagent.agent.gguf import memory_bytes, stock
+from treeagent.agent.gguf import stock
 from treeagent.agent.value_head import FOLDER, ValueHead
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
@@ -83,7 +84,7 @@ def _require_memory(base: str, dtype: DType) -> None:
     """Check that the weights fit into this machine's memory, before they are downloaded or read."""
     weights, own = _weights(base)
     number = own if dtype == "auto" else getattr(torch, dtype)
-    needed, memory = weights * number.itemsize, memory_bytes()
+    needed, memory = weights * number.itemsize, psutil.virtual_memory().total
     if needed > memory:
         form = str(number).removeprefix("torch.")
         raise UserError(

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers import __version__ as version
@@ -80,11 +81,6 @@ def stock(name: str | Path) -> str | Path:
     return folder
 
 
-def memory_bytes() -> int:
-    """Size of this machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _require_readable(file: Path) -> None:
     """Check what the file's header says. ``import_gguf`` lists the errors."""
     try:
@@ -109,7 +105,7 @@ def _require_readable(file: Path) -> None:
             f"{file} holds a model of architecture {architecture!r}, which transformers {version} does not read from "
             "GGUF files: give the folder or the hub name of the model itself"
         )
-    memory = memory_bytes()
+    memory = psutil.virtual_memory().total
     if weights * _BYTES > memory:
         raise UserError(
             f"the {weights:,} weights of {file} take {weights * _BYTES / 2**30:.1f} GiB as float32, but this machine "

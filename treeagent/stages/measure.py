@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import psutil
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from treeagent.agent.checkpoint import base_and_adapter, count_weights, load_checkpoint
-from treeagent.agent.gguf import memory_bytes
 from treeagent.config import Method, Mode, RunConfig
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import scratch_shape
@@ -378,7 +378,8 @@ def this_device(config: RunConfig) -> Device:
     """The device that the policy's weights are on; an H100 where the settings want a GPU and none is here."""
     if config.policy.device_map in (None, "cpu") and config.policy.generator != "vllm":
         count = max(config.threads, 1)
-        return Device(f"CPU, {cores()} cores", count * _CORE_FLOPS, count * _CORE_BANDWIDTH, memory_bytes())
+        memory = psutil.virtual_memory().total
+        return Device(f"CPU, {cores()} cores", count * _CORE_FLOPS, count * _CORE_BANDWIDTH, memory)
     name, memory = "H100, assumed: no GPU is here", 80e9
     if torch.cuda.is_available():
         known = torch.cuda.get_device_properties(0)

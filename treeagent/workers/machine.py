@@ -8,10 +8,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import torch
 
 from treeagent.agent.checkpoint import count_weights
-from treeagent.agent.gguf import memory_bytes
 from treeagent.config import RunConfig
 from treeagent.generators.config import DType
 
@@ -64,7 +64,7 @@ def fitted(config: RunConfig, checkpoint: str | Path | None = None, held: DType 
 
 def _most_workers(weight_bytes: int, cache_bytes: int, threads: int) -> int:
     """As many workers as the processor and the memory have room for, at least one."""
-    room = memory_bytes() // (weight_bytes + cache_bytes + _WORKER_BYTES)
+    room: int = psutil.virtual_memory().total // (weight_bytes + cache_bytes + _WORKER_BYTES)
     return max(min(cores() // threads, room, _MOST_WORKERS), 1)
 
 
