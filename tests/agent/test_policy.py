@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from toy_llama import CONFIG, plain_hidden, plain_logprobs, shared_model, tokenizer
+from toy_llama import CONFIG, head, plain_hidden, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
@@ -34,13 +34,6 @@ class Echo:
         said = Message("assistant", action.text, action.token_ids)
         seen = Message("user", f"{len(state.messages)} {action.call or action.error}")
         return Transition(State(state.task, (*state.messages, said, seen)), truncated=len(state.messages) == 5)
-
-
-def head() -> ValueHead:
-    torch.manual_seed(0)
-    made = ValueHead(CONFIG.width)
-    torch.nn.init.normal_(made.output.weight)
-    return made
 
 
 def logprob_head() -> LogprobHead:

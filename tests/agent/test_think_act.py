@@ -11,12 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from toy_llama import plain_hidden, plain_logprobs
+from toy_llama import head, plain_hidden, plain_logprobs
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
-from treeagent.agent.value_head import ValueHead
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
@@ -356,13 +355,6 @@ def test_whole_turns_count_as_steps() -> None:
         state, other = whole.state, joined.state
 
 
-def head() -> ValueHead:
-    torch.manual_seed(0)
-    made = ValueHead(CONFIG.width)
-    torch.nn.init.normal_(made.output.weight)
-    return made
-
-
 @lru_cache(maxsize=2)
 def grown(temperature: float = 1.0, simulations: int = 30) -> tuple[list[Tree], LocalGenerator]:
     """Split trees on the shop, and the generator that drew them."""
@@ -372,7 +364,7 @@ def grown(temperature: float = 1.0, simulations: int = 30) -> tuple[list[Tree], 
         SplitPolicy(policy),
         SplitDynamics(EnvDynamics(SHOP, max_steps=5)),
         SearchConfig(limits=Limits(simulations=simulations), candidates=4),
-        HeadValue(policy.generator, policy.chat, head()),
+        HeadValue(policy.generator, policy.chat, head(CONFIG.width)),
     )
     return asyncio.run(grower.run(TASKS, range(len(TASKS)))), policy.generator
 
@@ -384,7 +376,7 @@ def is_thought(node: Node) -> bool:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_split_tree_holds_exactly_what_the_model_read_and_said(temperature: float) -> None:
     """V at a thought is read at its last token, which was sampled and never fed before."""
-    speaker, values = shopper(), head()
+    speaker, values = shopper(), head(CONFIG.width)
     thoughts = turns = 0
     for tree in grown(temperature)[0]:
         assert tree.error == ""
@@ -525,7 +517,7 @@ def test_a_split_success_is_imitated_as_a_whole() -> None:
         Script(halves, policy.chat),
         SplitDynamics(EnvDynamics(SHOP, max_steps=12)),
         SearchConfig(limits=Limits(simulations=len(halves)), candidates=1),
-        HeadValue(policy.generator, policy.chat, head()),
+        HeadValue(policy.generator, policy.chat, head(CONFIG.width)),
     )
     [tree] = asyncio.run(grower.run(TASKS[:1], [0]))
     [expected], [row] = (list(imitation_rows(each, ImitationConfig())) for each in (whole, tree))

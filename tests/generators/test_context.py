@@ -9,12 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_llama import CONFIG, plain_hidden, plain_logprobs, shared_model, tokenizer
+from toy_llama import head, plain_hidden, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.critic import LMCritic
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
-from treeagent.agent.value_head import ValueHead
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
@@ -173,13 +172,6 @@ class Recorder(LocalGenerator):
     def hidden(self, prompts: Sequence[tuple[int, ...]]) -> torch.Tensor:
         self.read |= set(prompts)
         return super().hidden(prompts)
-
-
-def head() -> ValueHead:
-    torch.manual_seed(0)
-    made = ValueHead(CONFIG.width)
-    torch.nn.init.normal_(made.output.weight)
-    return made
 
 
 def grow(tasks: Sequence[Task], generator: LocalGenerator, chat: ChatFormat = CHAT, **config: Any) -> list[Tree]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 
@@ -37,6 +38,13 @@ def sharpened(model: PreTrainedModel) -> PreTrainedModel:
 
 def make_model(seed: int = 0) -> PreTrainedModel:
     return sharpened(random_model(tokenizer(), CONFIG, seed))
+
+
+def head(width: int = CONFIG.width) -> ValueHead:
+    torch.manual_seed(0)
+    made = ValueHead(width)
+    torch.nn.init.normal_(made.output.weight)
+    return made
 
 
 def make_grouped_model() -> PreTrainedModel:
