@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 Role = Literal["system", "user", "assistant"]
 Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 Origin = Literal["real", "imagined"]
 
 

@@ -24,12 +24,11 @@ from treeagent.envs.alfworld.games import draw_spec, game_data
 from treeagent.envs.alfworld.options import Kind
 from treeagent.envs.check import check_tasks
 from treeagent.stages.build import environment
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.types import SPLITS, Task, ToolCall, UserError
 
 pytest.importorskip("alfworld", reason="the alfworld extra is not installed")
 
 KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SMALL = AlfworldOptions(alike=1)
 
 

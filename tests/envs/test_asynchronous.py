@@ -11,7 +11,7 @@ from test_pool import CLIMBS, MOVES, grow, told
 
 from treeagent.envs import AsyncEnv, EnvPool, StepResult, WaitingEnv, WorkerEnv, check_env, make_env
 from treeagent.envs.base import Demonstrator, SnapshotKind
-from treeagent.types import Split, Task, ToolCall
+from treeagent.types import SPLITS, Split, Task, ToolCall
 
 NAME = f"{__name__}:Lift"
 
@@ -43,7 +43,7 @@ class Lift(AsyncEnv):
         return self.stairs.step(action)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        first = 30 * ("train", "validation", "test").index(split) + start
+        first = 30 * SPLITS.index(split) + start
         return self.stairs.tasks(split, count, first)
 
     async def verify(self) -> float | None:

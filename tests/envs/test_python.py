@@ -8,7 +8,7 @@ import pytest
 from treeagent.envs.python import PythonEnv, PythonOptions
 from treeagent.envs.python.sandbox import Sandbox
 from treeagent.envs.python.tasks import draw_task
-from treeagent.types import ToolCall, UserError
+from treeagent.types import SPLITS, ToolCall, UserError
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="code is sandboxed on Linux on x86-64 only"
@@ -102,9 +102,7 @@ def test_testing_compares_with_the_examples_and_running_prints(env: PythonEnv) -
 
 
 def test_no_exercise_is_in_two_splits(env: PythonEnv) -> None:
-    golds = [
-        draw_task(split, index, 1).data["gold"] for split in ("train", "validation", "test") for index in range(128)
-    ]
+    golds = [draw_task(split, index, 1).data["gold"] for split in SPLITS for index in range(128)]
     assert len(set(golds)) == len(golds) == 384
     with pytest.raises(UserError, match="of difficulty 1 there are"):
         draw_task("train", 128, 1)

@@ -16,9 +16,7 @@ from treeagent.envs.qa.encyclopedia import Encyclopedia
 from treeagent.envs.qa.files import OwnFiles
 from treeagent.envs.qa.index import Index, Passage
 from treeagent.envs.qa.questions import Question, normalised, right
-from treeagent.types import Split, ToolCall, UserError
-
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+from treeagent.types import SPLITS, ToolCall, UserError
 
 
 def begun(index: int = 0, **options: object) -> QaEnv:

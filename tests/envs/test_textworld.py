@@ -23,7 +23,7 @@ from treeagent.envs.textworld import env as env_module
 from treeagent.envs.textworld.games import LEVELS, PROMPTS, cache_folder, compiled, contained, spec_of
 from treeagent.envs.textworld.options import Kind
 from treeagent.envs.textworld.text import split_trace
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
 
 textworld = pytest.importorskip("textworld", reason="the textworld extra is not installed")
 
@@ -333,8 +333,7 @@ def test_guided_games_name_every_step(cache: str) -> None:
 def test_tasks_cost_nothing_and_splits_share_no_game(tmp_path: Path) -> None:
     env = make(str(tmp_path / "none"))
     ids = dict[Split, set[str]]()
-    splits: tuple[Split, ...] = ("train", "validation", "test")
-    for split in splits:
+    for split in SPLITS:
         tasks = env.tasks(split, 2000)
         assert env.tasks(split, 5, start=100) == tasks[100:105]
         assert json.loads(json.dumps(dict(tasks[7].data))) == tasks[7].data

@@ -15,7 +15,7 @@ from unittest import mock
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict, contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.calls import arguments_of, type_of
-from treeagent.types import Split, Task, ToolCall
+from treeagent.types import SPLITS, Split, Task, ToolCall
 
 Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool]
@@ -37,7 +37,6 @@ _RANDOM_EPISODES = 3
 """Episodes of random play in which one looks for what ends them."""
 _SUCCESS = 1.0
 """The verdict from which on an episode counts as solved."""
-_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ def check_tasks(env: Env, count: int = 20) -> list[str]:
     """What is wrong with an environment's splits, judged by their first ``count`` tasks, or as many as there are."""
     violations: list[str] = []
     seen: dict[str, Split] = {}
-    for split in _SPLITS:
+    for split in SPLITS:
         tasks = first_tasks(env, split, count)
         if tasks != first_tasks(env, split, count):
             violations.append(f"tasks({split!r}) gives other tasks when asked again")

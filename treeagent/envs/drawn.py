@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import count as numbers
 
-from treeagent.types import Split, Task, UserError
+from treeagent.types import SPLITS, Split, Task, UserError
 
-_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _MISSES = 5000
 """Draws in vain after which there seem to be no new tasks."""
 
@@ -23,7 +22,7 @@ class DrawnTasks:
         draw: Callable[[int], Sequence[str]],
     ) -> None:
         self._name, self._prompt, self._key, self._draw = name, prompt, key, draw
-        self._tasks: dict[Split, list[Task]] = {split: [] for split in _SPLITS}
+        self._tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
         self._seen, self._seeds = set[str](), numbers()
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
@@ -33,7 +32,7 @@ class DrawnTasks:
             seed = next(self._seeds)
             rows = list(self._draw(seed))
             text = "/".join(rows)
-            drawn = _SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(_SPLITS)]
+            drawn = SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(SPLITS)]
             misses = 0 if drawn == split and text not in self._seen else misses + 1
             if misses > _MISSES:
                 raise UserError(f"{split} has about {len(wanted)} {self._name} tasks, not {end}: raise option size")

@@ -6,12 +6,12 @@ to it, and only the messages and tokens that it adds. docs/files.md describes ev
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, get_args
+from typing import Any
 
 import orjson
 
 from treeagent.search.node import Budget, Edge, Node, Spent, Tree
-from treeagent.types import Action, Message, Split, State, Task, ToolCall, UserError, storable
+from treeagent.types import SPLITS, Action, Message, Split, State, Task, ToolCall, UserError, storable
 
 FORMAT = 3
 Record = dict[str, Any]
@@ -79,7 +79,7 @@ def storable_trees(trees: Iterable[Tree]) -> Iterator[tuple[Tree, Record]]:
 
 
 def _unwritable(tree: Tree, error: Exception) -> Tree:
-    split: Split = tree.task.split if tree.task.split in get_args(Split) else "train"
+    split: Split = tree.task.split if tree.task.split in SPLITS else "train"
     task = Task(storable(str(tree.task.id)), storable(str(tree.task.prompt)), split)
     reason = tree.error or f"the tree cannot be stored ({error}): see that the environment gives plain JSON values"
     root = Node(State(task, ()), truncated=True)
@@ -95,7 +95,7 @@ def from_record(record: Mapping[str, Any]) -> Tree:
     check_format(record)
     try:
         task = Task(**record["task"])
-        if task.split not in get_args(Split):  # which becomes part of an exported file's name
+        if task.split not in SPLITS:  # which becomes part of an exported file's name
             raise ValueError(f"split {task.split!r}")
         nodes: list[Node] = []
         for row in record["nodes"]:

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from treeagent.types import Split, Task, UserError
+from treeagent.types import SPLITS, Split, Task, UserError
 
 PACKAGES = {"planning": "unified_planning"}
 """The package that an extra brings, where their names differ."""
@@ -25,5 +25,5 @@ def required(extra: str) -> Any:
 
 def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -> Sequence[Task]:
     """Tasks that differ by their seed alone. Train has every third seed, and so have validation and test."""
-    first = ("train", "validation", "test").index(split)
+    first = SPLITS.index(split)
     return [Task(f"{name}-{split}-{index}", prompt, split, 3 * index + first) for index in range(start, start + count)]

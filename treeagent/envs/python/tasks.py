@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from treeagent.types import Split, Task, UserError
+from treeagent.types import SPLITS, Split, Task, UserError
 
 TESTS, EXAMPLES = 12, 2
 """Hidden tests of a task, and how many more it shows."""
-_BUCKETS: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 
 _FILTERS = (
     ("are positive", "x > 0"),
@@ -89,7 +88,7 @@ def draw_task(split: Split, index: int, difficulty: int) -> Task:
     """
     conditions, changes = _STAGES[difficulty]
     total = len(conditions) * len(changes) * len(_FOLDS)
-    number = 3 * index + _BUCKETS[split]
+    number = 3 * index + SPLITS.index(split)
     if number >= total:
         raise UserError(
             f"{split} task {index} is asked for, but of difficulty {difficulty} there are {total // 3} a split"

@@ -15,11 +15,9 @@ from pydantic_core import to_jsonable_python
 
 from treeagent.envs.qa.index import Passage
 from treeagent.envs.qa.questions import Hop, Question
-from treeagent.types import Split, Task, UserError
+from treeagent.types import SPLITS, Split, Task, UserError
 
 Kind = Literal["person", "town", "company", "book"]
-
-_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +179,8 @@ class Encyclopedia:
         distractors = articles // _DISTRACTORS
         names = {kind: _draw_names(kind, (articles - distractors) // len(_ABOUT), rng) for kind in _ABOUT}
         self._parts = {
-            split: _related({kind: names[kind][number :: len(_SPLITS)] for kind in _ABOUT}, rng)
-            for number, split in enumerate(_SPLITS)
+            split: _related({kind: names[kind][number :: len(SPLITS)] for kind in _ABOUT}, rng)
+            for number, split in enumerate(SPLITS)
         }
         entities = [entity for part in self._parts.values() for entity in part.values()]
         titles_and_texts = [(entity.name, _article(entity, rng)) for entity in entities]

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.envs.shop.catalogue import Catalogue, Difficulty, Product
-from treeagent.types import Split, UserError
-
-_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+from treeagent.types import SPLITS, Split, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +36,8 @@ class GeneratedGoals:
     def __init__(self, catalogue: Catalogue, difficulty: Difficulty, seed: int) -> None:
         self._catalogue = catalogue
         self._difficulty = difficulty
-        self._rngs = {split: random.Random(f"goals {seed} {split}") for split in _SPLITS}
-        self._drawn: dict[Split, list[tuple[Goal, str]]] = {split: [] for split in _SPLITS}
+        self._rngs = {split: random.Random(f"goals {seed} {split}") for split in SPLITS}
+        self._drawn: dict[Split, list[tuple[Goal, str]]] = {split: [] for split in SPLITS}
         self._seen: set[str] = set()
 
     def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
@@ -110,7 +108,7 @@ def _requirements(goal: Goal) -> str:
 
 def _belongs(goal: Goal, split: Split) -> bool:
     bucket = hashlib.blake2b(_requirements(goal).encode(), digest_size=4).digest()[0]
-    return split == _SPLITS[bucket % len(_SPLITS)]
+    return split == SPLITS[bucket % len(SPLITS)]
 
 
 def _instruction(rng: random.Random, goal: Goal, product: Product) -> str:

@@ -8,12 +8,11 @@ from pydantic_core import to_jsonable_python
 
 from treeagent.envs.sql.database import THEMES, Database, Schema, draw_schema, same_result
 from treeagent.envs.visit import CallRefused
-from treeagent.types import Split, Task
+from treeagent.types import SPLITS, Split, Task
 
 SIBLINGS = 2
 """Databases of the same schema and other rows on which an answer must be right, too: a constant or a lucky condition is
 not. The idea of test suites for SQL is Zhong et al.'s (2020)."""
-_BUCKETS: dict[Split, int] = {"train": 0, "validation": 1, "test": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Question:
 
 def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
     """Question ``index`` of a split. Splits differ in the seeds of schema, rows and question."""
-    seed = 3 * index + _BUCKETS[split]
+    seed = 3 * index + SPLITS.index(split)
     rng = random.Random(f"question {difficulty} {seed}")
     while True:
         schema = draw_schema(rng)

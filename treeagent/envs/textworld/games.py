@@ -17,14 +17,13 @@ from pydantic import TypeAdapter
 from treeagent.envs.base import task_data
 from treeagent.envs.textworld.options import Kind, Prose, TextWorldOptions
 from treeagent.envs.textworld.text import write_plainly
-from treeagent.types import Split, Task, UserError, derive_seed
+from treeagent.types import SPLITS, Split, Task, UserError, derive_seed
 
 STORY, GAME = "game.z8", "game.json"
 _FORMAT = 1
 """Part of the cache's folder name: raise it when the same ``GameSpec`` gives another game."""
 _ATTEMPTS = 50
 """Seeds tried for one game: some maps have no quest of the length asked for."""
-_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ _GAME_SPEC: TypeAdapter[GameSpec] = TypeAdapter(GameSpec)
 def task_of(options: TextWorldOptions, split: Split, index: int) -> Task:
     """Game ``index`` of a split. Splits share no seed."""
     level = LEVELS[options.kind][options.difficulty - 1]
-    seed = len(_SPLITS) * index + _SPLITS.index(split)
+    seed = len(SPLITS) * index + SPLITS.index(split)
     spec = replace(level, seed=seed, guided=options.guided, prose=options.prose)
     data: dict[str, object] = _GAME_SPEC.dump_python(spec, mode="json")
     return Task(f"textworld-{spec.name}", PROMPTS[spec.kind], split, seed, data)
