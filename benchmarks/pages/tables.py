@@ -251,6 +251,16 @@ def false_alarms(result: Result) -> str:
     return f"{sum(bool(_alarms(row) - set(NO_FAULT)) for row in rows)} of {len(rows)}"
 
 
+def by_round(result: Result, arm: str, name: str) -> str:
+    """The means of a figure in each round of an arm's runs, in %."""
+    means, number = list[str](), 1
+    while all(f"{name} in round {number}" in row.figures for row in result.of(arm).values()):
+        each = [row.figures[f"{name} in round {number}"] for row in result.of(arm).values()]
+        means.append(decimal(100 * statistics.fmean(each)))
+        number += 1
+    return ", ".join(means)
+
+
 def missed(result: Result, fault: str) -> str:
     """In how many runs with a fault no alarm that fits it was raised."""
     rows = result.of(fault).values()
