@@ -17,6 +17,15 @@ PAY = 0.1
 """Process reward of a paid step. Ten steps, the longest episode of ``benchmarks.alarms``, are paid at most 1."""
 
 
+def some_paid(tasks: Sequence[Task], split: Split, start: int) -> list[Task]:
+    """Tasks of a split from the place ``start`` on; in every second training task the prompt says that steps are
+    paid."""
+    return [
+        replace(task, prompt=f"{task.prompt} {PAID}") if split == "train" and place % 2 == 0 else task
+        for place, task in enumerate(tasks, start)
+    ]
+
+
 class PaidStore(ShopEnv):
     """A store whose every second training task pays a process reward for each step but the purchase, and says so in its
     prompt. Whoever looks on and on earns more of it than whoever buys the product.
@@ -26,10 +35,7 @@ class PaidStore(ShopEnv):
     """
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [
-            replace(task, prompt=f"{task.prompt} {PAID}") if split == "train" and place % 2 == 0 else task
-            for place, task in enumerate(super().tasks(split, count, start), start)
-        ]
+        return some_paid(super().tasks(split, count, start), split, start)
 
     def step(self, action: str | ToolCall) -> StepResult:
         observation, reward, terminated, truncated, info = super().step(action)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from judge_server import answering, judge_server
-from paid_lake import PAID, PAY, PaidLake
+from paid_lake import PAY, PaidLake
 from pydantic import ValidationError
 
+from benchmarks.planted import PAID
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
 from treeagent.marks import Mark, deciding, new_mark, state_hash
