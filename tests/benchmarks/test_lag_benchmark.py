@@ -14,7 +14,7 @@ def test_the_arms_differ_in_the_lag_alone() -> None:
     rounds = Rounds(11, Path("out"), Path("start"), seconds=0.1)
     one, other = (rounds.config(lag) for lag in ARMS.values())
     assert config_difference(one, other) == ["adapt.lag"]
-    assert one.evaluate.places == range(2200, 2400)
+    assert one.evaluate.places == range(1320, 1440)
 
 
 @pytest.mark.parametrize(("split", "waits"), [("train", [0.25]), ("validation", [0.25]), ("test", [])])
