@@ -18,7 +18,7 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
     Raises:
         CorruptShard: a shard is damaged, a tree has token ids that do not fit together, or the index tells of other
             trees than the shard holds. It is the first one in the order of names and numbers. If there is none: a shard
-            is gone of which the index tells.
+            that the index lists is missing.
     """
     count, entries, of = 0, dict[int, ShardRows](), ""
     files = shards(folder)
@@ -43,8 +43,8 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
         for index in sorted(indexed(folder, name)):
             if not shards(folder, name, index):
                 raise CorruptShard(
-                    f"{folder / shard_file(name, index)} is gone, of which {path.name} tells: run what made it with "
-                    "--resume, or delete the index"
+                    f"{folder / shard_file(name, index)} is missing, though {path.name} lists it: run what made it "
+                    "with --resume, or delete the index"
                 )
     return len(files), count
 

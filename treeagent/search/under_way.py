@@ -77,7 +77,7 @@ class UnderWay:
                 self._tasks.clear()
                 return
             if not self._broker.waits(*self.together):
-                self._broker.close_batch()  # where trees want nothing of the other kinds, nobody else would for long
+                self._broker.close_batch()  # no tree asks for the other kinds, whose answers end batches elsewhere
 
     def _begin(self, questions: Sequence[Question], ask: Callable[[Wanted], Awaitable[Answer]]) -> None:
         if len(self._tasks) > 2 * self._flying:

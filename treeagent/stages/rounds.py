@@ -92,8 +92,8 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
 
 
 def _named_apart(start: Path, run: Run) -> Path:
-    """The checkpoint to start from; a link to it where a round of another run gave it such a name as the rounds of
-    ``run`` give. Evaluations and tables tell policies apart by the names of their folders."""
+    """The checkpoint to start from. One that was made by a round of another run gets a link of another name: a round of
+    ``run`` may make a checkpoint of the same name, and evaluations and tables tell policies apart by these names."""
     if not re.fullmatch(r"round-\d+-\w+", start.name):
         return start
     link = run.checkpoints / f"start-{start.name}"

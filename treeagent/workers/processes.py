@@ -309,7 +309,8 @@ def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
     """The main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-    # A process that a job has started may outlive this one. With the pipe open there, nobody would notice our end.
+    # The parent notices that a worker has ended when its pipe closes. A process that a job has started may live longer,
+    # so it must not hold the pipe open.
     os.register_at_fork(after_in_child=pipe.close)
     os.set_inheritable(pipe.fileno(), False)
     guard_streams()
