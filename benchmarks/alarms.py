@@ -4,11 +4,12 @@
 
 The thresholds of the alarms and the faults' settings were chosen on seeds 0 and 1, which the table leaves out. Healthy
 runs are made first. The runs with a fault start from the same seed's warm start. Rows that are there already
-are kept, unfinished runs resumed.
+are kept, unfinished runs resumed. Where a rule of ``treeagent.run.alarms.alarms`` has changed, rows that are there are
+judged by it again, from the figures of their rounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,16 @@ from benchmarks.planted import with_dead_head
 from benchmarks.record import Row, digest
 from treeagent.config import RunConfig, load_config
 from treeagent.loop import train
+from treeagent.run.alarms import alarms
 from treeagent.run.folder import Run
 from treeagent.run.metrics import Emit
 from treeagent.run.progress import QuietProgress
 from treeagent.workers.processes import run_jobs
+
+ROUND_FIGURES = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "process", "validation")
+"""What ``alarms`` reads of a round."""
+ROUND_ALARMS = ("echo trap", "reward hacking", "format", "repetition", "plateau")
+"""The kinds of alarms that ``alarms`` raises."""
 
 QUESTION = "Which alarms do healthy runs raise, and which runs with a planted fault?"
 CONFIG = Path(__file__).parent.parent / "configs" / "store.toml"
@@ -111,9 +118,20 @@ def figures(run: Run) -> dict[str, float]:
         found.setdefault(kind, number)
     for row in run.metrics():
         if row["stage"] == "adapt":
-            shown = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "process", "validation")
-            found |= {f"{name} in round {row['step']}": row[name] for name in shown if name in row}
+            found |= {f"{name} in round {row['step']}": row[name] for name in ROUND_FIGURES if name in row}
     return found
+
+
+def judged_again(found: Mapping[str, float]) -> dict[str, float]:
+    """The figures of a row with the alarms that its rounds raise by the rules as they are now."""
+    told = {name: value for name, value in found.items() if name not in ROUND_ALARMS}
+    history = list[dict[str, float]]()
+    while f"success in round {(number := len(history) + 1)}" in found:
+        names = {name: f"{name} in round {number}" for name in ROUND_FIGURES}
+        history.append({name: found[shown] for name, shown in names.items() if shown in found})
+        for sentence in alarms(history):
+            told.setdefault(sentence.split(":")[0], number)
+    return told
 
 
 def raised(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
@@ -136,6 +154,9 @@ def main() -> None:
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
     asked = options.parse_args()
     with record_of(asked, QUESTION) as record:
+        for row in record.result.rows:
+            if (told := judged_again(row.figures)) != row.figures:
+                record.add(replace(row, figures=told))
         jobs = [
             RunJob(arm, seed, asked.out, tuple(asked.set))
             for arm in asked.arms
@@ -147,8 +168,8 @@ def main() -> None:
         for part in ([job for job in waiting if (job.arm == HEALTHY) == first] for first in (True, False)):
             for job, found in run_jobs(measure, part, RunConfig(workers=asked.processes)):
                 record.add(Row(job.arm, job.seed, named[job], figures=found))
-                told = {name: number for name, number in found.items() if " in round " not in name}
-                print(f"seed {job.seed} {job.arm}: {told or 'no alarm'}", flush=True)
+                kinds = {name: number for name, number in found.items() if " in round " not in name}
+                print(f"seed {job.seed} {job.arm}: {kinds or 'no alarm'}", flush=True)
 
 
 if __name__ == "__main__":

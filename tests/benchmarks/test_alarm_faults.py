@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.alarms import FAULTS, HEALTHY, QUESTION, RunJob, main, raised
+from benchmarks.alarms import FAULTS, HEALTHY, QUESTION, RunJob, judged_again, main, raised
 from benchmarks.command import settings_of
 from benchmarks.pages.tables import FITTING
 from benchmarks.planted import PAID, PaidStore, with_dead_head
@@ -93,6 +93,18 @@ def test_alarms_are_told_by_round_and_kind() -> None:
     assert list(raised(stages)) == [
         (1, "no better"), (1, "value head"), (2, "nothing learnt"), (2, "plateau"), (2, "echo trap"),
     ]  # fmt: skip
+
+
+def test_a_row_is_judged_again_from_the_figures_of_its_rounds() -> None:
+    rounds = [(0.20, 0.10), (0.22, 0.20), (0.21, 0.30)]
+    figures = {"no better": 1.0, "format": 2.0}
+    for number, (success, process) in enumerate(rounds, 1):
+        steady = dict.fromkeys(("reward", "reward_std", "entropy", "invalid", "repetition"), 0.1)
+        of_round = steady | {"success": success, "process": process}
+        figures |= {f"{name} in round {number}": value for name, value in of_round.items()}
+    told = judged_again(figures)
+    assert told.items() - figures.items() == {("reward hacking", 2)}
+    assert figures.items() - told.items() == {("format", 2.0)}
 
 
 def test_a_fault_starts_from_the_warm_start_of_its_seed(tmp_path: Path) -> None:

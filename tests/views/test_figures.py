@@ -90,6 +90,20 @@ def test_each_sign_raises_its_alarm(changed: dict[str, float], word: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("process", "success", "warned"),
+    [
+        (0.3, 0.5, True),  # paid more, solved no more
+        (0.3, 0.53, True),
+        (0.3, 0.56, False),  # what is paid leads to success
+        (0.22, 0.5, False),
+    ],
+)
+def test_process_rewards_that_rise_without_success_are_a_hack(process: float, success: float, warned: bool) -> None:
+    course = [GOOD | {"success": 0.5}, GOOD | {"success": success, "process": process}]
+    assert [sentence.split(":")[0] for sentence in alarms(course)] == ["reward hacking"] * warned
+
+
+@pytest.mark.parametrize(
     ("last", "why"),
     [
         ({"success": 0.97}, "search solves 97% of the tasks already"),

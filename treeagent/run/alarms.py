@@ -2,7 +2,7 @@
 
 The signs are those of agents that collapse: the echo trap of RAGEN (Wang et al. 2025), where the spread of returns and
 the entropy fall before the reward does; repetition; malformed calls; process rewards that rise while verified success
-falls.
+does not.
 """
 
 import statistics
@@ -43,10 +43,11 @@ def alarms(history: Sequence[Figures]) -> list[str]:
             f"{first['reward']:.2f} to {last['reward']:.2f} and search solves {last['success']:.0%} of the tasks after "
             f"{first['success']:.0%}: take smaller steps, stronger anchors or more diverse tasks"
         )
-    if last["process"] > first["process"] + 0.05 and last["success"] < first["success"] - 0.05:
+    # Success need not fall: search itself may take what is paid for the task from the first round on.
+    if last["process"] > first["process"] + 0.05 and last["success"] < first["success"] + 0.05:
         warnings.append(
-            f"reward hacking: process rewards rose from {first['process']:.2f} to {last['process']:.2f} while verified "
-            f"success fell from {first['success']:.2f} to {last['success']:.2f}: weigh them less "
+            f"reward hacking: process rewards rose from {first['process']:.2f} to {last['process']:.2f}, but verified "
+            f"success went from {first['success']:.2f} to {last['success']:.2f}: weigh them less "
             "(search.process_weight)"
         )
     if last["invalid"] > _much_more_than(first["invalid"], 0.2):
