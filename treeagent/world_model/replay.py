@@ -2,7 +2,7 @@
 similarity.
 
 SQLite stores rows and vectors: it survives crashes, and several processes can share it. The vectors are held in memory
-too, where one matrix product compares them all; ``benchmarks/retrieval.py`` measures it against embedded vector stores.
+too, where one matrix product compares them all.
 """
 
 import os
