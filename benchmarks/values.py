@@ -40,7 +40,7 @@ from treeagent.search.record import from_record
 from treeagent.store import read_as
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.views.tokens import TokenRow, path_rows
-from treeagent.views.values import ValueTargetConfig, found_success, state_return
+from treeagent.views.values import ValueTargetConfig, found_success, state_outcome
 
 QUESTION = "Which way to fit V tells states from which a success was found from the others?"
 _FIT = ValueConfig()
@@ -174,9 +174,8 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
             places[id(node)] = len(nodes)
             nodes.append(node)
             numbers.append(number)
-            arrival = path[-1] if path else None
             for aim in _RETURNS:
-                value = state_return(node, arrival, ValueTargetConfig(aim), tree.discount)
+                value = state_outcome(node, path, ValueTargetConfig(aim), tree.discount)
                 told[aim].append(math.nan if value is None else (min(max(value, low), high) - low) / (high - low))
             told["success"].append(float(found[id(node)]) if id(node) in found else math.nan)
         rows.append(list(indexed_rows(tree, places)))

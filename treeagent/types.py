@@ -142,6 +142,8 @@ class State:
     """Equal keys mean equal futures (anchor states); ``None`` where it is not known."""
     snapshot: object = field(default=None, compare=False, repr=False)
     """Opaque handle by which the dynamics that made this state finds it again."""
+    paid: float = field(default=0.0, compare=False)
+    """Sum of the rewards on the way here; withheld ones count as 0. Search writes it."""
     ended: bool = field(default=False, compare=False)
     """Search came here by a step that ended the episode, or hit a limit: there is no next one."""
     legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -129,6 +129,13 @@ def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:
         [proposals[1]],
         [estimates[1]],
     ]
+
+
+def test_a_value_is_the_expected_outcome_less_what_was_paid() -> None:
+    [tree] = search(TASKS[:1], LocalGenerator(shared_model()))
+    value, state = HeadValue(LocalGenerator(shared_model()), CHAT, head()), tree.root.state
+    [unpaid, paid] = asyncio.run(value.estimate([state, replace(state, paid=0.25)]))
+    assert paid.value == unpaid.value - 0.25
 
 
 @pytest.mark.parametrize("kind", [head, logprob_head])

@@ -71,6 +71,21 @@ class Toll:
 
 
 @dataclass(frozen=True)
+class Withheld(Toll):
+    """A toll of which the search is not told."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return replace(await Toll.step(self, state, action), reward=None)
+
+
+@pytest.mark.parametrize(("dynamics", "paid"), [(Toll(), 0.25), (Withheld(), 0.0)])
+def test_a_state_knows_what_was_paid_on_the_way(dynamics: Toll, paid: float) -> None:
+    [tree] = grow(TablePolicy({"a": 0.6, "b": 0.4}), dynamics, SearchConfig(limits=Limits(simulations=9)), Dear())
+    assert {node.state.paid for path, node in tree.walk() if len(path) == 3} == {3 * paid}
+    assert all(node.state.paid == len(path) * paid for path, node in tree.walk())
+
+
+@dataclass(frozen=True)
 class Dear:
     """V = 0.5, for four environment steps and five tokens."""
 

@@ -18,7 +18,7 @@ from treeagent.search.values import RolloutValue
 from treeagent.types import Action, State, Task, Transition
 from treeagent.views import AdvantageConfig, PairConfig, ValueTargetConfig, advantages, preference_pairs
 from treeagent.views.figures import tree_figures
-from treeagent.views.values import state_return
+from treeagent.views.values import state_outcome
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def test_its_end_is_a_value_target_of_zero() -> None:
     cut = [(path, node) for path, node in tree.walk() if node.truncated]
     assert cut
     for path, node in cut:
-        assert state_return(node, path[-1], ValueTargetConfig()) == 0.0
+        assert state_outcome(node, path, ValueTargetConfig()) == 0.0
 
 
 def test_flat_grpo_scores_it_below_the_mean_and_a_pair_rejects_it() -> None:
@@ -90,7 +90,7 @@ def test_with_bootstrap_the_task_would_go_on() -> None:
     assert cut
     for path, node in cut:
         assert path_return(path) == GUESS
-        assert state_return(node, path[-1], ValueTargetConfig()) is None
+        assert state_outcome(node, path, ValueTargetConfig()) is None
     assert all(path[-1].child is not None and path[-1].child.terminated for path in finished_paths(tree))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from treeagent.search.node import Node, Tree, path_logprob, path_return
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.tokens import TokenRow, path_rows
-from treeagent.views.values import ValueTargetConfig, lambda_return, state_return, value_rows
+from treeagent.views.values import ValueTargetConfig, lambda_return, state_outcome, value_rows
 
 Kind = Literal["mean", "best", "lambda"]
 MEAN = ValueTargetConfig(target="mean")
@@ -76,13 +76,13 @@ def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, cou
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.5])
-def test_imitated_states_are_worth_the_return_from_there(discount: float) -> None:
+def test_imitated_states_are_worth_the_outcome_known_from_there(discount: float) -> None:
     """A quarter on the way, then 0.75: a success, however much its end is discounted."""
     last = edge("b", (4,), 1, 0.75, node((5,), end="terminated"), 0.75)
     tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 1.0, node((3,), last), 0.25)), discount=discount)
     [row] = imitation_rows(tree, ImitationConfig())
     assert row.value_positions == (0, 2, 4)
-    assert row.value_targets == (0.25 + discount * 0.75, 0.75, 0.75)
+    assert row.value_targets == (0.25 + discount * 0.75, 1.0, 1.0)
     assert row.value_targets[:2] == pytest.approx(next(iter(value_rows(tree, ValueTargetConfig()))).value_targets[:2])
 
 
@@ -191,7 +191,7 @@ def test_success_is_told_where_a_path_finished() -> None:
     assert row.value_targets == (0.0, 0.0)
 
 
-def test_best_returns_add_the_rewards_on_the_way() -> None:
+def test_outcomes_hold_the_rewards_on_the_way() -> None:
     """Reward 0.25 on the way, then 0.5 at an end or V = 0.6 at a limit, or a withheld end judged 0.1."""
     ends = edge("x", (4,), 1, 0.5, node((5,), value=0.9, end="terminated"), 0.5)
     limit = edge("y", (6,), 1, 0.6, node((7,), value=0.6, end="truncated"))
@@ -199,12 +199,12 @@ def test_best_returns_add_the_rewards_on_the_way() -> None:
     tree = Tree(TASK, 0, node((1,), edge("a", (2,), 4, 1.0, node((3,), ends, limit, withheld), 0.25)))
     first = tree.root.edges[0].child
     assert first is not None
-    assert state_return(tree.root, None, ValueTargetConfig()) == pytest.approx(0.85)
-    assert state_return(first, tree.root.edges[0], ValueTargetConfig()) == pytest.approx(0.6)
-    assert state_return(tree.root, None, MEAN) == pytest.approx(0.25)
-    assert state_return(first, tree.root.edges[0], MEAN) == pytest.approx(0.4)
+    assert state_outcome(tree.root, [], ValueTargetConfig()) == pytest.approx(0.85)
+    assert state_outcome(first, tree.root.edges[:1], ValueTargetConfig()) == pytest.approx(0.85)
+    assert state_outcome(tree.root, [], MEAN) == pytest.approx(0.25)
+    assert state_outcome(first, tree.root.edges[:1], MEAN) == pytest.approx(0.65)
     told = [target for row in value_rows(tree, ValueTargetConfig()) for target in row.value_targets]
-    assert told == pytest.approx([0.85, 0.6, 0.5])  # nothing is known of the limit and of the withheld end
+    assert told == pytest.approx([0.85, 0.85, 0.75])  # nothing is known of the limit and of the withheld end
 
 
 @pytest.mark.parametrize(
@@ -217,15 +217,15 @@ def test_a_refused_call_says_nothing_of_the_state_that_it_leaves(config: ValueTa
     assert refused.child is not None
     refused.child.invalid = True
     root = node((1,), refused, value=0.9)
-    assert state_return(root, None, config) is None
+    assert state_outcome(root, [], config) is None
     root.edges += [
         edge("x", (4,), 1, 0.0, node((5,), end="terminated"), 0.0),
         edge("y", (6,), 1, 0.5, node((7,), end="terminated"), 0.5),
     ]
-    assert state_return(root, None, config) == pytest.approx(expected)
+    assert state_outcome(root, [], config) == pytest.approx(expected)
     lambda_1 = replace(config, lambda_=1.0)
     refused.child.edges = [edge("z", (8,), 1, 0.9, node((9,), end="terminated"), 0.9)]
-    assert state_return(root, None, lambda_1) == pytest.approx(0.9 if config.target == "best" else 1.4 / 3)
+    assert state_outcome(root, [], lambda_1) == pytest.approx(0.9 if config.target == "best" else 1.4 / 3)
 
 
 def test_thoughts_are_not_discounted() -> None:
@@ -234,9 +234,9 @@ def test_thoughts_are_not_discounted() -> None:
     thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
     thought.action = replace(thought.action, call="")
     root = node((1,), thought)
-    assert state_return(root, None, ValueTargetConfig(), 0.5) == 0.5
-    assert state_return(root, None, ValueTargetConfig(target="lambda", lambda_=1.0), 0.5) == 0.5
-    assert state_return(root, None, ValueTargetConfig(target="lambda", lambda_=0.0), 0.5) == 0.25
+    assert state_outcome(root, [], ValueTargetConfig(), 0.5) == 0.5
+    assert state_outcome(root, [], ValueTargetConfig(target="lambda", lambda_=1.0), 0.5) == 0.5
+    assert state_outcome(root, [], ValueTargetConfig(target="lambda", lambda_=0.0), 0.5) == 0.25
 
 
 @given(randoms.map(chain_group), st.sampled_from([0.5, 1.0]))
@@ -277,7 +277,7 @@ def test_every_known_state_is_told_once_whatever_the_order_of_siblings(
     config = ValueTargetConfig(target=kind)
     expected = {}
     for path, here in tree.walk():
-        target = state_return(here, path[-1] if path else None, config)
+        target = state_outcome(here, path, config)
         if target is not None:
             expected[tree.prompt_ids(path)[-1]] = target
     shuffle_siblings(tree, shuffler)

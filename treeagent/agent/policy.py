@@ -320,7 +320,11 @@ class ChatPolicy:
 @dataclass(frozen=True, slots=True)
 class HeadValue:
     """V(s) from a value head on what the policy's forward pass says at the last token of the state, whose tokens the
-    generator reads once for both. A head on hidden states needs a model in this process (``LocalGenerator``)."""
+    generator reads once for both. A head on hidden states needs a model in this process (``LocalGenerator``).
+
+    The head tells the outcome of the whole episode. V(s) is the part of it that is still to come, so what was paid on
+    the way is subtracted. A search that sees no reward, as at evaluation, subtracts nothing and so ranks states by the
+    whole outcome."""
 
     generator: Generator
     chat: ChatFormat
@@ -347,9 +351,12 @@ class HeadValue:
             values = iter(self.head.value(torch.stack(read)).tolist() if read else ())
         return [
             Estimate(
-                0.0 if error else next(values), self.chat.added_ids(reading), error=error, left_out=reading.left_out
+                0.0 if error else next(values) - state.paid,
+                self.chat.added_ids(reading),
+                error=error,
+                left_out=reading.left_out,
             )
-            for reading, error in zip(readings, errors, strict=True)
+            for state, reading, error in zip(states, readings, errors, strict=True)
         ]
 
     def _read(self, prompts: Sequence[tuple[int, ...]], trees: Sequence[str]) -> list[torch.Tensor | Failure]:

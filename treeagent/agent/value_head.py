@@ -1,4 +1,5 @@
-"""The value function: a scalar head on what the policy's own forward pass says at a state's last token, V(s).
+"""The value function: a scalar head on what the policy's own forward pass says at a state's last token. It tells the
+outcome of the whole episode.
 
 ``ValueHead`` reads the last hidden state, which only a model in this process gives. ``LogprobHead`` reads the
 log-probabilities of some tokens there, which engines and servers give too. The policy's checkpoint stays a stock
@@ -26,8 +27,8 @@ _LEAST_DEVIATION = 1e-3
 
 
 class ValueHead(nn.Module):
-    """The value V(s) = low + (high - low) σ(w₂ · tanh(W₁ h + b₁) + b₂), h being the policy's last hidden state at
-    the state's last token. The last layer starts at zero, so V starts in the middle of the range."""
+    """The value low + (high - low) σ(w₂ · tanh(W₁ h + b₁) + b₂), h being the policy's last hidden state at the state's
+    last token. The last layer starts at zero, so it starts in the middle of the range."""
 
     reads: ClassVar[Reads] = "hidden"
 
@@ -56,12 +57,12 @@ class ValueHead(nn.Module):
         return logits.squeeze(-1)
 
     def value(self, hidden_states: Tensor) -> Tensor:
-        """V(s) in reward units, (..., hidden_size) to (...)."""
+        """Expected outcomes in reward units, (..., hidden_size) to (...)."""
         low, high = self.reward_range
         return low + (high - low) * torch.sigmoid(self(hidden_states))
 
     def rescale(self, targets: Tensor) -> Tensor:
-        """Returns in reward units to [0, 1].
+        """Outcomes in reward units to [0, 1].
 
         Raises:
             ValueError: a target lies outside the reward range, or is NaN.
@@ -76,7 +77,7 @@ class ValueHead(nn.Module):
         return (targets - low) / (high - low)
 
     def loss(self, hidden_states: Tensor, targets: Tensor) -> Tensor:
-        """Mean binary cross-entropy, in nats, of V(s) against targets in reward units, soft ones included."""
+        """Mean binary cross-entropy, in nats, of outcomes against targets in reward units, soft ones included."""
         return functional.binary_cross_entropy_with_logits(self(hidden_states), self.rescale(targets))
 
     def save(self, checkpoint: Path) -> None:

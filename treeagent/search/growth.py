@@ -222,9 +222,8 @@ def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Except
         edge.process = taken_back(path, lambda each: each.process, growth.tree.discount)
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
-    state = transition.state
     edge.child = Node(
-        state if state.ended == ended else replace(state, ended=ended),
+        replace(transition.state, ended=ended, paid=parent.state.paid + (edge.reward or 0.0)),
         terminated=transition.terminated and not unknown,
         truncated=transition.truncated or unknown,
         bootstrap=transition.truncated and not unknown and growth.bootstrap,

@@ -447,11 +447,11 @@ def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, floa
     """The rows of value targets of a tree.
 
     With rewards along the way, r + V may leave the range ``returns``, since V is an estimate: such targets are clipped.
-    Returns of finished paths are not clipped: where they leave the range, ``fit_value`` raises. Where
+    Outcomes of finished paths are not clipped: where they leave the range, ``fit_value`` raises. Where
     ``rewards.weights`` pays components, they are clipped too: the head may be older than the weights.
     """
     weighed = bool(config.rewards.weights)
-    found = [] if weighed else [path_return(path, tree.discount) for path in finished_paths(tree)]
+    found = [] if weighed else [path_return(path) for path in finished_paths(tree)]
     low, high = min([returns[0], *found]), max([returns[1], *found])
     for row in value_rows(tree, config.update.values):
         clipped = tuple(min(max(target, low), high) for target in row.value_targets)

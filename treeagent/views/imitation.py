@@ -1,6 +1,7 @@
 """Rows to imitate: the best paths of a tree, or the best way on from each of its states."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -60,9 +61,10 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
         start = sum(state in taught for state in states) if config.what == "states" else 0
         taught.update(states)
         if start < len(path):
-            found = [path_return(path[place:], tree.discount) for place in range(start, len(path))]
+            paid = list(accumulate((edge.reward or 0.0 for edge in path), initial=0.0))
+            found = [paid[place] + path_return(path[place:], tree.discount) for place in range(start, len(path))]
             imitated = [edge for edge in path[start:] if tree.may_prefer(edge)]
-            yield from path_rows(tree, path, [None] * start + found + [path[-1].reward], imitated=imitated)
+            yield from path_rows(tree, path, [None] * start + found + [paid[-1]], imitated=imitated)
 
 
 def edited_rows(tree: Tree, encode: Callable[[str], tuple[int, ...]]) -> Iterator[TokenRow]:

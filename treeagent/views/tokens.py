@@ -23,7 +23,8 @@ class TokenRow:
     value_positions: tuple[int, ...] = ()
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()
-    """The return from each of these states, in reward units, aligned with ``value_positions``."""
+    """The episode's outcome as known from each of these states: what was paid on the way and the return from there, in
+    reward units, aligned with ``value_positions``."""
     origin: Origin = "real"
     """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
     row's last token."""
@@ -107,7 +108,8 @@ def path_rows(
 
     Args:
         path: edges from the root on.
-        value_targets: the returns from the states of the path, root first, in reward units; None where unknown.
+        value_targets: outcomes as known from the states of the path, root first, in reward units; None where
+            unknown.
         imitated: the edges whose actions carry likelihood loss; None for all.
     """
     trained = {id(edge) for edge in (path if imitated is None else imitated)}

@@ -1,4 +1,4 @@
-"""Value targets: the return that search found from each state of a tree."""
+"""Value targets: the outcome of the episode, as search found it from each state of a tree."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
@@ -15,9 +15,10 @@ class ValueTargetConfig:
     """How the value of a state is computed from the tree below it."""
 
     target: Literal["mean", "best", "lambda", "success"] = "best"
-    """The value V(s) that the head learns: "mean" is the visit-weighted mean of Q(s,a), "best" the highest return found
-    below s (for deterministic environments only), "lambda" the λ-return, "success" 1 if a success was found below s and
-    0 otherwise. Where failures are paid in part, "success" tells them better from successes."""
+    """What the head learns of a state s. "mean", "best" and "lambda" are outcomes: what was paid on the way to s, plus
+    the visit-weighted mean of Q(s,a), the highest return found below s (for deterministic environments only), or the
+    λ-return. "success" is 1 if a success was found below s and 0 otherwise. Where failures are paid in part, it tells
+    them better from successes."""
     lambda_: Annotated[float, Field(ge=0, le=1)] = 0.95
     """λ of the "lambda" target: 0 uses the value function after one step, 1 only the returns of whole paths. Trees of
     independent chains hold no values between their ends and need 1."""
@@ -26,24 +27,23 @@ class ValueTargetConfig:
 def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
     """Rows from the root to each leaf that give every state with a known return a target, exactly once.
 
-    The rows carry no likelihood loss; targets are returns in reward units, discounted by ``tree.discount``.
+    The rows carry no likelihood loss; targets are outcomes in reward units, as of ``state_outcome``.
     """
     told: set[int] = set()
     succeeded = found_success(tree) if config.target == "success" else {}
 
-    def target(node: Node, arrival: Edge | None) -> float | None:
+    def target(node: Node, path: Sequence[Edge]) -> float | None:
         if config.target == "success":
             return float(succeeded[id(node)]) if id(node) in succeeded else None
-        return state_return(node, arrival, config, tree.discount)
+        return state_outcome(node, path, config, tree.discount)
 
     for path, node in tree.walk():
         if any(edge.child is not None for edge in node.edges):
             continue
         nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
-        arrivals = [None, *path]
         targets = [
-            None if id(visited) in told or not is_read(visited) else target(visited, arrival)
-            for visited, arrival in zip(nodes, arrivals, strict=True)
+            None if id(visited) in told or not is_read(visited) else target(visited, path[:depth])
+            for depth, visited in enumerate(nodes)
         ]
         told.update(map(id, nodes))
         yield from path_rows(tree, path, targets, imitated=())
@@ -64,22 +64,31 @@ def found_success(tree: Tree) -> dict[int, bool]:
     return found
 
 
-def state_return(node: Node, arrival: Edge | None, config: ValueTargetConfig, discount: float = 1.0) -> float | None:
-    """V(s) as search found it, in reward units; None if nothing below the state was tried but refused calls.
+def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, discount: float = 1.0) -> float | None:
+    """What was paid on the way to a state, plus V(s) as search found it, in reward units; None if nothing below the
+    state was tried but refused calls, or if it is an end whose reward was withheld.
 
-    The target of a final state is the reward of the step that led there: a search at evaluation sees no reward, so the
-    head has to judge the outcome. This includes the states that the task's own limit cut off.
+    A search at evaluation sees no reward. So the head has to judge the whole outcome, both at ends and at the states
+    that are compared with them. Ends include the states that the task's own limit cut off.
 
     Args:
         node: the state.
-        arrival: the edge that leads to it; None at the root.
+        path: the edges from the root to it.
         config: which value to compute; "success", which depends on the whole tree, is told by ``found_success``.
-        discount: γ of a step.
+        discount: γ of a step, in V(s) alone.
     """
     if config.target == "success":
         raise ValueError("a state's success depends on its whole tree: use found_success")
+    found = _return_below(node, config, discount)
+    if found is None or (node.final and (not path or path[-1].reward is None)):
+        return None
+    return sum(edge.reward or 0.0 for edge in path) + found
+
+
+def _return_below(node: Node, config: ValueTargetConfig, discount: float) -> float | None:
+    """V(s), 0 at an end."""
     if node.final:
-        return arrival.reward if arrival is not None else None
+        return 0.0
     tried = _tried(node)
     if not tried:
         return None
