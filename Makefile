@@ -53,7 +53,7 @@ test: install-dev
 	$(BIN)/pytest -n auto --dist loadfile
 
 test-slow: install-dev
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -m "not vllm and not ray and not index"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -m "not vllm and not ray and not index and not s3"
 
 check: install-dev
 	$(BIN)/ruff check .

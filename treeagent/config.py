@@ -600,6 +600,9 @@ class RunConfig:
     """Where the workers run: "local" on this machine, "ray" as actors of a Ray cluster. Results do not depend on it."""
     trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()
     """Where metrics go beside metrics.jsonl: "tensorboard", "trackio", "wandb"."""
+    mirror: Annotated[str, REACHES_OUT] = ""
+    """Address to which the run's folder is copied every minute and at the end, such as "s3://bucket/run"; any that
+    fsspec opens. With --resume, a run that this machine does not have is fetched from there. Empty copies nothing."""
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     vllm: VllmConfig = Field(default_factory=VllmConfig)

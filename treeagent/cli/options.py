@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -110,10 +111,14 @@ def open_run(
         runs.append(lender)
     if checkpoint is not None and checkpoint.parent.name == "checkpoints":
         runs.append(checkpoint.parent.parent)
-    own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
-    file = own if given.config is None else find_recipe(given.config)
     chosen = [] if given.engine is None else [f"engine={given.engine}"]
     overrides = [*(given.overrides or ()), *chosen]
+    begun = given.out / "config.toml"
+    if given.resume and not begun.is_file():
+        given_config = None if given.config is None else find_recipe(given.config)
+        _fetch(load_config(given_config, overrides).mirror, given.out)
+    own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
+    file = own if given.config is None else find_recipe(given.config)
     if given.config is None and own is not None:
         require_trust(own, overrides, given.trust)
     config = load_config(file, overrides, seed=given.seed)
@@ -122,6 +127,7 @@ def open_run(
     from treeagent.cli.door import require
     from treeagent.report.show import show_alarms
     from treeagent.run.folder import Run
+    from treeagent.run.mirror import mirrored
     from treeagent.run.progress import RichProgress
     from treeagent.run.times import TIMES, Timed
     from treeagent.run.trackers import tracked
@@ -129,12 +135,16 @@ def open_run(
 
     methods = learns(config)
     require(config, uses, methods, checkpoint)
-    begun = given.out / "config.toml"
     resumed = load_config(begun) if given.resume and begun.is_file() else None
     config, told = fitted(config, checkpoint, None if resumed is None else resumed.policy.dtype)
     if told:
         Terminal(stderr=True).print(told, soft_wrap=True)
-    with Run.create(given.out, config, resume=given.resume) as run, tracked(run):
+    tell = partial(Terminal(stderr=True).print, soft_wrap=True)
+    with (
+        Run.create(given.out, config, resume=given.resume) as run,
+        mirrored(run.path, config.mirror, tell),
+        tracked(run),
+    ):
         shown = RichProgress(run=run.path)
         progress = Timed(shown, run.path / TIMES)
         yield run, progress
@@ -142,6 +152,17 @@ def open_run(
         shown.finish()
         if methods or config.rewards.judge:
             show_alarms(run, Terminal(stderr=True))
+
+
+def _fetch(url: str, folder: Path) -> None:
+    """Pull the run that lies at an address, if one does."""
+    if url:
+        from treeagent.run.mirror import Mirror
+
+        mirror = Mirror(url)
+        if mirror.files():
+            count = mirror.pull(folder)
+            Terminal(stderr=True).print(f"fetched {count} files from {url}", soft_wrap=True)
 
 
 def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:

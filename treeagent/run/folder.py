@@ -20,7 +20,7 @@ COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 
 _FREE = (
-    *("workers", "threads", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
+    *("workers", "threads", "engine", "mirror", "ray.", "trackers", "policy.cache_bytes", "remote."),
     *("environment.parallel", "policy.url", "policy.reload", "world.url", "world.teacher.url"),
     *("rewards.judge.url", "rewards.judge.timeout", "rewards.judge.most_calls", "rewards.judge.most_tokens"),
     *("rewards.judge.prompt_price", "rewards.judge.generated_price"),

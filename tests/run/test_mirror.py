@@ -1,0 +1,220 @@
+"""A run and its copy at an address."""
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from command import CONFIG, treeagent
+from fsspec.implementations.local import LocalFileSystem
+
+from treeagent.config import RunConfig
+from treeagent.run.folder import Run, RunError
+from treeagent.run.mirror import STATE, Mirror, mirrored
+from treeagent.store import digest, read_as, write_shard
+
+
+def made(folder: Path) -> Path:
+    """A run with a file of each kind."""
+    with Run.create(folder, RunConfig(), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [{"n": 1}])
+        (run.checkpoints / "base").mkdir()
+        (run.checkpoints / "base" / "config.json").write_text("{}")
+        (run.checkpoints / "base" / "model.safetensors").write_bytes(bytes(1000))
+        with closing(sqlite3.connect(run.checkpoints / "world.sqlite")) as memory:
+            memory.execute("PRAGMA journal_mode = WAL")
+            memory.execute("CREATE TABLE rows (n)")
+        (folder / "progress.json").write_text("{}")
+        run.log("collect", {"step": 1, "loss": 0.5})
+        run.finish("collect", {"trees": 1})
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """What of a run's folder is copied; a database's bytes depend on who wrote them last."""
+    return {
+        path.relative_to(folder).as_posix(): b"" if path.suffix == ".sqlite" else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in (".lock", STATE, "progress.json") and "sqlite-" not in path.name
+    }
+
+
+def stored(address: Path) -> int:
+    return len(list((address / "files").iterdir()))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/copy"
+
+
+def test_a_pulled_run_is_the_pushed_one(tmp_path: Path, url: str) -> None:
+    folder = made(tmp_path / "run")
+    assert Mirror(url).push(folder) == len(contents(folder)) == Mirror(url).pull(tmp_path / "other")
+    assert contents(tmp_path / "other") == contents(folder)
+    run = Run.open(tmp_path / "other")
+    assert (run.facts("collect"), run.metrics()) == ({"trees": 1}, [{"stage": "collect", "step": 1, "loss": 0.5}])
+    with closing(sqlite3.connect(run.checkpoints / "world.sqlite")) as memory:
+        assert memory.execute("SELECT count(*) FROM rows").fetchone() == (0,)
+
+
+def test_only_what_changed_is_sent_and_what_is_replaced_goes(tmp_path: Path, url: str) -> None:
+    folder, mirror = made(tmp_path / "run"), Mirror(url)
+    mirror.push(folder)
+    before = stored(tmp_path / "copy")
+    assert (mirror.push(folder), Mirror(url).push(folder)) == (0, 0)
+    with Run.create(folder, RunConfig(), resume=True) as run:
+        run.log("collect", {"step": 2, "loss": 0.4})
+        write_shard(run.trees, "collect", 1, [{"n": 2}])
+    assert (mirror.push(folder), stored(tmp_path / "copy")) == (2, before + 1)
+    shutil.rmtree(folder / "checkpoints" / "base")
+    assert (mirror.push(folder), stored(tmp_path / "copy")) == (0, before - 1)
+    mirror.pull(tmp_path / "other")
+    assert contents(tmp_path / "other") == contents(folder)
+
+
+class Breaking(LocalFileSystem):  # type: ignore[misc]
+    """Writes no list of a run once ``broken`` is set."""
+
+    protocol = "breaking"
+    broken = False
+
+    def pipe_file(self, path: str, value: bytes, **kwargs: Any) -> None:
+        if Breaking.broken and path.endswith("run.json"):
+            raise ConnectionError("gone")
+        super().pipe_file(path, value, **kwargs)
+
+
+@pytest.fixture
+def breaking(tmp_path: Path) -> Iterator[str]:
+    fsspec.register_implementation("breaking", Breaking, clobber=True)
+    yield f"breaking://{tmp_path}/copy"
+    Breaking.broken = False
+
+
+def test_a_broken_push_leaves_the_copy_as_it_was_and_the_next_one_goes_on(tmp_path: Path, breaking: str) -> None:
+    folder, mirror = made(tmp_path / "run"), Mirror(breaking)
+    mirror.push(folder)
+    before = contents(folder)
+    with Run.create(folder, RunConfig(), resume=True) as run:
+        run.finish("evaluate", {})
+    Breaking.broken = True
+    with pytest.raises(RunError, match="gone"):
+        mirror.push(folder)
+    Mirror(breaking).pull(tmp_path / "early")
+    assert contents(tmp_path / "early") == before
+    Breaking.broken = False
+    assert Mirror(breaking).push(folder) == 1
+    Mirror(breaking).pull(tmp_path / "late")
+    assert contents(tmp_path / "late") == contents(folder) != before
+
+
+def test_a_copy_belongs_to_the_folder_that_wrote_or_read_it_last(tmp_path: Path, url: str) -> None:
+    mine = made(tmp_path / "mine")
+    Mirror(url).push(mine)
+    with pytest.raises(RunError, match="has not pushed there"):
+        Mirror(url).push(made(tmp_path / "foreign"))
+    Mirror(url).pull(tmp_path / "elsewhere")
+    with Run.create(tmp_path / "elsewhere", RunConfig(), resume=True) as run:
+        run.finish("evaluate", {})
+    Mirror(url).push(run.path)
+    with pytest.raises(RunError, match="has not pushed there"):
+        Mirror(url).push(mine)
+
+
+def test_a_damaged_or_hostile_copy_is_refused_and_leaves_nothing(tmp_path: Path, url: str) -> None:
+    Mirror(url).push(made(tmp_path / "run"))
+    content = max((tmp_path / "copy" / "files").iterdir(), key=lambda path: path.stat().st_size)
+    content.write_bytes(b"other")
+    with pytest.raises(RunError, match="is damaged"):
+        Mirror(url).pull(tmp_path / "other")
+    (tmp_path / "copy" / "run.json").write_text('{"../outside": "0"}')
+    with pytest.raises(RunError, match="outside"):
+        Mirror(url).pull(tmp_path / "other")
+    (tmp_path / "copy" / "run.json").write_text("[]")
+    with pytest.raises(RunError, match="is damaged"):
+        Mirror(url).pull(tmp_path / "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "run"]
+
+
+def test_where_nothing_can_be_pulled(tmp_path: Path, url: str) -> None:
+    with pytest.raises(RunError, match="holds no run"):
+        Mirror(url).pull(tmp_path / "other")
+    Mirror(url).push(made(tmp_path / "run"))
+    with pytest.raises(RunError, match="is not empty"):
+        Mirror(url).pull(tmp_path / "run")
+    with pytest.raises(RunError, match="cannot be opened"):
+        Mirror("nowhere://bucket")
+
+
+def test_a_run_is_pushed_while_it_is_written_and_at_its_end(tmp_path: Path, breaking: str) -> None:
+    told: list[str] = []
+    with (
+        Run.create(tmp_path / "run", RunConfig(), resume=False) as run,
+        mirrored(run.path, breaking, told.append, every=0.01),
+    ):
+        run.finish("warm_start", {})
+        started = time.monotonic()
+        while "stages.json" not in Mirror(breaking).files():
+            assert time.monotonic() - started < 60
+            time.sleep(0.01)
+        Breaking.broken = True
+        run.finish("collect", {})
+    assert len(told) == 1 and "gone" in told[0]
+    Breaking.broken = False
+    with mirrored(run.path, breaking, told.append):
+        pass
+    assert len(told) == 1
+    Mirror(breaking).pull(tmp_path / "other")
+    assert list(Run.open(tmp_path / "other").stages()) == ["warm_start", "collect"]
+
+
+def test_a_run_goes_on_from_its_copy_on_another_machine(finished_run: Path, tmp_path: Path, url: str) -> None:
+    here = tmp_path / "here"
+    shutil.copytree(finished_run, here)
+    done = treeagent("push", here, url)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(here)
+    settings = [line for line in ("workers=1", f"mirror={url}")]
+    there = tmp_path / "there"
+    done = treeagent("quickstart", "--out", there, "--resume", "--trust", *settings)
+    assert done.returncode == 0, done.stderr
+    assert digest(read_as(dict, there / "trees")) == digest(read_as(dict, finished_run / "trees"))
+    assert Mirror(url).files().keys() >= {"config.toml", "stages.json", "report.html"}
+    refused = treeagent("collect", there / "checkpoints" / "base", "--config", CONFIG, "--out", here, f"mirror={url}")
+    assert refused.returncode == 2 and "has not pushed there" in refused.stderr
+
+
+@pytest.mark.s3
+def test_a_bucket_of_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        fsspec.filesystem("s3").mkdir("bucket")
+        folder, url = made(tmp_path / "run"), "s3://bucket/runs/shop"
+        Mirror(url).push(folder)
+        with Run.create(folder, RunConfig(), resume=True) as run, mirrored(folder, url, pytest.fail):
+            run.finish("evaluate", {})
+        Mirror(url).pull(tmp_path / "other")
+        assert contents(tmp_path / "other") == contents(folder)
+        with pytest.raises(RunError, match="has not pushed there"):
+            Mirror(url).push(made(tmp_path / "foreign"))
+        with pytest.raises(RunError, match="cannot be read or written"):
+            Mirror("s3://nowhere/run").push(folder)
+    finally:
+        server.stop()
