@@ -137,6 +137,18 @@ def test_the_first_limit_ends_a_tree() -> None:
     assert tree_cost(episodes, "greedy", shape).generated_tokens == 40
 
 
+def test_plans_that_are_tried_again_cost_steps_but_no_tokens() -> None:
+    device, asked = Device("a device", flops=1e9, bandwidth=1e9, memory=1e9), 'evaluate.modes=["greedy", "mcts"]'
+    once, thrice = (
+        modelled(settings(asked, f"evaluate.replays={replays}"), Shape.assumed(settings()), SIZE, device, 0.5).modes
+        for replays in (0, 2)
+    )
+    assert thrice["mcts"].environment_steps == 3 * once["mcts"].environment_steps
+    assert thrice["mcts"].generated_tokens == once["mcts"].generated_tokens
+    assert thrice["mcts"].seconds(1) > once["mcts"].seconds(1)
+    assert thrice["greedy"] == once["greedy"]
+
+
 def test_by_formulas_a_model_twice_as_large_trains_twice_as_long() -> None:
     config, device = settings(), Device("a device", flops=1e9, bandwidth=1e9, memory=1e9)
     shape = Shape.assumed(config)

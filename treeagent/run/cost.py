@@ -324,11 +324,11 @@ def modelled(config: RunConfig, shape: Shape, size: ModelSize, device: Device, s
         + _DECODE_SECONDS
     )
 
-    def play(mode: Mode) -> PlayRate:
+    def play(mode: Mode, replays: int = 0) -> PlayRate:
         cost = tree_cost(config, mode, shape)
-        seconds = cost.generated_tokens * pass_seconds / rows + cost.encoded_tokens * read
-        seconds += cost.environment_steps * step_seconds
-        return PlayRate(cost.generated_tokens, cost.environment_steps, Affine(0.0, seconds))
+        steps = cost.environment_steps * (1 + replays)  # as if every step of a tree belonged to a plan that is replayed
+        seconds = cost.generated_tokens * pass_seconds / rows + cost.encoded_tokens * read + steps * step_seconds
+        return PlayRate(cost.generated_tokens, steps, Affine(0.0, seconds))
 
     def train(training: object, tokens: float) -> TrainRate:
         rows = getattr(training, "batch_size") * config.training.accumulation  # noqa: B009
@@ -337,7 +337,10 @@ def modelled(config: RunConfig, shape: Shape, size: ModelSize, device: Device, s
         per_epoch = config.collect.tasks / rows
         return TrainRate(step_tokens, recomputed * size.weights * step_tokens / device.flops, per_epoch)
 
-    modes: dict[Mode, PlayRate] = {mode: play(mode) for mode in {"greedy", *config.evaluate.modes}}
+    modes: dict[Mode, PlayRate] = {
+        mode: play(mode, 0 if mode in ("greedy", "lookahead") else config.evaluate.replays)  # these have one plan
+        for mode in {"greedy", *config.evaluate.modes}
+    }
     methods: set[Method] = {*config.update.methods, *config.adapt.methods}
     pairs = {"dpo": 2.0}
     episode = min(shape.episode_tokens, config.warm_start.max_tokens)
