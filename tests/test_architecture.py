@@ -5,7 +5,10 @@ import tomllib
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
-ROOT_FILES = {"__init__.py", "__main__.py", "config.py", "loop.py", "marks.py", "store.py", "types.py", "visible.py"}
+ROOT_FILES = {
+    "__init__.py", "__main__.py", "config.py", "loop.py", "marks.py", "store.py", "threads.py", "types.py",
+    "visible.py",
+}  # fmt: skip
 
 
 def contract() -> list[str]:

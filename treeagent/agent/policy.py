@@ -11,11 +11,12 @@ import torch
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call
-from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest, in_thread
+from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat, Reading
 from treeagent.generators.config import ActionSource
 from treeagent.generators.grammar import Grammar, ReAct
 from treeagent.generators.local import LocalGenerator
+from treeagent.threads import in_thread
 from treeagent.types import Action, Estimate, Message, Proposal, State, derive_seed
 
 if TYPE_CHECKING:  # their packages are extras

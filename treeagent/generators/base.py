@@ -4,17 +4,14 @@ Three implementations: ``local`` runs a transformers model in this process, ``vl
 and ``remote`` asks a server. This module imports no torch.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import takewhile
-from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from treeagent.generators.usage import Usage
+from treeagent.threads import in_thread
 
 if TYPE_CHECKING:  # a client of a server does not need torch
     from torch import Tensor
@@ -22,7 +19,6 @@ if TYPE_CHECKING:  # a client of a server does not need torch
     from treeagent.generators.structured import Form  # needs the extra "structured"
 
 Answer = TypeVar("Answer")
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,45 +134,6 @@ def put_together(
 ) -> list[Sample]:
     """The candidates with their log-probabilities, from those of the tokens after each of their ``beginnings``."""
     return [Sample(ids, tuple(told[ids[:place]][token] for place, token in enumerate(ids))) for ids in candidates]
-
-
-async def in_thread(call: Callable[[], Answer]) -> Answer:
-    """Call ``call`` in a thread of its own, and return or raise what it does."""
-    return await asyncio.wrap_future(_begun(call))
-
-
-def side_by_side(call: Callable[[Item], Answer], items: Sequence[Item], most: int) -> list[Answer]:
-    """What ``call`` returns for each item, in their order, made in at most this many threads. Once it has raised, no
-    further call is begun."""
-    answers, waiting = dict[int, Answer](), enumerate(items)
-
-    def work() -> None:
-        try:
-            for place, item in waiting:
-                answers[place] = call(item)
-        except BaseException:
-            deque(waiting, maxlen=0)
-            raise
-
-    for thread in [_begun(work) for _ in range(min(most, len(items)))]:
-        thread.result()
-    return [answers[place] for place in range(len(items))]
-
-
-def _begun(call: Callable[[], Answer]) -> Future[Answer]:
-    """What ``call`` returns or raises in a thread of its own. The thread is a daemon: after Ctrl-C it does not keep the
-    process from ending, unlike those of ``concurrent.futures``."""
-    future = Future[Answer]()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # raised again where it is waited for
-            future.set_exception(error)
-
-    future.set_running_or_notify_cancel()  # from now on it cannot be cancelled, only left alone
-    Thread(target=run, name="request", daemon=True).start()
-    return future
 
 
 class Generator(ABC):

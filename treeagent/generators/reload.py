@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from tempfile import TemporaryFile
 
-from treeagent.generators.base import side_by_side
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.servers import connect, named
+from treeagent.threads import side_by_side
 from treeagent.types import UserError, storable
 
 _MOST_SECONDS = 900.0

@@ -20,9 +20,10 @@ from hashlib import blake2b
 from pathlib import Path, PurePath
 from typing import TypeVar
 
-from treeagent.generators.base import Failure, side_by_side
+from treeagent.generators.base import Failure
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.usage import Usage
+from treeagent.threads import side_by_side
 from treeagent.types import UserError, storable
 
 try:

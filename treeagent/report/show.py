@@ -140,8 +140,9 @@ def _trees_table(run: Run) -> Table:
             sums["errors"] += sum(row.failed for row in rows.trees)
             sums["simulations"] += rows.budget.simulations
             sums["generated_tokens"] += rows.budget.generated_tokens
-        # Trees planned at evaluation hold no rewards: whether they found a success is not for them to say.
-        share = f"{100 * sums['success'] / sums['count']:.1f} %" if sums["told"] else "withheld"
+        # Trees planned at evaluation hold no rewards, so they do not tell whether they found a success.
+        withheld = name.startswith("evaluate-") and not sums["told"]
+        share = "withheld" if withheld else f"{100 * sums['success'] / sums['count']:.1f} %"
         figures = (sums["count"], sums["errors"], sums["simulations"], sums["generated_tokens"])
         count, errors, simulations, tokens = (f"{figure:,}" for figure in figures)
         table.add_row(Text(visible(name)), count, share, errors, simulations, tokens)

@@ -7,7 +7,6 @@ A judge that is down, out of budget or talks nonsense gives no verdict. That is 
 verdict of 0.
 """
 
-import asyncio
 import re
 import threading
 import time
@@ -15,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from statistics import fmean
 from typing import ClassVar, Protocol
@@ -23,6 +23,7 @@ from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import read_call
 from treeagent.rewards.config import JudgeConfig
 from treeagent.rewards.ledger import Ledger, Reply, key_of
+from treeagent.threads import in_thread
 from treeagent.types import Message, Task, ToolCall, UserError, derive_seed, storable, waiting
 
 INSTRUCTIONS = """\
@@ -144,7 +145,7 @@ class Judge:
         replies: dict[int, str | Fault] = {}
         while open_talks := {vote: talk for vote, talk in talks.items() if vote not in replies}:
             with waiting():  # a call of a tool has begun the time limit anew
-                said_now = await asyncio.to_thread(self._replies, open_talks, events)
+                said_now = await in_thread(partial(self._replies, open_talks, events))
             for vote, said in said_now.items():
                 call = _CALL.search(said) if look is not None and isinstance(said, str) else None
                 if look is None or call is None or len(talks[vote]) > 2 * self.config.most_tool_calls:
