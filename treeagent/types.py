@@ -242,6 +242,11 @@ class Concurrent(Protocol):
     def concurrent(self) -> bool: ...
 
 
+def is_concurrent(asked: object) -> bool:
+    """Whether a policy or a value says that it is ``Concurrent``."""
+    return isinstance(asked, Concurrent) and asked.concurrent
+
+
 class Value(Protocol):
     """Estimates V(s) of many states at once."""
 

@@ -16,6 +16,7 @@ from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
+from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.types import Action, Estimate, Proposal, State, Transition
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -207,6 +208,19 @@ def test_each_tree_asks_a_server_by_itself(method: SearchMethod) -> None:
     )
     assert [digest(tree) for tree in alone] == [digest(tree) for tree in together]
     assert served.most >= 6
+
+
+def test_rollouts_of_one_tree_do_not_wait_for_those_of_another() -> None:
+    config, policies = SearchConfig(Limits(simulations=8)), (Served(WORDS), TablePolicy(WORDS))
+    values = [MixedValue((RolloutValue(each, Staggered(0.2, 0.1), max_steps=4),), (1.0,)) for each in policies]
+    alone, together = (
+        asyncio.run(make_search(policy, Staggered(0.2, 0.1), config, value).run(TASKS, range(6)))
+        for policy, value in zip(policies, values, strict=True)
+    )
+    assert [digest(tree) for tree in alone] == [digest(tree) for tree in together]
+    assert [value.concurrent for value in values] == [True, False]
+    served = policies[0]
+    assert isinstance(served, Served) and served.most >= 6
 
 
 @dataclass

@@ -46,7 +46,7 @@ from treeagent.search.growth import (
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
 from treeagent.search.stopping import LeastGain
 from treeagent.search.under_way import UnderWay
-from treeagent.types import Concurrent, Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value
+from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value, is_concurrent
 
 Path = list[Edge]
 """The edges from the root to a place in the tree."""
@@ -96,9 +96,9 @@ class Searcher(ABC):
         share_time(growths, planted)
         broker = Broker(growths, map(self.converse, growths), on_batch)
         alone: list[tuple[type[Wanted], Callable[[Wanted], Awaitable[Answer]]]] = [(WantStep, self._take)]
-        if isinstance(self.policy, Concurrent) and self.policy.concurrent:
+        if is_concurrent(self.policy):
             alone.append((WantActions, self._draw))
-        if isinstance(self.value, Concurrent) and self.value.concurrent:
+        if is_concurrent(self.value):
             alone.append((WantValue, self._judge))
         async with UnderWay(broker, alone) as under_way:
             while broker.growing:

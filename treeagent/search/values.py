@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from treeagent.search.growth import Growth, end, estimate_nodes, receive, take_step
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed
+from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed, is_concurrent
 
 _Rollout = tuple[Growth, list[Edge]]
 """A tree that consists of one path, and that path."""
@@ -41,6 +41,11 @@ class RolloutValue:
     """Seed of the rollouts; give the run's."""
     step_seconds: float | None = None
     """As ``SearchConfig.step_seconds``; give the search's."""
+
+    @property
+    def concurrent(self) -> bool:
+        """As of ``types.Concurrent``: on a server the rollouts of one tree do not wait for those of another."""
+        return is_concurrent(self.policy)
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """The rollouts of all states advance together, one ``propose`` a batch.
@@ -124,6 +129,11 @@ class MixedValue:
     values: Sequence[Value]
     weights: Sequence[float]
     """w, one a value; they sum to 1."""
+
+    @property
+    def concurrent(self) -> bool:
+        """As of ``types.Concurrent``."""
+        return all(map(is_concurrent, self.values))
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """The mixed estimates. Their costs are summed, and the first error is kept."""
