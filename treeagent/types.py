@@ -143,7 +143,8 @@ class State:
     snapshot: object = field(default=None, compare=False, repr=False)
     """Opaque handle by which the dynamics that made this state finds it again."""
     paid: float = field(default=0.0, compare=False)
-    """Sum of the rewards on the way here; withheld ones count as 0. Search writes it."""
+    """Sum of the rewards on the way here, which V(s) leaves out; withheld ones count as 0. It is 0 at an end of the
+    task, where V(s) is the whole outcome. Search writes it."""
     ended: bool = field(default=False, compare=False)
     """Search came here by a step that ended the episode, or hit a limit: there is no next one."""
     legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
@@ -324,5 +325,7 @@ def waiting() -> Iterator[None]:
         yield
         return
     limit.stop()
-    yield
-    limit.begin()
+    try:
+        yield
+    finally:
+        limit.begin()

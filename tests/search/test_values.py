@@ -80,9 +80,11 @@ class Withheld(Toll):
 
 @pytest.mark.parametrize(("dynamics", "paid"), [(Toll(), 0.25), (Withheld(), 0.0)])
 def test_a_state_knows_what_was_paid_on_the_way(dynamics: Toll, paid: float) -> None:
-    [tree] = grow(TablePolicy({"a": 0.6, "b": 0.4}), dynamics, SearchConfig(limits=Limits(simulations=9)), Dear())
-    assert {node.state.paid for path, node in tree.walk() if len(path) == 3} == {3 * paid}
-    assert all(node.state.paid == len(path) * paid for path, node in tree.walk())
+    config = SearchConfig(limits=Limits(simulations=9), bootstrap=True)  # the limit is not the task's
+    for at_the_end, search in ((0.0, replace(config, bootstrap=False)), (3 * paid, config)):
+        [tree] = grow(TablePolicy({"a": 0.6, "b": 0.4}), dynamics, search, Dear())
+        assert {node.state.paid for path, node in tree.walk() if len(path) == 3} == {at_the_end}
+        assert all(node.state.paid == len(path) * paid for path, node in tree.walk() if len(path) < 3)
 
 
 @dataclass(frozen=True)

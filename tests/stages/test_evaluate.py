@@ -483,6 +483,26 @@ def test_where_a_plan_stops_the_policy_goes_on() -> None:
     assert [ending(episode) for episode in episodes] == [*["solved"] * 3, "broke off: OSError: a step is missing"]
 
 
+def test_on_a_server_no_episode_waits_for_the_step_of_another() -> None:
+    @dataclass
+    class Server(Climber):
+        """Answers the first task once every other is at its last step."""
+
+        concurrent: bool = True
+
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            while states[0].task.id == "first" and self.asked.count(("other", "4")) == 0:
+                await asyncio.sleep(0)
+            return await super().propose(states, count, seeds)
+
+    tasks = [Task("first", ""), Task("other", "")]
+    played = execute(Server(), Stairs(), tasks, [0, 0], [(), ()])
+    outcomes, _ = asyncio.run(asyncio.wait_for(played, timeout=10))
+    assert [(outcome.task_id, outcome.steps, outcome.error) for outcome in outcomes] == [
+        ("first", 5, ""), ("other", 5, ""),
+    ]  # fmt: skip
+
+
 def test_a_state_that_cannot_be_read_ends_its_episode() -> None:
     class Short(Climber):
         async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:

@@ -324,8 +324,8 @@ class HeadValue:
     generator reads once for both. A head on hidden states needs a model in this process (``LocalGenerator``).
 
     The head tells the outcome of the whole episode. V(s) is the part of it that is still to come, so what was paid on
-    the way is subtracted. A search that sees no reward, as at evaluation, subtracts nothing and so ranks states by the
-    whole outcome."""
+    the way (``State.paid``) is subtracted. A search that sees no reward, as at evaluation, subtracts nothing and so
+    ranks states by the whole outcome."""
 
     generator: Generator
     chat: ChatFormat

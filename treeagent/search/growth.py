@@ -222,11 +222,13 @@ def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Except
         edge.process = taken_back(path, lambda each: each.process, growth.tree.discount)
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
+    bootstrap = transition.truncated and not unknown and growth.bootstrap
+    paid = 0.0 if ended and not bootstrap else parent.state.paid + (edge.reward or 0.0)
     edge.child = Node(
-        replace(transition.state, ended=ended, paid=parent.state.paid + (edge.reward or 0.0)),
+        replace(transition.state, ended=ended, paid=paid),
         terminated=transition.terminated and not unknown,
         truncated=transition.truncated or unknown,
-        bootstrap=transition.truncated and not unknown and growth.bootstrap,
+        bootstrap=bootstrap,
         origin=parent.origin if edge.thought else transition.origin,
         invalid=transition.invalid,
         unknown=unknown,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treeagent.search.growth import Growth, end, estimate_nodes, receive, take_step
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed, is_concurrent
 
 _Rollout = tuple[Growth, list[Edge]]
@@ -111,9 +111,7 @@ class RolloutValue:
 
     def _return(self, growth: Growth, path: Sequence[Edge]) -> float:
         """Σ_t γ^t r_t + γ^T V(s_T), where V is 0 at a known end."""
-        paid = sum(self.discount**step * (edge.reward or 0.0) for step, edge in enumerate(path))
-        last = end(growth, path)
-        return paid + self.discount ** len(path) * (last.leaf_value(path[-1].reward) if path else last.value)
+        return path_return(path, self.discount) if path else growth.tree.root.value
 
 
 def _open(path: Sequence[Edge]) -> bool:

@@ -21,7 +21,7 @@ from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
 from treeagent.search.risk import safest
 from treeagent.search.stopping import LeastGain
-from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed
+from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree that holds its task, seeds and budget, and the steps taken so far, which are its only path."""
@@ -165,7 +165,7 @@ async def execute(
         drawn = await _propose(policy, [one for one in wanted if not left[id(one[0])]])
         return {growth: actions[0] for growth, actions in left.items() if actions} | drawn
 
-    return await _episodes(dynamics, growths, choose, step_seconds)
+    return await _episodes(dynamics, growths, choose, step_seconds, [policy])
 
 
 async def replan(
@@ -217,7 +217,8 @@ async def replan(
 
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     growths = await plant(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
-    outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds)
+    asked = [each for each in (actors.sampling, actors.greedy, actors.value, actors.critic) if each is not None]
+    outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds, asked)
     for outcome in outcomes:
         outcome.error = outcome.error or broken.get(outcome.task_id, "")
         if budgets:
@@ -279,20 +280,32 @@ async def _episodes(
     growths: Sequence[Growth],
     choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
     step_seconds: float | None,
+    asked: Sequence[object],
 ) -> tuple[list[Outcome], list[Tree]]:
-    """Play until each task ends or fails. ``choose`` returns the next action of each episode by the ``id`` of its
-    growth; where it finds none, it writes the reason to the tree's ``error``."""
+    """Play until each task ends or fails.
+
+    Args:
+        choose: returns the next action of each episode by the ``id`` of its growth; where it finds none, it writes the
+            reason to the tree's ``error``.
+        asked: the policies and values that ``choose`` asks. If all are ``types.Concurrent``, no episode waits for the
+            step of another.
+    """
     runs: list[Episode] = [(growth, []) for growth in growths]
-    active = [run for run in runs if not run[0].tree.error]
-    while active:
-        chosen = await choose(active)
+
+    async def play_on(active: list[Episode]) -> None:
         active = [run for run in active if not run[0].tree.error]
-        for growth, path in active:
-            edge = Edge(chosen[id(growth)], prior=1.0)
-            end(growth, path).edges.append(edge)
-            path.append(edge)
-        await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
-        active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
+        while active:
+            chosen = await choose(active)
+            active = [run for run in active if not run[0].tree.error]
+            for growth, path in active:
+                edge = Edge(chosen[id(growth)], prior=1.0)
+                end(growth, path).edges.append(edge)
+                path.append(edge)
+            await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
+            active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
+
+    alone = all(map(is_concurrent, asked))
+    await asyncio.gather(*map(play_on, [[run] for run in runs] if alone else [runs]))
     outcomes = [
         Outcome(
             growth.tree.task.id,
